@@ -1,0 +1,133 @@
+"""What commands print: results for people, or one JSON object for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bertkit.recipe import Recipe
+    from bertkit.workflows.evaluate import Result
+    from bertkit.workflows.finetune import Plan
+
+_SCHEMA = 1
+
+
+def show_json(values: Mapping[str, Any]) -> None:
+    """Print one JSON object; what is not a number becomes null."""
+    write(
+        json.dumps(_without_nan({"schema_version": _SCHEMA, "status": "done", **values}), ensure_ascii=False)
+    )
+
+
+def write(line: str = "") -> None:
+    """Print a line on stdout; of several processes of a launch, only the first prints."""
+    if int(os.environ.get("RANK", "0")) == 0:
+        sys.stdout.write(line + "\n")
+
+
+def show_run(results: Sequence[Result], *, recipe: str, data: str | None, as_json: bool) -> None:
+    """Show what a finished run scored, and what to do next."""
+    show_results(results, as_json=as_json)
+    if as_json or not results:
+        return
+    folder = results[0].folder
+    source = f" --data {data}" if data else ""
+    write("\nNext:")
+    write(f"  open {folder}/report.html")
+    write(f"  bertkit predict {recipe} --model {folder} {_example_row(recipe)}")
+    write(f"  bertkit eval {recipe} --model {folder}{source}")
+
+
+def show_results(results: Sequence[Result], *, as_json: bool) -> None:
+    """Show scores, each with its interval and the baseline."""
+    if as_json:
+        show_json({"results": [dataclasses.asdict(result) for result in results]})
+        return
+    for result in results:
+        write(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
+        for name, value in result.scores.items():
+            low, high = result.intervals.get(name, (math.nan, math.nan))
+            line = f"  {name:<22} {_number(value)}  95 % interval {_number(low)} to {_number(high)}"
+            baseline = f"  baseline {_number(result.baseline[name])}" if name in result.baseline else ""
+            write(line + baseline)
+        for warning in result.warnings:
+            write(f"  {warning}")
+
+
+def show_plan(plan: Plan, *, as_json: bool) -> None:
+    """Show what a run would do."""
+    if as_json:
+        show_json(dataclasses.asdict(plan))
+        return
+    write(plan.resolved.rstrip())
+    write()
+    write(f"rows     {', '.join(f'{name} {count:,}' for name, count in plan.rows.items())}")
+    if plan.labels:
+        write(f"labels   {', '.join(plan.labels[:20])}")
+    write(f"steps    {plan.steps:,}")
+    write(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    write("Nothing was trained or written.")
+
+
+def show_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print predictions as JSON lines, or all in one JSON object."""
+    if as_json:
+        show_json({"predictions": list(records)})
+        return
+    for record in records:
+        write(json.dumps(_without_nan(record), ensure_ascii=False))
+
+
+def show_written(file: Path, count: int, *, as_json: bool, hint: str = "") -> None:
+    """Say what was written where."""
+    if as_json:
+        show_json({"file": str(file), "rows": count})
+    else:
+        write(f"{file}: {f'next: {hint}' if hint else f'{count:,} rows'}")
+
+
+def show_recipe(recipe: Recipe, *, as_json: bool) -> None:
+    """Print a resolved recipe as YAML or JSON."""
+    from bertkit.recipe import write_yaml
+
+    values = recipe.model_dump(mode="json")
+    if as_json:
+        show_json({"recipe": values})
+    else:
+        write(write_yaml(values).rstrip())
+
+
+def show_table(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print names and values in two columns."""
+    if as_json:
+        show_json(values)
+        return
+    width = max(map(len, values), default=0)
+    for name, value in values.items():
+        write(f"{name:<{width}}  {value}".rstrip())
+
+
+def _example_row(recipe: str) -> str:
+    from bertkit.recipe import load_recipe
+
+    mapped = load_recipe(recipe).data.columns
+    return '--row text="..." --row text_pair="..."' if "text_pair" in mapped else '--text "..."'
+
+
+def _number(value: float) -> str:
+    return f"{value:7.4f}" if math.isfinite(value) else "    n/a"
+
+
+def _without_nan(values: Any) -> Any:
+    if isinstance(values, Mapping):
+        return {name: _without_nan(value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [_without_nan(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values

@@ -1,0 +1,13 @@
+"""`bertkit version`."""
+
+from __future__ import annotations
+
+from bertkit.cli.options import JsonOption
+
+
+def version(json: JsonOption = False) -> None:
+    """Print the versions of bertkit and of what a result depends on."""
+    from bertkit.cli import show
+    from bertkit.runs import versions
+
+    show.show_table(versions(), as_json=json)

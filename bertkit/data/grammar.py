@@ -1,0 +1,283 @@
+"""A small English grammar: it writes clauses, asks about them, and breaks them in ways known by name.
+
+Nothing is random but the `random.Random` that is passed in: equal seeds give equal sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from random import Random
+
+KINDS = {
+    "man": ["king", "prince", "uncle", "waiter", "actor", "monk"],
+    "woman": ["queen", "princess", "aunt", "waitress", "actress", "nun"],
+    "person": ["doctor", "teacher", "student", "pilot", "farmer", "nurse", "lawyer"],
+    "animal": ["dog", "cat", "horse", "bird", "rabbit", "lion", "bear", "duck"],
+    "fruit": ["apple", "pear", "plum", "peach"],
+    "vehicle": ["car", "truck", "bus", "van"],
+    "instrument": ["guitar", "piano", "drum", "flute"],
+    "toy": ["ball", "kite", "doll", "puzzle"],
+}
+"""Kind -> the nouns that name one of that kind."""
+KIND_OF = {noun: kind for kind, nouns in KINDS.items() for noun in nouns}
+PEOPLE = ("man", "woman", "person")
+ANIMATE = (*PEOPLE, "animal")
+THINGS = ("fruit", "vehicle", "instrument", "toy")
+PLACES = ["garden", "kitchen", "school", "park", "house", "market", "library", "station", "forest", "village"]
+TRANSITIVE = {
+    "find": "discover", "chase": "pursue", "lift": "raise", "describe": "portray", "avoid": "evade",
+    "admire": "adore", "carry": "transport", "fear": "dread", "examine": "inspect", "need": "require",
+}  # fmt: skip
+"""Verb that cannot do without an object -> a synonym."""
+INTRANSITIVE = ["sleep", "laugh", "smile", "arrive", "sneeze", "faint", "vanish", "yawn", "wait", "shiver"]
+CLAUSAL = ["think", "believe", "hope", "say", "claim", "know"]
+TELLING = ["explain", "describe", "donate", "mention", "reveal"]
+ADJECTIVES = {"big": "large", "small": "little", "old": "ancient", "strange": "odd", "pretty": "beautiful"}
+MOODS = {"happy": "cheerful", "angry": "furious", "tired": "weary", "clever": "smart", "brave": "bold"}
+"""Adjective of people and animals only -> a synonym."""
+SYNONYMS = TRANSITIVE | ADJECTIVES | MOODS
+ADVERBS = ["often", "rarely", "always", "usually", "secretly", "suddenly"]
+DETERMINERS = {False: ("the", "a", "this", "that"), True: ("the", "these", "those", "some", "many")}
+"""Is the noun plural? -> its determiners."""
+PRONOUNS = {"man": ("he", "him", "himself"), "woman": ("she", "her", "herself")}
+_PLURALS = {"man": "men", "woman": "women", "person": "people"}
+_PASTS = {"find": "found", "say": "said", "think": "thought", "know": "knew", "sleep": "slept"}
+
+
+def join(*parts: object) -> str:
+    """Join the parts that are not empty with spaces."""
+    return " ".join(text for text in map(str, parts) if text)
+
+
+def sentence(*parts: object) -> str:
+    """Write words as a sentence.
+
+    >>> sentence("was a", "old dog", "", "asleep", "?"), sentence("he waited")
+    ('Was an old dog asleep?', 'He waited.')
+    """
+    text = re.sub(r"\ba (?=[aeiou])", "an ", join(*parts)).replace(" ?", "?").replace(" ,", ",")
+    return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
+
+
+def with_s(word: str) -> str:
+    """Add the s of a plural noun, or of a verb in the third person.
+
+    >>> [with_s(word) for word in ("carry", "waitress", "toy", "dog")]
+    ['carries', 'waitresses', 'toys', 'dogs']
+    """
+    if re.search("[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return word + ("es" if word.endswith(("s", "sh", "ch", "x")) else "s")
+
+
+def past_of(verb: str) -> str:
+    """Give the past tense of a verb, which is also the participle of every verb in TRANSITIVE."""
+    if re.search("[^aeiou]y$", verb):
+        return verb[:-1] + "ied"
+    return _PASTS.get(verb) or verb + ("d" if verb.endswith("e") else "ed")
+
+
+def ing_of(verb: str) -> str:
+    """Give the present participle of a verb."""
+    return (verb[:-1] if verb.endswith("e") else verb) + "ing"
+
+
+def tensed(verb: str, past: bool, plural: bool) -> str:
+    """Give the form of a verb after a subject; knows the irregular `be` and `do`."""
+    if verb == "be":
+        return ("were" if plural else "was") if past else ("are" if plural else "is")
+    if verb == "do":
+        return "did" if past else ("do" if plural else "does")
+    return past_of(verb) if past else (verb if plural else with_s(verb))
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A noun phrase: determiner, adjective, noun, and what follows the noun."""
+
+    noun: str
+    plural: bool = False
+    determiner: str = "the"
+    adjective: str = ""
+    tail: str = ""
+
+    def __str__(self) -> str:
+        """Give its words."""
+        noun = (_PLURALS.get(self.noun) or with_s(self.noun)) if self.plural else self.noun
+        return join(self.determiner, self.adjective, noun, self.tail)
+
+    @property
+    def kind(self) -> str:
+        """What the noun names: a `man`, a `toy`, ..."""
+        return KIND_OF.get(self.noun, self.noun)
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Who does what to whom, and where."""
+
+    subject: Phrase
+    verb: str
+    object: Phrase
+    place: str = ""
+    past: bool = True
+    negated: bool = False
+
+    def __str__(self) -> str:
+        """Give its words in the active voice."""
+        if self.negated:
+            return join(self.subject, self.do, "not", self.verb, self.object, self.place)
+        return join(self.subject, tensed(self.verb, self.past, self.subject.plural), self.object, self.place)
+
+    @property
+    def do(self) -> str:
+        """The form of `do` that goes with the subject."""
+        return tensed("do", self.past, self.subject.plural)
+
+    @property
+    def be(self) -> str:
+        """The form of `be` that goes with the object."""
+        return tensed("be", self.past, self.object.plural)
+
+    def passive(self) -> str:
+        """Give its words in the passive voice."""
+        no = "not" if self.negated else ""
+        return join(self.object, self.be, no, past_of(self.verb), "by", self.subject, self.place)
+
+    def question(self) -> str:
+        """Ask whether it is so."""
+        return join(self.do, self.subject, self.verb, self.object, self.place, "?")
+
+    def passive_question(self) -> str:
+        """Ask whether it is so, in the passive voice."""
+        return join(self.be, self.object, past_of(self.verb), "by", self.subject, self.place, "?")
+
+    def question_about(self, part: str) -> str:
+        """Ask for its `subject`, `object` or `place`."""
+        if part == "subject":
+            who = "who" if self.subject.kind in ANIMATE else "what"
+            return join(who, tensed(self.verb, self.past, False), self.object, self.place, "?")
+        if part == "object":
+            whom = "who" if self.object.kind in ANIMATE else "what"
+            return join(whom, self.do, self.subject, self.verb, self.place, "?")
+        return join("where", self.do, self.subject, self.verb, self.object, "?")
+
+
+def pick_noun(rng: Random, kinds: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> str:
+    """Pick a noun of one of the kinds, another one than `but`."""
+    return rng.choice([noun for noun in KINDS[rng.choice(kinds)] if noun != but])
+
+
+def pick_phrase(rng: Random, kinds: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> Phrase:
+    """Pick a noun phrase; two in five have an adjective."""
+    noun, plural = pick_noun(rng, kinds, but), rng.random() < 0.5
+    adjectives = ADJECTIVES | MOODS if KIND_OF[noun] in ANIMATE else ADJECTIVES
+    adjective = rng.choice(list(adjectives)) if rng.random() < 0.4 else ""
+    return Phrase(noun, plural, rng.choice(DETERMINERS[plural]), adjective)
+
+
+def pick_place(rng: Random, but: str = "") -> str:
+    """Pick words that say where."""
+    place = rng.choice([name for name in PLACES if name not in but])
+    return f"{rng.choice(['in', 'near', 'behind'])} the {place}"
+
+
+def pick_clause(rng: Random, kinds: tuple[str, ...] = ANIMATE) -> Clause:
+    """Pick a clause whose subject is of one of the kinds."""
+    subject = pick_phrase(rng, kinds)
+    thing = pick_phrase(rng, but=subject.noun)
+    place = pick_place(rng) if rng.random() < 0.5 else ""
+    return Clause(subject, rng.choice(list(TRANSITIVE)), thing, place, past=rng.random() < 0.7)
+
+
+BREAKS = {
+    "agreement": "{who} {where} [{sleeps}|{sleeps*}]",
+    "distant_agreement": "{whom} that {who} {found} [{is}|{is*}] {big}",
+    "coordinate_agreement": "{who} and {other} [{sleep}|{sleep+s}] {where}",
+    "question_agreement": "[{does}|{does*}] {who} {find} {whom} {where}?",
+    "determiner_number": "[{these}|{these*}] {found} {whom} {where}",
+    "determiner_order": "[the {dog}|{dog} the] {found} {whom} {where}",
+    "adjective_order": "{who} {found} the [{big} {kite}|{kite} {big}] {where}",
+    "adverb_order": "{who} [{often} {found}|{found} {often}] {whom} {where}",
+    "object_order": "{who} [{found} {whom}|{whom} {found}] {in the garden}",
+    "missing_determiner": "{who} {found} [the|] {kite} {where}",
+    "missing_object": "{who} {found} [{whom}|] {where}",
+    "missing_verb": "{who} {thought} that {other} [{slept}|] {where}",
+    "missing_auxiliary": "{whom} [{was}|] {found} by {who} {where}",
+    "extra_object": "{who} {slept} [|{whom}] {where}",
+    "extra_preposition": "in which {garden} did {who} {sleep} [|in]?",
+    "filled_gap": "what did {who} {find} [|{whom}] {where}?",
+    "inversion": "what [{does} {who}|{who} {does}] {find} {where}?",
+    "form_after_do": "{who} did not [{find}|{found}] {whom} {where}",
+    "form_after_can": "{who} can [{find}|{find+s}] {whom} {where}",
+    "form_after_has": "the {dog} has [{found}|{find}] {whom} {where}",
+    "form_after_be": "{whom} {was} [{found}|{finding}] by {who} {where}",
+    "existential": "there was [a|every] {dog} {in the garden}",
+    "polarity_item": "[no|{this}] {dog} has ever {found} {whom}",
+    "pronoun_case": "[{he}|{him}] {found} {whom} {where}",
+    "reflexive_case": "the {king} {where} {found} [{himself}|{he}]",
+    "reflexive_number": "the {king} {where} {found} [{himself}|themselves]",
+    "reflexive_binding": "the {king} near the {queen} {found} [{himself}|{herself}]",
+    "dative": "{who} {explained} [{thing} to {person}|{person} {thing}]",
+}
+"""Name of a break -> a frame with [the right words|the wrong ones].
+
+A slot is named by what may fill it; one with a star is the same word in the wrong number."""
+
+
+def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
+    """Write an acceptable sentence, and the same sentence broken in one of the BREAKS."""
+    before, right, wrong, after = re.split(r"[\[|\]]", BREAKS[name])
+    words = _fill_slots(rng)
+    good, bad = (f"{before}{middle}{after}".replace("?", " ?").format_map(words) for middle in (right, wrong))
+    return sentence(*good.split()), sentence(*bad.split())
+
+
+def _fill_slots(rng: Random) -> dict[str, object]:
+    """Choose words for every slot of the BREAKS."""
+    it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_place(rng)
+    plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
+    these = replace(
+        it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"])
+    )
+    he, him, himself = PRONOUNS[king]
+    return {
+        "who": it.subject,
+        "whom": it.object,
+        "other": pick_phrase(rng, ANIMATE),
+        "person": pick_phrase(rng, PEOPLE),
+        "thing": pick_phrase(rng, THINGS),
+        "these": these,
+        "these*": replace(these, plural=not plural),
+        "this": rng.choice(["the", "this", "that"]),
+        "dog": pick_noun(rng, ANIMATE),
+        "kite": pick_noun(rng),
+        "king": pick_noun(rng, (king,)),
+        "queen": pick_noun(rng, (queen,)),
+        "he": he,
+        "him": him,
+        "himself": himself,
+        "herself": PRONOUNS[queen][2],
+        "find": it.verb,
+        "find+s": with_s(it.verb),
+        "found": past_of(it.verb),
+        "finding": ing_of(it.verb),
+        "sleep": sleep,
+        "sleep+s": with_s(sleep),
+        "sleeps": tensed(sleep, False, plural),
+        "sleeps*": tensed(sleep, False, not plural),
+        "slept": past_of(sleep),
+        "thought": past_of(rng.choice(CLAUSAL)),
+        "explained": past_of(rng.choice(TELLING)),
+        "is": tensed("be", False, it.object.plural),
+        "is*": tensed("be", False, not it.object.plural),
+        "was": tensed("be", True, it.object.plural),
+        "does": tensed("do", False, plural),
+        "does*": tensed("do", False, not plural),
+        "big": rng.choice(list(ADJECTIVES)),
+        "often": rng.choice(ADVERBS),
+        "garden": where.split()[-1],
+        "in the garden": where,
+        "where": rng.choice(["", where]),
+    }

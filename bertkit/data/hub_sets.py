@@ -1,0 +1,48 @@
+"""Data sets of the hub, read with the `datasets` library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bertkit.data.rows import Record
+from bertkit.errors import DataError, UnavailableError
+from bertkit.hub import go_offline_if_needed, is_online
+from bertkit.recipe import Data
+
+
+def read_hub_split(data: Data, split: str) -> Iterator[Record]:
+    """Give the rows of a split, numbered from 1; labels that the data set names come out as their names.
+
+    Raises:
+        UnavailableError: the data set is neither cached nor reachable.
+        DataError: no such data set, configuration or split.
+    """
+    go_offline_if_needed()
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        table = datasets.load_dataset(data.source, data.config, split=split, revision=data.revision)
+    except (ConnectionError, FileNotFoundError) as error:  # DatasetNotFoundError is a FileNotFoundError
+        if is_online():
+            raise DataError(f"no such data set: {data.source!r}", "look its name up on the hub") from error
+        raise UnavailableError(
+            f"the data set {data.source!r} is neither a path here nor in the cache, and the hub cannot be reached",
+            "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)",
+        ) from None
+    except (ValueError, RuntimeError) as error:  # an unknown configuration or split, or a script
+        raise DataError(
+            f"{data.source}: {str(error).splitlines()[0]}", "see data.config and data.splits"
+        ) from None
+    for number, row in enumerate(table, start=1):
+        yield number, {name: _named(value, table.features[name]) for name, value in row.items()}
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """Replace the numbers of a ClassLabel, alone or in a list, by their names; -1 means unlabelled."""
+    if isinstance(value, list) and hasattr(feature, "feature"):
+        return [_named(item, feature.feature) for item in value]
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    return value

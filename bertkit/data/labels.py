@@ -1,0 +1,128 @@
+"""Labels by name: what they are called, and which name a raw value means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bertkit.data.rows import Split, first_of
+from bertkit.errors import DataError, ModelError
+from bertkit.recipe import Row, closest
+
+_MANY = 200
+
+
+def spelled(value: Any) -> str | None:
+    """Spell a raw label as text; None where there is none (absent, blank, not a number).
+
+    >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
+    ('1', 'true', 'pos', None, None)
+    """
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip() or None
+
+
+def find_names(values: Iterable[Any]) -> list[str]:
+    """Find the label names of training rows, numbers in numerical order and words in alphabetical order.
+
+    Raises:
+        DataError: only one label, or so many that they can hardly be classes.
+    """
+    spellings = [name for value in values for name in _flat(value)]
+    names = set(spellings)
+    if len(names) < 2:
+        raise DataError(
+            f"every row has the same label {next(iter(names), None)!r}",
+            "a classifier needs at least two labels",
+        )
+    if len(names) > max(_MANY, len(spellings) // 5):
+        raise DataError(
+            f"{len(names):,} different labels in {len(spellings):,} rows",
+            "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
+        )
+    return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
+
+
+def name_of(value: Any, names: Sequence[str]) -> Any:
+    """Give the label name a raw value means: a name itself, else a number that counts the names from 0.
+
+    A list (several labels at once, or one a word) is named item by item. None and -1 mean unlabelled.
+
+    >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
+    ('acceptable', 'unacceptable')
+
+    Raises:
+        DataError: the value is none of the labels.
+    """
+    if isinstance(value, (list, tuple)):
+        return [name_of(item, names) for item in value]
+    spelling = spelled(value)
+    if spelling is None or spelling in names:
+        return spelling
+    if _is_integer(spelling):
+        number = int(spelling)
+        if number == -1:
+            return None
+        if 0 <= number < len(names):
+            return names[number]
+    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:20]))
+    near = closest(spelling, names)
+    hint = near if near.startswith("did") else "correct the row, or declare the names under `labels:`"
+    raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
+
+
+def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
+    """Replace the raw gold values of a split by label names.
+
+    Raises:
+        DataError: values that are no label, or rows without one; the first is described, the others are listed.
+    """
+    rows: list[Row] = []
+    faults: list[DataError] = []
+    for line, row in zip(split.lines, split.rows, strict=True):
+        try:
+            named = name_of(row[gold], names)
+            if named is None or (isinstance(named, list) and None in named):
+                raise DataError("no label", "only labelled rows can be trained on or scored")
+            rows.append({**row, gold: named})
+        except DataError as error:
+            error.file, error.row, error.column = split.source, line, gold
+            faults.append(error)
+    if faults:
+        raise first_of(faults)
+    return replace(split, rows=rows)
+
+
+def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
+    """Bring the recipe's label names into the checkpoint's order, matching them by name.
+
+    Raises:
+        ModelError: the two lists do not name the same labels; both are shown.
+    """
+    spelling = {name.casefold(): name for name in recipe}
+    if len(spelling) == len(recipe) and {name.casefold() for name in checkpoint} == set(spelling):
+        return [spelling[name.casefold()] for name in checkpoint]
+    shown = ", ".join(checkpoint[:20]), ", ".join(recipe[:20])
+    remedy = (
+        f"if you know what its outputs mean, say so in its order: --set 'model_labels=[{shown[1]}]'"
+        if len(checkpoint) == len(recipe)
+        else "this checkpoint was made for other labels"
+    )
+    raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
+
+
+def _flat(value: Any) -> list[str]:
+    if isinstance(value, (list, tuple)):
+        return [name for item in value for name in _flat(item)]
+    spelling = spelled(value)
+    return [] if spelling is None else [spelling]
+
+
+def _is_integer(spelling: str) -> bool:
+    return spelling.removeprefix("-").isdigit() and spelling.isascii()

@@ -1,0 +1,186 @@
+"""Metrics: plain functions of gold and predicted values, by name.
+
+Values are label numbers of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` where a row may have
+several labels, or numbers of shape ``(rows,)`` for regression. Names are those of scikit-learn and evaluate.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import RecipeError, UnavailableError
+from bertkit.recipe import Recipe, closest
+
+Values = np.ndarray[Any, Any]
+
+CLASSIFICATION = (
+    "accuracy",
+    "f1",
+    "f1_macro",
+    "f1_micro",
+    "f1_weighted",
+    "precision",
+    "recall",
+    "balanced_accuracy",
+    "matthews_correlation",
+)
+REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
+LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error"}
+
+_FOREIGN = "evaluate:"
+
+
+def accuracy(gold: Values, predicted: Values) -> float:
+    """Give the share of rows that are right; with several labels a row, all of them must be."""
+    return float((gold == predicted).reshape(len(gold), -1).all(axis=1).mean())
+
+
+def f1(gold: Values, predicted: Values) -> float:
+    """Give the F1 of the second of two labels (the harmonic mean of its precision and recall)."""
+    return _of_two("f1_score", gold, predicted)
+
+
+def precision(gold: Values, predicted: Values) -> float:
+    """Give the share of rows predicted as the second of two labels that have it."""
+    return _of_two("precision_score", gold, predicted)
+
+
+def recall(gold: Values, predicted: Values) -> float:
+    """Give the share of rows with the second of two labels that are predicted so."""
+    return _of_two("recall_score", gold, predicted)
+
+
+def f1_macro(gold: Values, predicted: Values) -> float:
+    """Give the plain mean of the labels' F1: rare ones weigh as much as frequent ones."""
+    return _averaged_f1(gold, predicted, "macro")
+
+
+def f1_micro(gold: Values, predicted: Values) -> float:
+    """Give the F1 over all decisions together."""
+    return _averaged_f1(gold, predicted, "micro")
+
+
+def f1_weighted(gold: Values, predicted: Values) -> float:
+    """Give the mean of the labels' F1, weighted by how often each occurs."""
+    return _averaged_f1(gold, predicted, "weighted")
+
+
+def balanced_accuracy(gold: Values, predicted: Values) -> float:
+    """Give the mean of the labels' recall."""
+    recalls = [(predicted[gold == label] == label).mean() for label in np.unique(gold)]
+    return float(np.mean(recalls))
+
+
+def matthews_correlation(gold: Values, predicted: Values) -> float:
+    """Give the correlation of gold and predicted labels, from -1 to 1; 0 is chance (Matthews 1975)."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(gold, predicted))
+
+
+def pearsonr(gold: Values, predicted: Values) -> float:
+    """Give the linear correlation, from -1 to 1; not a number where one side is constant."""
+    from scipy import stats
+
+    return float(_quietly(stats.pearsonr, gold, predicted).statistic)
+
+
+def spearmanr(gold: Values, predicted: Values) -> float:
+    """Give the correlation of ranks, from -1 to 1; not a number where one side is constant."""
+    from scipy import stats
+
+    return float(_quietly(stats.spearmanr, gold, predicted).statistic)
+
+
+def mean_squared_error(gold: Values, predicted: Values) -> float:
+    """Give the mean squared difference."""
+    return float(np.mean((gold - predicted) ** 2))
+
+
+def mean_absolute_error(gold: Values, predicted: Values) -> float:
+    """Give the mean absolute difference."""
+    return float(np.mean(np.abs(gold - predicted)))
+
+
+def r2(gold: Values, predicted: Values) -> float:
+    """Give the share of the gold values' variance that is explained; below 0 is worse than their mean."""
+    spread = float(np.sum((gold - gold.mean()) ** 2))
+    return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else math.nan
+
+
+def measure(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]:
+    """Give the recipe's metrics by name."""
+    scores: dict[str, float] = {}
+    for name in recipe.metrics:
+        if name.startswith(_FOREIGN):
+            scores.update(_measure_with_evaluate(name.removeprefix(_FOREIGN), gold, predicted))
+        else:
+            scores[name] = globals()[name](gold, predicted)
+    return scores
+
+
+def check_metrics(recipe: Recipe, known: Sequence[str]) -> None:
+    """Check that the recipe's metrics are known ones and its best metric is among them.
+
+    Raises:
+        RecipeError: an unknown metric; the closest names are given.
+    """
+    foreign = any(name.startswith(_FOREIGN) for name in recipe.metrics)
+    for name in recipe.metrics:
+        if not name.startswith(_FOREIGN) and name not in known:
+            raise RecipeError(f"no metric is called {name!r}", closest(name, known))
+    if not foreign and recipe.best_metric not in recipe.metrics:
+        raise RecipeError(
+            f"best_metric {recipe.best_metric!r} is not among the metrics",
+            closest(recipe.best_metric, recipe.metrics),
+        )
+
+
+def _of_two(function: str, gold: Values, predicted: Values) -> float:
+    import sklearn.metrics
+
+    if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
+        raise RecipeError(
+            f"{function.removesuffix('_score')} is for two labels, and here are more",
+            "use f1_macro or f1_micro",
+        )
+    return float(getattr(sklearn.metrics, function)(gold, predicted, zero_division=0))
+
+
+def _averaged_f1(gold: Values, predicted: Values, average: str) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(gold, predicted, average=average, zero_division=0))
+
+
+def _quietly(function: Any, *values: Values) -> Any:
+    with warnings.catch_warnings():  # a constant side is an answer (nan), not an accident
+        warnings.simplefilter("ignore")
+        return function(*values)
+
+
+def _measure_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[str, float]:
+    try:
+        import evaluate
+    except ImportError:
+        raise UnavailableError(
+            f"the metric evaluate:{name} needs the package evaluate", "pip install 'bertkit[evaluate]'"
+        ) from None
+    if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
+        raise RecipeError(
+            f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if it is meant"
+        )
+    try:
+        found = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
+    except FileNotFoundError:
+        raise UnavailableError(
+            f"the metric evaluate:{name} is neither a file nor can it be fetched",
+            "use a built-in metric, or a path",
+        ) from None
+    return {key: float(value) for key, value in found.items()}

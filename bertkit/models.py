@@ -1,0 +1,254 @@
+"""Checkpoints and tokenizers: loaded whole and understood, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ModelError, UnavailableError
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_NOT_LEARNED = ("position_ids", "token_type_ids")  # buffers that old checkpoints carry along
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+
+    Needs neither torch nor transformers.
+
+    Raises:
+        ModelError: a missing or broken config, no weights, no tokenizer, or a model that needs code of its own.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelError(
+            "no config.json", "name a folder with config.json, weights and tokenizer", file=folder
+        )
+    try:
+        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
+    if not any((folder / name).is_file() for name in _WEIGHTS):
+        raise ModelError("no weights", f"wanted one of {', '.join(_WEIGHTS)}", file=folder)
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise ModelError(
+            "no tokenizer files",
+            "copy tokenizer.json and tokenizer_config.json of the model it was made from",
+            file=folder,
+        )
+    return config
+
+
+def label_names(config: dict[str, Any]) -> list[str] | None:
+    """Give a checkpoint's label names in the order of its outputs; None where it has no such names.
+
+    >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
+    (['bad', 'good'], None)
+    """
+    names = config.get("id2label") or {}
+    ordered = [str(names[key]) for key in sorted(names, key=int)]
+    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
+
+
+def placeholder_names(count: int) -> list[str]:
+    """Give the names transformers makes up for labels that nobody named."""
+    return [f"LABEL_{number}" for number in range(count)]
+
+
+def fingerprint(folder: Path) -> str:
+    """Give a SHA-256 over a model folder's config, weights and vocabulary."""
+    digest = hashlib.sha256()
+    wanted = {"config.json", *_VOCABULARIES}
+    for file in sorted(folder.iterdir()):
+        if file.name in wanted or file.suffix in (".safetensors", ".bin"):
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+    return digest.hexdigest()
+
+
+def quiet_transformers() -> None:
+    """Keep the libraries' own talk and progress bars off the screen: bertkit says what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load a fast tokenizer with a padding piece, its maximal length bounded by the model's positions.
+
+    Raises:
+        ModelError: it cannot be loaded, is a slow one, or has no padding piece.
+        UnavailableError: it needs a package that is not installed.
+    """
+    quiet_transformers()
+    from transformers import AutoConfig, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except ImportError:
+        raise UnavailableError(
+            "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
+        ) from None
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelError(f"the tokenizer does not load: {_first_line(error)}", file=folder) from None
+    if not tokenizer.is_fast:
+        raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
+    if tokenizer.pad_token_id is None:
+        raise ModelError(
+            "the tokenizer has no padding piece",
+            "name one as pad_token in tokenizer_config.json",
+            file=folder,
+        )
+    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - offset)
+    return tokenizer
+
+
+def load_model(
+    auto_class: str, folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str | None = None
+) -> Any:
+    """Load a checkpoint in float32 under one of transformers' Auto classes.
+
+    The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
+    labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which.
+
+    Raises:
+        ModelError: not an encoder, weights that do not fit the config, weights that are not numbers, or (without
+            `new_head`) an untrained head.
+    """
+    quiet_transformers()
+    import torch
+    import transformers
+
+    config = _load_config(folder)
+    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    try:
+        model, report = getattr(transformers, auto_class).from_pretrained(
+            folder,
+            dtype=torch.float32,
+            id2label=dict(enumerate(labels)),
+            label2id={name: number for number, name in enumerate(labels)},
+            problem_type=problem_type,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    except (ValueError, OSError, RuntimeError, KeyError) as error:
+        raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
+    _refuse_misfit(model, report, folder)
+    same_kind = (config.architectures or [""])[0] == type(model).__name__
+    trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
+    if not trained and not new_head:
+        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
+        raise ModelError(
+            f"no trained head for this task ({missing})",
+            "fine-tune it first, or name another checkpoint",
+            file=folder,
+        )
+    if new_head and same_kind and saved_labels != list(labels):
+        trained = False
+    if not trained and not report["missing_keys"]:
+        _renew_head(model)
+    _refuse_non_finite(model.named_parameters(), folder)
+    model.bertkit_new_head = not trained
+    return model
+
+
+def _load_config(folder: Path) -> Any:
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    kind = read_config(folder).get("model_type", "")
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        if "auto_map" in read_config(folder):
+            raise ModelError(
+                "this checkpoint wants to run code of its own",
+                "bertkit runs none; use a standard architecture",
+                file=folder,
+            ) from None
+        raise ModelError(f"the config does not load: {_first_line(error)}", file=folder) from None
+    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
+        raise ModelError(
+            f"a model of type {kind!r} is not an encoder",
+            "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
+            file=folder,
+        )
+    return config
+
+
+def _refuse_misfit(model: Any, report: dict[str, Any], folder: Path) -> None:
+    """Refuse weights that do not fit their config: missing, left over or of another shape inside the encoder."""
+    prefix = f"{model.base_model_prefix}."
+    parts = {name for name, _ in model.base_model.named_children()} - {"pooler"}
+
+    def in_encoder(name: str) -> bool:
+        inner = name.removeprefix(prefix)
+        return inner.split(".")[0] in parts and not inner.endswith(_NOT_LEARNED)
+
+    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
+    for what, names in (
+        ("lacks", report["missing_keys"]),
+        ("has no place for", report["unexpected_keys"]),
+        ("has another shape for", mismatched),
+    ):
+        wrong = sorted(filter(in_encoder, names))
+        if wrong:
+            side = "the checkpoint lacks" if what == "lacks" else f"its config.json {what}"
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise ModelError(
+                f"weights and config do not fit: {side} {wrong[0]}{more}",
+                "fetch both from one source",
+                file=folder,
+            )
+
+
+def _renew_head(model: Any) -> None:
+    """Give every part outside the encoder fresh random weights."""
+    for name, part in model.named_children():
+        if name != model.base_model_prefix:
+            for parameter in part.parameters():
+                parameter._is_hf_initialized = False
+            for module in part.modules():
+                module._is_hf_initialized = False
+            part.apply(model._init_weights)
+
+
+def _refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
+    for name, parameter in parameters:
+        if not parameter.isfinite().all():
+            raise ModelError(
+                f"the weight {name} is not finite (NaN or infinity)",
+                "fetch the checkpoint again",
+                file=folder,
+            )
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
+        :300
+    ]

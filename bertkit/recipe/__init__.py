@@ -1,0 +1,29 @@
+"""A recipe: what to train on what, with which settings, scored how."""
+
+from bertkit.recipe.load import (
+    closest,
+    find_recipe,
+    load_recipe,
+    parse_changes,
+    recipe_folder,
+    recipe_names,
+)
+from bertkit.recipe.records import Data, Published, Recipe, Row, Section, Training
+from bertkit.recipe.yaml import read_yaml, write_yaml
+
+__all__ = [
+    "Data",
+    "Published",
+    "Recipe",
+    "Row",
+    "Section",
+    "Training",
+    "closest",
+    "find_recipe",
+    "load_recipe",
+    "parse_changes",
+    "read_yaml",
+    "recipe_folder",
+    "recipe_names",
+    "write_yaml",
+]

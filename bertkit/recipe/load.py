@@ -1,0 +1,188 @@
+"""Find a recipe, extend its parent, apply overrides, check the result."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import RecipeError
+from bertkit.recipe.yaml import Lines, read_value, read_yaml
+
+if TYPE_CHECKING:
+    from bertkit.recipe.records import Recipe
+
+
+def recipe_folder() -> Path:
+    """Give the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).parent.parent
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent / "recipes"
+
+
+def recipe_names() -> list[str]:
+    """List the shipped recipes by name."""
+    return sorted(file.stem for file in (recipe_folder() / "finetune").glob("*.yaml"))
+
+
+def find_recipe(name: str) -> Path:
+    """Find the file of a recipe given by name or by path.
+
+    Raises:
+        RecipeError: neither a shipped recipe nor a file; the closest names are given.
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        if not Path(name).is_file():
+            raise RecipeError(
+                "no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name
+            )
+        return Path(name)
+    file = recipe_folder() / "finetune" / f"{name}.yaml"
+    if not file.is_file():
+        raise RecipeError(f"no recipe is called {name!r}", closest(name, recipe_names()))
+    return file
+
+
+def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Load a recipe with its parents and the given changes (dotted key -> value).
+
+    Raises:
+        RecipeError: no such recipe, bad YAML, an unknown key, or a value out of its range; it names the
+            file and line, or the override, and the closest key.
+    """
+    from pydantic import ValidationError
+
+    from bertkit.recipe.records import Recipe
+
+    file = find_recipe(name)
+    values, lines = _read_with_parents(file, ())
+    values.setdefault("name", file.stem)
+    for key, value in (changes or {}).items():
+        _set(values, key, value)
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise _describe(error.errors()[0], changes or {}, file, lines) from None
+
+
+def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
+    """Read ``key.path=value`` assignments; values are YAML.
+
+    >>> parse_changes(["training.epochs=2", "data.columns.text=review"])
+    {'training.epochs': 2, 'data.columns.text': 'review'}
+    """
+    changes = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.strip():
+            raise RecipeError(f"--set {assignment} is not key=value", "write e.g. --set training.epochs=2")
+        changes[key.strip()] = read_value(value)
+    return changes
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant, or list them all.
+
+    >>> closest("epoch", ["epochs", "seed"])
+    'did you mean epochs?'
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+
+
+def _read_with_parents(file: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
+    if file.resolve() in seen:
+        raise RecipeError("recipes extend each other in a circle", "drop one `extends:`", file=file)
+    try:
+        values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
+    parent = values.pop("extends", None)
+    if parent is None:
+        return values, lines
+    beside = file.parent / str(parent)
+    inherited, _ = _read_with_parents(
+        beside if beside.is_file() else find_recipe(str(parent)), (*seen, file.resolve())
+    )
+    for key in ("name", "published"):  # the parent's own: a child with other rows compares with nothing
+        inherited.pop(key, None)
+    return _merge(inherited, values), lines
+
+
+def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(parent)
+    for key, value in child.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for parent in parents:
+        below = values.get(parent)
+        values[parent] = dict(below) if isinstance(below, dict) else {}
+        values = values[parent]
+    values[last] = value
+
+
+def _describe(error: Any, changes: Mapping[str, Any], file: Path, lines: Lines) -> RecipeError:
+    path = tuple(str(part) for part in error["loc"])
+    known = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
+    override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
+    place = {"row": lines.get(known), "file": file} if override is None else {}
+    if error["type"] == "extra_forbidden":
+        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(path), **place)
+    if error["type"] == "missing":
+        return RecipeError(
+            f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **place
+        )
+    name = ".".join(
+        part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
+    )
+    wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    return RecipeError(f"{name} = {_shown(error['input'])}: {wanted}", _range_of(name), **place)
+
+
+def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    return all(one == other for one, other in zip(first, second, strict=False))
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, (int, float)) else repr(value)
+
+
+def _section_of(path: tuple[str, ...]) -> tuple[Any, str]:
+    from pydantic import BaseModel
+
+    from bertkit.recipe.records import Recipe
+
+    section: Any = Recipe
+    for part in path[:-1]:
+        field = section.model_fields.get(part)
+        below = field.annotation if field else None
+        if not (isinstance(below, type) and issubclass(below, BaseModel)):
+            break
+        section = below
+    return section, path[-1]
+
+
+def _closest_key(path: tuple[str, ...]) -> str:
+    section, last = _section_of(path)
+    return closest(last, section.model_fields)
+
+
+def _range_of(name: str) -> str:
+    """Say which numbers a field takes, from the bounds its record declares."""
+    section, last = _section_of(tuple(name.split(".")))
+    field = section.model_fields.get(last)
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    bounds = [
+        f"{sign} {getattr(bound, word):g}"
+        for bound in (field.metadata if field else [])
+        for word, sign in signs.items()
+        if getattr(bound, word, None) is not None
+    ]
+    return f"a number {' and '.join(bounds)}" if bounds else ""

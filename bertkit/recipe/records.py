@@ -1,0 +1,135 @@
+"""The records a recipe is made of: frozen, checked, and closed to unknown keys."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Row = dict[str, Any]
+"""One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+Finite = Annotated[float, AfterValidator(_finite)]
+
+
+class Section(BaseModel):
+    """A part of a recipe: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Data(Section):
+    """Where rows come from and which of their columns mean what."""
+
+    source: str = Field("", description="hub data set, directory, file, or `demo`")
+    config: str | None = Field(None, description="configuration of the hub data set")
+    revision: str | None = Field(None, description="revision of the hub data set")
+    files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
+    splits: dict[str, str] = Field({}, description="split -> its name in the source, where that differs")
+    columns: dict[str, str] = Field({}, description="canonical column -> column in the source")
+    header: list[str] | None = Field(
+        None, description="column names of a csv or tsv file without a header line"
+    )
+    delimiter: str | None = Field(
+        None, description="csv: `,` `;` tab or `|`; read off the header line when absent"
+    )
+    quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")
+    encoding: str = Field("utf-8", description="encoding of text files")
+    empty_text: Literal["refuse", "drop", "keep"] = Field("refuse", description="rows whose text is blank")
+    split_column: str | None = Field(None, description="single file: the column that names each row's split")
+    validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows held out")
+    limit: int | None = Field(None, ge=1, description="use only the first rows of each split")
+
+
+class Training(Section):
+    """How a model is trained; `batch_size` is rows per optimizer step on all processes together."""
+
+    epochs: Finite = Field(3, gt=0, le=10_000)
+    batch_size: int = Field(32, ge=1, le=1_000_000, description="rows per optimizer step, over all processes")
+    learning_rate: Finite = Field(2e-5, gt=0, lt=1)
+    schedule: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps")
+    weight_decay: Finite = Field(0.01, ge=0, le=1)
+    max_grad_norm: Finite = Field(1.0, gt=0)
+    max_length: int = Field(
+        128, ge=4, le=100_000, description="pieces per text (pair), special ones included"
+    )
+    seed: int = Field(42, ge=0, lt=2**32)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    gradient_accumulation: int = Field(
+        1, ge=1, description="parts a batch is computed in; the result is the same"
+    )
+    gradient_checkpointing: bool = Field(False, description="trade time for memory")
+    class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
+        None, description="`balanced`, or label name -> weight in the loss"
+    )
+    label_smoothing: Finite = Field(0.0, ge=0, lt=1)
+    evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch` or a number of steps")
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without improvement")
+    log_every: int = Field(50, ge=1, description="steps between logged losses")
+    extra: dict[str, Any] = Field({}, description="any other field of transformers' TrainingArguments")
+
+    @field_validator("evaluate_every")
+    @classmethod
+    def _steps_are_positive(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("must be `epoch` or a number of steps of at least 1")
+        return value
+
+
+class Published(Section):
+    """A score of the literature, as a number or a range, with its source."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    model: str
+    split: str = "validation"
+    source: str = ""
+
+    def scores(self) -> dict[str, Any]:
+        """Give metric name -> number or [low, high]."""
+        return dict(self.model_extra or {})
+
+
+class Recipe(Section):
+    """Everything a run is made of, as read from a YAML file and the command line."""
+
+    name: str
+    about: str = ""
+    task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
+    model: str = "google-bert/bert-base-uncased"
+    model_labels: list[str] | None = Field(
+        None, description="what the checkpoint's outputs mean, in its order, when its own names say nothing"
+    )
+    data: Data = Data()
+    labels: list[str] | None = Field(None, description="label names; read off the training rows when absent")
+    metrics: list[str] = Field([], min_length=1)
+    best_metric: str = Field(
+        "", description="chooses the best checkpoint; the first of `metrics` when absent"
+    )
+    training: Training = Training()
+    options: dict[str, Any] = Field({}, description="what only this task family knows")
+    published: list[Published] = []
+
+    @field_validator("labels", "model_labels")
+    @classmethod
+    def _names_are_distinct(cls, names: list[str] | None) -> list[str] | None:
+        if names is not None and len(set(names)) != len(names):
+            raise ValueError("label names must differ from each other")
+        return names
+
+    @model_validator(mode="before")
+    @classmethod
+    def _best_metric_is_the_first(cls, values: Any) -> Any:
+        metrics = values.get("metrics") if isinstance(values, dict) else None
+        if metrics and isinstance(metrics, list) and not values.get("best_metric"):
+            return {**values, "best_metric": metrics[0]}
+        return values

@@ -1,0 +1,134 @@
+"""Strict YAML: plain values only, every key once, and the line of each key kept for messages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bertkit.errors import RecipeError
+
+KeyPath = tuple[str, ...]
+Lines = dict[KeyPath, int]
+
+_MAX_CHARACTERS = 200_000
+# The core schema of YAML 1.2: `no` and `on` are words, `1e-5` is a number. YAML 1.1, PyYAML's default, has both reversed.
+_RESOLVERS = {
+    "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN\0"),
+    "tag:yaml.org,2002:int": (r"[-+]?[0-9]+", "-+0123456789"),
+    "tag:yaml.org,2002:float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+
+
+for _tag, (_pattern, _first) in _RESOLVERS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            _tag, re.compile(f"^(?:{_pattern})$"), [character.replace("\0", "") for character in _first]
+        )
+
+
+def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
+    """Read a mapping and the line of each of its keys.
+
+    Raises:
+        RecipeError: bad syntax, a key given twice, an anchor or alias, a tag, or something else than a mapping.
+    """
+    if len(text) > _MAX_CHARACTERS:
+        raise RecipeError(f"a recipe of {len(text):,} characters", "recipes are short texts", file=file)
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        if node is None:
+            raise RecipeError(
+                "the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file
+            )
+        _refuse_surprises(text, file)
+        lines: Lines = {}
+        _walk(node, (), lines, file)
+        values = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_error(error, file) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise RecipeError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
+    if not isinstance(values, dict):
+        raise RecipeError(
+            "a recipe is a list of `key: value` lines", "see `bertkit recipes show cola`", file=file
+        )
+    return values, lines
+
+
+def read_value(text: str) -> Any:
+    """Read one value as a recipe would: number, true/false, null, list, mapping or text.
+
+    >>> read_value("1e-5"), read_value("no"), read_value("[a, 2]")
+    (1e-05, 'no', ['a', 2])
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+
+
+def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
+    """Write a mapping so that `read_yaml` gives it back; to a file too where one is named."""
+    text: str = yaml.dump(
+        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
+    )
+    if file is not None:
+        file.write_text(text, encoding="utf-8")
+    return text
+
+
+def _refuse_surprises(text: str, file: object) -> None:
+    for event in yaml.parse(text, Loader=_Loader):
+        row = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise RecipeError(
+                "anchors and aliases are not used in recipes", "write it out", file=file, row=row
+            )
+        if getattr(event, "tag", None):
+            raise RecipeError(
+                f"the tag {event.tag} is not used in recipes", "plain values only", file=file, row=row
+            )
+
+
+def _walk(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            lines[(*path, str(index))] = item.start_mark.line + 1
+            _walk(item, (*path, str(index)), lines, file)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        row = key.start_mark.line + 1
+        here = (*path, str(key.value))
+        if here in lines:
+            raise RecipeError(
+                f"the key {'.'.join(here)!r} is given twice",
+                f"it stands in line {lines[here]} already",
+                file=file,
+                row=row,
+            )
+        lines[here] = row
+        _walk(value, here, lines, file)
+
+
+def _syntax_error(error: yaml.MarkedYAMLError, file: object) -> RecipeError:
+    mark = error.problem_mark or error.context_mark
+    row = mark.line + 1 if mark else None
+    if "\\t" in str(error.problem):
+        return RecipeError("a tab where YAML wants blanks", "indent with blanks", file=file, row=row)
+    return RecipeError(f"not YAML: {error.problem or error.context}", file=file, row=row)

@@ -1,0 +1,98 @@
+"""The model card: README.md of a run's folder, whose front matter the hub reads."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bertkit.reports.html import Facts, duration_text, metric_names, score_text
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card tells beyond the report; what is empty or None is left out."""
+
+    pipeline_tag: str
+    """Task of the hub, such as `text-classification`."""
+    auto_class: str
+    """Class of transformers that loads the checkpoint, such as `AutoModelForSequenceClassification`."""
+    dataset: str
+    """Name of the data, for people."""
+    rows: Mapping[str, int]
+    """Split -> rows read."""
+    predict_command: str
+    checkpoint: str = "model"
+    """Where the weights lie, from the card's folder or on the hub."""
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)
+    base_model: str | None = None
+    """Hub id of the checkpoint the training began from; None for a local one, which the hub would refuse."""
+    dataset_id: str | None = None
+    """Hub id of the data; None for files."""
+    dataset_config: str | None = None
+    fingerprint: str = ""
+    language: str | None = None
+    license: str | None = None
+
+
+def model_card(facts: Facts, card: CardFacts) -> str:
+    """Give the text of README.md: front matter for the hub, then what a reader has to know."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        model_name=facts.name,
+        library_name="transformers",
+        pipeline_tag=card.pipeline_tag,
+        tags=["bertkit", "generated_from_trainer"],
+        base_model=card.base_model,
+        datasets=card.dataset_id,
+        language=card.language,
+        license=card.license,
+        metrics=list(facts.scores),
+        eval_results=_results(facts, card) or None,
+    )
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(score=score_text, duration=duration_text, plain=_plain)
+    body = environment.get_template("card.md.j2").render(facts=facts, card=card, metrics=metric_names(facts))
+    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def _results(facts: Facts, card: CardFacts) -> list[Any]:
+    """Give the hub's record of each score of the evaluated split that is a finite number."""
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            task_type=card.pipeline_tag,
+            dataset_type=card.dataset_id or card.dataset,
+            dataset_name=card.dataset,
+            dataset_config=card.dataset_config,
+            dataset_split=facts.split,
+            metric_type=metric,
+            metric_name=metric,
+            metric_value=round(float(value), 6),
+        )
+        for metric, value in facts.scores.items()
+        if math.isfinite(value)
+    ]
+
+
+def _plain(value: Any) -> str:
+    r"""Write a value on one line of Markdown, so that it opens no tag and ends no cell of a table.
+
+    >>> print(_plain("<b>a|b</b>"))
+    &lt;b>a\|b&lt;/b>
+    """
+    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|`*\[\]])", r"\\\1", text)

@@ -1,0 +1,297 @@
+"""One page about a run that opens from disk: report.html, with the sections that the run's facts can fill."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bertkit import statistics
+from bertkit.reports import svg
+
+Answer = str | float | list[str]
+"""A label name or other text, a number, or the names of a multi-label row."""
+
+MOST_MISTAKES = 10
+MOST_POINTS = 1500
+
+
+@dataclass(frozen=True)
+class Example:
+    """One evaluated row: its columns as (name, text), the gold answer and the prediction."""
+
+    id: str
+    text: list[tuple[str, str]]
+    gold: Answer
+    predicted: Answer
+    probabilities: dict[str, float] | None = None
+    length: int | None = None
+    """Pieces of the encoded row."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a report tells, as plain data; what is empty or None leaves its section out."""
+
+    name: str
+    command: str
+    model: str
+    split: str
+    rows: int
+    best_metric: str
+    scores: dict[str, float]
+    about: str = ""
+    seconds: float | None = None
+    device: str = ""
+    seed: int | None = None
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Metric -> ends of its 95 % bootstrap interval over rows."""
+    baseline: dict[str, float] = field(default_factory=dict)
+    """Scores of the same answer for every row: the most frequent label, or the mean."""
+    published: list[dict[str, Any]] = field(default_factory=list)
+    """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The trainer's log: entries of `step` with `loss`, or with `eval_loss` and `eval_<metric>`."""
+    best_step: int | None = None
+    examples: list[Example] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    other_splits: dict[str, dict[str, float]] = field(default_factory=dict)
+    provenance: dict[str, str] = field(default_factory=dict)
+    """Versions, fingerprint of the data, and what else a repetition needs."""
+
+
+def write_report(folder: Path, facts: Facts) -> Path:
+    """Write `report.html` into the folder, everything inline, and give its path."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(score=score_text, duration=duration_text)
+    page = environment.get_template("report.html.j2").render(
+        facts=facts,
+        metrics=metric_names(facts),
+        headline=_headline(facts),
+        curves=_curves(facts),
+        confusion=_confusion(facts),
+        label_scores=_label_scores(facts),
+        reliability=_reliability(facts),
+        lengths=_lengths(facts),
+        numbers=_number_pictures(facts),
+        mistakes=_mistakes(facts),
+    )
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
+    return path
+
+
+def metric_names(facts: Facts) -> list[str]:
+    """Give the names of all scores, the best metric first."""
+    others = [name for scores in facts.other_splits.values() for name in scores]
+    return list(dict.fromkeys([facts.best_metric, *facts.scores, *others]))
+
+
+def score_text(value: Any) -> str:
+    """Write a score, or a range of two, the way the report and the card show it.
+
+    >>> score_text(0.85714), score_text([0.56, 0.6]), score_text(float("nan")), score_text(None)
+    ('0.8571', '0.5600 – 0.6000', 'n/a', 'n/a')
+    """
+    if isinstance(value, list | tuple):
+        return " – ".join(score_text(end) for end in value) if _finite(*value) else "n/a"
+    if not _finite(value):
+        return "n/a"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+
+
+def duration_text(seconds: float) -> str:
+    """Write a duration in its two largest units.
+
+    >>> duration_text(8.25), duration_text(204), duration_text(7512)
+    ('8.2 s', '3 min 24 s', '2 h 5 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _finite(*values: Any) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def _headline(facts: Facts) -> Markup | None:
+    """Draw this run's best metric beside the baseline and the literature, on one axis."""
+    metric = facts.best_metric
+    found: list[tuple[str, Any]] = [("Baseline: one answer for every row", facts.baseline.get(metric))]
+    for entry in facts.published:
+        label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
+        found.append((label, entry.get(metric)))
+    spans = []
+    value = facts.scores.get(metric, math.nan)
+    if _finite(value):
+        ends = facts.intervals.get(metric, (value, value))
+        low, high = ends if _finite(*ends) else (value, value)
+        spans.append(svg.Span("This run", score_text(value), value, low, high, own=True))
+    for label, other in found:
+        low, high = other if isinstance(other, list | tuple) else (other, other)
+        if _finite(low, high):
+            spans.append(svg.Span(label, score_text(other), None if low != high else low, low, high))
+    return svg.interval_strip(spans, name=f"{metric} beside others") if len(spans) > 1 else None
+
+
+def _curves(facts: Facts) -> list[tuple[str, Markup]]:
+    """Draw what the training log holds, as (caption, picture)."""
+    metric = facts.best_metric
+    panels = {
+        "Loss": {"training": "loss", "evaluation": "eval_loss"},
+        f"{metric} on the evaluation rows": {metric: f"eval_{metric}"},
+        "Learning rate": {"learning rate": "learning_rate"},
+        "Norm of the gradient": {"gradient norm": "grad_norm"},
+    }
+    drawn = []
+    for caption, keys in panels.items():
+        lines = {}
+        for label, key in keys.items():
+            log = [entry for entry in facts.history if _finite(entry.get("step"), entry.get(key))]
+            if log:
+                lines[label] = svg.thin([(entry["step"], entry[key]) for entry in log], MOST_POINTS)
+        if lines:
+            drawn.append((caption, svg.line_chart(lines, name=caption, x="step", marked=facts.best_step)))
+    return drawn
+
+
+def _named(facts: Facts) -> list[tuple[Example, frozenset[str], frozenset[str]]]:
+    """Give the rows whose answers are label names, as (row, gold names, predicted names)."""
+    known = set(facts.labels)
+    named = []
+    for example in facts.examples:
+        gold, predicted = ([a] if isinstance(a, str) else a for a in (example.gold, example.predicted))
+        if isinstance(gold, list) and isinstance(predicted, list):
+            sets = frozenset(gold), frozenset(predicted)
+            if sets[0] | sets[1] <= known and len(sets[0]) == len(gold) and len(sets[1]) == len(predicted):
+                named.append((example, *sets))
+    return named
+
+
+def _measured(facts: Facts) -> list[tuple[Example, float, float]]:
+    """Give the rows whose answers are numbers, as (row, gold, predicted)."""
+    return [
+        (example, example.gold, example.predicted)
+        for example in facts.examples
+        if isinstance(example.gold, int | float)
+        and isinstance(example.predicted, int | float)
+        and _finite(example.gold, example.predicted)
+    ]
+
+
+def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
+    """Count gold by predicted label, where each row has one of each; rare labels share one line."""
+    named = _named(facts)
+    if any(not isinstance(example.gold, str) for example, _, _ in named):
+        return []
+    pairs = [(*gold, *predicted) for _, gold, predicted in named]
+    return statistics.confusion(
+        [gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels
+    )
+
+
+def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
+    named = _named(facts)
+    return (
+        statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
+        if named
+        else []
+    )
+
+
+def _reliability(facts: Facts) -> tuple[float, Markup] | None:
+    """Draw accuracy over confidence; of a multi-label row, every label's probability is one."""
+    pairs = []
+    for example, gold, predicted in _named(facts):
+        chances = example.probabilities or {}
+        names = predicted if isinstance(example.predicted, str) else chances
+        pairs += [(chances[name], name in gold) for name in names if _finite(chances.get(name))]
+    if not pairs:
+        return None
+    found = statistics.calibration(
+        np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+    )
+    points = []
+    for count, mean, right in zip(found.counts, found.confidence, found.accuracy, strict=True):
+        if count:
+            hover = f"probability {mean:.3f}, right {right:.3f}, {count:,} predictions"
+            ends = statistics.wilson_interval(round(right * count), count)
+            radius = 3 + 6 * math.sqrt(count / max(found.counts))
+            points.append(svg.Point(mean, right, hover, *ends, radius))
+    x, y = "probability of the label", "share that is right"
+    return found.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
+
+
+def _lengths(facts: Facts) -> Markup | None:
+    """Draw the share of wrong rows over bins of length that hold about equally many rows."""
+    rows = [(e.length, gold != predicted) for e, gold, predicted in _named(facts) if e.length is not None]
+    if len({length for length, _ in rows}) < 2:
+        return None
+    bars = []
+    for first, last in statistics.quantile_bins([length for length, _ in rows]):
+        wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
+        label = f"{first}–{last}" if first < last else f"{last}"
+        share, ends = sum(wrong) / len(wrong), statistics.wilson_interval(sum(wrong), len(wrong))
+        hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} pieces"
+        bars.append(svg.Bar(label, share, *ends, hover))
+    return svg.bar_chart(bars, name="Share of wrong rows by length", x="pieces", y="share of wrong rows")
+
+
+def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
+    """Draw predicted over gold numbers, and what is left over by length, as (caption, picture)."""
+    measured = _measured(facts)
+    if not measured:
+        return []
+    rows = svg.thin(measured, MOST_POINTS)
+    note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
+    points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
+    low, high = min(points)[0], max(points)[0]
+    diagonal = (low, low), (high, high)
+    caption = "Predicted over gold"
+    drawn = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
+    left = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
+    if left:
+        zero = (min(left)[0], 0.0), (max(left)[0], 0.0)
+        caption = "Residual (predicted − gold) by length"
+        drawn.append((caption + note, svg.scatter(left, name=caption, x="pieces", y="residual", guide=zero)))
+    return drawn
+
+
+def _mistakes(facts: Facts) -> dict[str, Any] | None:
+    """Choose the rows whose answer was most confidently, or furthest, wrong; None without answers."""
+    named, measured = _named(facts), _measured(facts)
+    if named:
+        wrong = [(_confidence(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
+        certain = any(weight >= 0 for weight, _ in wrong)
+        title = "The most confident mistakes" if certain else "Mistakes"
+        note = "probability of the error {:.3f}"
+    elif measured:
+        wrong = [(abs(p - g), e) for e, g, p in measured if p != g]
+        title, note = "The largest errors", "off by {:.4g}"
+    else:
+        return None
+    wrong.sort(key=lambda pair: -pair[0])
+    rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong[:MOST_MISTAKES]]
+    return {"title": title, "count": len(wrong), "rows": rows}
+
+
+def _confidence(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:
+    """Give the probability of the worst wrong decision of a row, -1 where it is not known."""
+    chances = {name: chance for name, chance in (example.probabilities or {}).items() if _finite(chance)}
+    added = [chances[name] for name in predicted - gold if name in chances]
+    missed = [1 - chances[name] for name in gold - predicted if name in chances]
+    return max(added if isinstance(example.predicted, str) else added + missed, default=-1.0)

@@ -1,0 +1,133 @@
+"""Classify a text or a pair of texts: two or more classes, or several labels at once.
+
+The encoder's summary of the whole input goes through one linear layer (Devlin et al. 2019, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import metrics, models
+from bertkit.data.labels import spelled
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.recipe import Recipe, Row
+
+COLUMNS = Columns(required=("text", "label"), optional=("text_pair",))
+GOLD: str = "label"
+NAMED: bool = True
+METRICS: tuple[str, ...] = metrics.CLASSIFICATION
+OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts and, where a row may have several labels, take its label apart.
+
+    Raises:
+        DataError: a text that is not text, no label, or a label named twice.
+    """
+    for column in ("text", "text_pair"):
+        if column in row and not isinstance(row[column], str):
+            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    if "label" not in row:
+        return row
+    if _is_multi_label(recipe):
+        return {**row, "label": _several(row["label"], recipe.options.get("separator", OPTIONS["separator"]))}
+    if isinstance(row["label"], (list, tuple)):
+        raise DataError(
+            "a list of labels", "for several labels at once --set options.multi_label=true", column="label"
+        )
+    if spelled(row["label"]) is None:
+        raise DataError("no label", "fill it in, or leave the row out", column="label")
+    return row
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with a linear layer over its summary, one output a label."""
+    problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
+    return models.load_model(
+        "AutoModelForSequenceClassification", folder, setup.labels, new_head=new_head, problem_type=problem
+    )
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode the texts; ``labels`` is the label's number, or a 0/1 vector over all labels."""
+    features = encode_texts(rows, setup)
+    numbers = {name: number for number, name in enumerate(setup.labels)}
+    for row, feature in zip(rows, features, strict=True):
+        label = row.get("label")
+        if isinstance(label, list):
+            feature["labels"] = [float(name in label) for name in setup.labels]
+        elif label is not None:
+            feature["labels"] = numbers[label]
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the padding collator."""
+    return padding_collator(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each row its most probable label (or all of at least one half) and every label's probability."""
+    logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+    if _is_multi_label(setup.recipe):
+        probabilities = 1 / (1 + np.exp(-logits))
+        chosen: list[Any] = [[setup.labels[n] for n in np.flatnonzero(row >= 0.5)] for row in probabilities]
+    else:
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities = weights / weights.sum(axis=1, keepdims=True)
+        chosen = [setup.labels[number] for number in probabilities.argmax(axis=1)]
+    return [
+        {"prediction": label, "probabilities": dict(zip(setup.labels, map(float, row), strict=True))}
+        for label, row in zip(chosen, probabilities, strict=True)
+    ]
+
+
+def score(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, float]:
+    """Score labels by number, counted in the recipe's order: F1 of two labels is that of the second."""
+    names = setup.recipe.labels or list(setup.labels)
+    gold = [row["label"] for row in rows]
+    predicted = [prediction["prediction"] for prediction in predictions]
+    if _is_multi_label(setup.recipe):
+        return metrics.measure(setup.recipe, _indicators(gold, names), _indicators(predicted, names))
+    numbers = {name: number for number, name in enumerate(names)}
+    return metrics.measure(
+        setup.recipe,
+        np.array([numbers[name] for name in gold]),
+        np.array([numbers[name] for name in predicted]),
+    )
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Predict the most frequent training label (or every label that more than half of the rows have)."""
+    if _is_multi_label(setup.recipe):
+        counts = Counter(name for row in training for name in row["label"])
+        frequent: Any = [name for name in setup.labels if counts[name] * 2 > len(training)]
+    else:
+        frequent = Counter(row["label"] for row in training).most_common(1)[0][0]
+    return [{"prediction": frequent} for _ in rows]
+
+
+def _is_multi_label(recipe: Recipe) -> bool:
+    return bool(recipe.options.get("multi_label", OPTIONS["multi_label"]))
+
+
+def _several(value: Any, separator: str) -> list[str]:
+    items = value if isinstance(value, (list, tuple)) else str(spelled(value) or "").split(separator)
+    names = [name for name in map(spelled, items) if name is not None]
+    if len(set(names)) != len(names):
+        raise DataError(f"a label is named twice in {value!r}", "name each label once", column="label")
+    return names
+
+
+def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray[Any, Any]:
+    return np.array([[int(name in row) for name in names] for row in labels])

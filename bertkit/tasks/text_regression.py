@@ -1,0 +1,84 @@
+"""Give a text or a pair of texts a number: similarity, stars, age (STS-B: Devlin et al. 2019, section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import metrics, models
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.recipe import Recipe, Row
+
+COLUMNS = Columns(required=("text", "label"), optional=("text_pair",))
+GOLD: str = "label"
+NAMED: bool = False
+METRICS: tuple[str, ...] = metrics.REGRESSION
+OPTIONS: Mapping[str, Any] = {}
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts and read the label as a number.
+
+    Raises:
+        DataError: a text that is not text, or a label that is not a finite number.
+    """
+    for column in ("text", "text_pair"):
+        if column in row and not isinstance(row[column], str):
+            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    if "label" not in row:
+        return row
+    try:
+        number = float(row["label"])
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(
+            f"label {row['label']!r} is not a number", "give a number, or leave the row out", column="label"
+        )
+    return {**row, "label": number}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with one linear output over its summary, trained by squared error."""
+    return models.load_model(
+        "AutoModelForSequenceClassification", folder, ("value",), new_head=new_head, problem_type="regression"
+    )
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode the texts; ``labels`` is the number itself."""
+    features = encode_texts(rows, setup)
+    for row, feature in zip(rows, features, strict=True):
+        if "label" in row:
+            feature["labels"] = row["label"]
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the padding collator."""
+    return padding_collator(setup, label_type="float32")
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each row the model's number."""
+    return [{"prediction": float(output["logits"][0])} for output in outputs]
+
+
+def score(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, float]:
+    """Compare the numbers."""
+    gold = np.array([row["label"] for row in rows])
+    return metrics.measure(setup.recipe, gold, np.array([each["prediction"] for each in predictions]))
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Predict the mean of the training rows."""
+    mean = float(np.mean([row["label"] for row in training]))
+    return [{"prediction": mean} for _ in rows]

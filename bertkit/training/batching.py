@@ -1,0 +1,97 @@
+"""Batches of rows of similar length, in an order that depends on nothing but the seed and the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Sampler
+
+from bertkit.features import Collator, Feature
+
+_WINDOW = (
+    50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
+)
+_EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
+
+
+def plan_epoch(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[np.ndarray[Any, Any]]:
+    """Give the row numbers of every batch of an epoch.
+
+    Rows are shuffled, sorted by length inside windows of 50 batches, cut into batches whose sizes differ by at
+    most one (no small last batch), and the batches shuffled. Every row comes once.
+    """
+    random = np.random.default_rng((seed, epoch))
+    order = random.permutation(len(lengths))
+    batches = np.array_split(order, -(-len(lengths) // batch_size))
+    sizes = np.asarray(lengths)
+    planned = []
+    for start in range(0, len(batches), _WINDOW):
+        window = batches[start : start + _WINDOW]
+        rows = np.concatenate(window)
+        rows = rows[np.argsort(sizes[rows], kind="stable")]
+        planned += np.split(rows, np.cumsum([len(batch) for batch in window])[:-1])
+    return [planned[number] for number in random.permutation(len(planned))]
+
+
+class KeyedBatches(Sampler[list[int]]):
+    """The share of one process in every batch, in `parts` pieces to accumulate gradients over.
+
+    Whatever the number of processes and parts, the optimizer sees the same rows in the same step.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        seed: int,
+        *,
+        parts: int = 1,
+        processes: int = 1,
+        process: int = 0,
+    ) -> None:
+        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.parts, self.processes, self.process = parts, processes, process
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration plans."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.lengths) // self.batch_size) * self.parts
+
+    def __iter__(self) -> Iterator[list[int]]:
+        shares = self.parts * self.processes
+        for batch in plan_epoch(self.lengths, self.batch_size, self.seed, self.epoch):
+            for part in range(self.parts):  # every n-th row: all shares get long and short ones
+                yield batch[part * self.processes + self.process :: shares].tolist()
+
+
+class KeyedLoader(DataLoader[Feature]):
+    """A loader that hands the epoch on to its batches and draws nothing from the global random state."""
+
+    def __init__(self, features: Sequence[Feature], batches: KeyedBatches, collate: Collator) -> None:
+        import torch
+
+        super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration runs through."""
+        self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:
+    """Cut rows, longest first, into batches of at most `tokens` padded tokens (or one row).
+
+    >>> sorted_batches([3, 9, 4, 8], tokens=18)
+    [[1, 3], [2, 0]]
+    """
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches

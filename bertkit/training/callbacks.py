@@ -1,0 +1,160 @@
+"""What happens between two steps: evaluate, save whole checkpoints, stop when asked, refuse what is not a number."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+from bertkit.errors import DivergedError
+from bertkit.progress import Progress
+from bertkit.recipe import Training
+from bertkit.runs import write_text
+from bertkit.training import checkpoints
+from bertkit.training.signals import StopFlag
+
+if TYPE_CHECKING:
+    from bertkit.training.fit import _Trainer
+
+MANIFEST_LOSSES = "losses"
+
+
+class Conduct(TrainerCallback):
+    """Conducts a training run; created once a run by `fit`, which sets `trainer`."""
+
+    trainer: _Trainer
+
+    def __init__(
+        self,
+        training: Training,
+        best_metric: str,
+        stop: StopFlag,
+        progress: Progress,
+        *,
+        rows: int,
+        tokens: int,
+    ) -> None:
+        self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
+        self.rows, self.tokens = rows, tokens
+        self.figures: dict[str, Any] = {}
+        self.began, self.first_step = 0.0, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Pick up the losses summed since the last log line, where the run goes on from a checkpoint."""
+        self.began, self.first_step = time.perf_counter(), state.global_step
+        if state.global_step:
+            folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
+            self._restore_losses(checkpoints.read_manifest(folder)[MANIFEST_LOSSES])
+        self._write_log(state)
+        self.progress.start("training", state.max_steps, state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Decide what follows this step."""
+        last = state.global_step >= state.max_steps
+        steps_per_epoch = -(-self.rows // self.training.batch_size)
+        every = (
+            steps_per_epoch if self.training.evaluate_every == "epoch" else int(self.training.evaluate_every)
+        )
+        if last or state.global_step % every == 0:
+            control.should_evaluate = control.should_save = control.should_log = True
+        self._agree_on_signals()
+        if self.stop.signal or self.stop.save:
+            control.should_save = True
+            control.should_training_stop = control.should_training_stop or bool(self.stop.signal)
+            self.stop.save = False
+        if control.should_save or control.should_log or self.trainer.args.device.type == "cpu":
+            self._refuse_non_finite(state, weights=control.should_save)
+        if control.should_save and args.should_save:
+            checkpoints.make_room(checkpoints.checkpoint_folder(self._run(), state.global_step))
+        self.progress.update(state.global_step, self._figures(state))
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Append to metrics.jsonl and remember what the progress line shows."""
+        logs = logs or {}
+        if "train_runtime" in logs:  # the Trainer's closing summary covers only what this process trained
+            state.log_history.pop()
+            return
+        self._write_log(state)
+        shown = {"loss": logs.get("loss"), self.best_metric: logs.get(f"eval_{self.best_metric}")}
+        self.figures.update({name: value for name, value in shown.items() if value is not None})
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Vouch for the checkpoint, then drop those that are neither the best nor the last."""
+        self.trainer.accelerator.wait_for_everyone()
+        exhausted = self._patience_is_exhausted(state)
+        if args.should_save:
+            facts = {
+                "step": state.global_step,
+                "finished": state.global_step >= state.max_steps or exhausted,
+                MANIFEST_LOSSES: self._losses(),
+            }
+            checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
+            checkpoints.keep_only(
+                self._run(), {state.global_step, state.best_global_step or state.global_step}
+            )
+        self.trainer.accelerator.wait_for_everyone()
+        if exhausted:
+            control.should_training_stop = True
+
+    def _run(self) -> Path:
+        return Path(self.trainer.args.output_dir)
+
+    def _agree_on_signals(self) -> None:
+        """Let all processes know of a signal that one of them got."""
+        if self.trainer.args.world_size > 1:
+            flags = torch.tensor([self.stop.signal, int(self.stop.save)], device=self.trainer.args.device)
+            torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
+            self.stop.signal, self.stop.save = int(flags[0]), bool(flags[1])
+
+    def _refuse_non_finite(self, state: Any, *, weights: bool) -> None:
+        good = bool(self.trainer.finite)
+        if good and weights:
+            good = all(bool(parameter.isfinite().all()) for parameter in self.trainer.model.parameters())
+        if good:
+            return
+        kept, _ = checkpoints.newest_whole(self._run())
+        raise DivergedError(
+            f"the loss or a weight is not finite at step {state.global_step}; "
+            f"the last good checkpoint is {kept.name if kept else 'none'}",
+            "try a smaller --learning-rate, or --set training.precision=fp32",
+        )
+
+    def _patience_is_exhausted(self, state: Any) -> bool:
+        key = f"eval_{self.best_metric}"
+        since = [
+            entry
+            for entry in state.log_history
+            if key in entry and entry["step"] > (state.best_global_step or 0)
+        ]
+        return self.training.patience is not None and len(since) >= self.training.patience
+
+    def _losses(self) -> dict[str, float]:
+        trainer = self.trainer
+        return {
+            "pending": float(trainer._tr_loss),
+            "total": trainer._total_loss_scalar,
+            "last_logged": trainer._globalstep_last_logged,
+        }
+
+    def _restore_losses(self, losses: dict[str, float]) -> None:
+        trainer = self.trainer
+        trainer._tr_loss += losses["pending"]
+        trainer._total_loss_scalar = losses["total"]
+        trainer._globalstep_last_logged = int(losses["last_logged"])
+
+    def _write_log(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            lines = [json.dumps(entry) for entry in state.log_history]
+            write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
+
+    def _figures(self, state: Any) -> dict[str, Any]:
+        seconds = time.perf_counter() - self.began
+        share = (state.global_step - self.first_step) / -(-self.rows // self.training.batch_size)
+        speed = {"rows/s": share * self.rows / seconds, "tokens/s": share * self.tokens / seconds}
+        return {**self.figures, **speed}

@@ -1,0 +1,108 @@
+"""Predict rows of any number: read, encode, run, decode and write in chunks, one record a row, in order."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit import hub
+from bertkit.data.files import read_records
+from bertkit.data.rows import Columns, Record, canonical_records, is_blank
+from bertkit.errors import DataError
+from bertkit.progress import Progress
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Task, load_task
+from bertkit.workflows.evaluate import Checkpoint, checkpoint_labels, load_checkpoint, run_model
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
+
+
+def predict(
+    recipe: Recipe, *, source: str | Path | None = None, row: Row | None = None, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Predict the rows of a file (``-`` for standard input) or one row given by canonical columns.
+
+    Returns:
+        one record a row, in order: ``id`` (the row's own, or its number from 0), its original columns, and what
+        the task family predicts.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    task = load_task(recipe)
+    folder = hub.find_model(recipe.model)
+    labels = checkpoint_labels(recipe, task, folder)
+    if row is not None:
+        recipe = recipe.model_copy(
+            update={"data": recipe.data.model_copy(update={"columns": {name: name for name in row}})}
+        )
+    records = _records(source, row, recipe)
+    chunks = _chunks(records, recipe, task, str(source or "--row"))
+    first = next(chunks)  # a file that cannot be read says so before the model is loaded
+    checkpoint = load_checkpoint(recipe, task, folder, labels)
+    return _predict_chunks(itertools.chain([first], chunks), checkpoint, task, progress)
+
+
+def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:
+    if row is not None:
+        return [(1, row)]
+    if source is None:
+        raise DataError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
+    return read_records(source, recipe.data)
+
+
+def _chunks(
+    records: Iterable[Record], recipe: Recipe, task: Task, source: str
+) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
+    """Give the original columns and the canonical rows, chunk by chunk."""
+    columns = Columns(
+        tuple(name for name in task.COLUMNS.required if name != task.GOLD), task.COLUMNS.optional
+    )
+    data = recipe.data.model_copy(
+        update={
+            "columns": {name: actual for name, actual in recipe.data.columns.items() if name != task.GOLD}
+        }
+    )
+    blank = 0
+    rows = canonical_records(records, data, columns, source)
+    while chunk := list(itertools.islice(rows, _CHUNK)):
+        originals, canonical = [], []
+        for line, original, row in chunk:
+            try:
+                canonical.append(task.read(row, recipe))
+            except DataError as error:
+                error.file, error.row = source, line
+                raise
+            originals.append(original)
+            blank += any(map(is_blank, row.values()))
+        yield originals, canonical
+    if blank:
+        log.info(f"{blank:,} rows have no text; they are predicted all the same")
+
+
+def _predict_chunks(
+    chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]],
+    checkpoint: Checkpoint,
+    task: Task,
+    progress: Progress,
+) -> Iterator[dict[str, Any]]:
+    number = itertools.count()
+    for originals, rows in chunks:
+        features = task.encode(rows, checkpoint.setup)
+        outputs, _ = run_model(
+            checkpoint.model, task, checkpoint.setup, features, checkpoint.precision, progress, "predicting"
+        )
+        predictions = task.decode(outputs, features, rows, checkpoint.setup)
+        for original, row, prediction in zip(originals, rows, predictions, strict=True):
+            clash = sorted(set(original) & set(prediction))
+            if clash:
+                raise DataError(
+                    f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost"
+                )
+            position = next(number)
+            yield {"id": row.get("id", original.get("id", position)), **original, **prediction}

@@ -1,0 +1,210 @@
+"""Turn a trained model into a finished run folder: a plain checkpoint, predictions, results, report and card."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import runs
+from bertkit.data.output_files import write_records
+from bertkit.features import Setup
+from bertkit.recipe import write_yaml
+from bertkit.reports.html import Example, Facts, write_report
+from bertkit.workflows.evaluate import Result, Scored, find_intervals
+
+if TYPE_CHECKING:
+    from bertkit.training.fit import Fitted
+    from bertkit.workflows.finetune import Inputs
+
+
+def publish(
+    inputs: Inputs,
+    record: dict[str, Any],
+    fitted: Fitted,
+    model: Any,
+    setup: Setup,
+    scored: dict[str, Scored],
+    baseline: dict[str, dict[str, float]],
+    seconds: float,
+) -> list[Result]:
+    """Write everything a finished run holds; the record, last of all, says that it is finished."""
+    if not runs.is_main_process():
+        return []
+    warnings = find_warnings(inputs, scored[inputs.validation.name])
+    results = [
+        Result(
+            recipe=inputs.recipe.name,
+            model=inputs.recipe.model,
+            split=name,
+            scores=each.scores,
+            rows=len(each.predictions),
+            seconds=seconds,
+            intervals=find_intervals(inputs.task, setup, inputs.splits[name], each.predictions),
+            baseline=baseline[name],
+            folder=str(inputs.folder),
+            source=inputs.splits[name].source,
+            warnings=warnings,
+        )
+        for name, each in scored.items()
+    ]
+    folder = inputs.folder
+    _export_model(model, setup.tokenizer, folder)
+    write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    for name, each in scored.items():
+        write_records(_prediction_records(inputs, name, each), folder / f"predictions{_suffix(name)}.jsonl")
+    _write_results(folder, fitted, inputs, results, scored, seconds)
+    finished = {
+        **record,
+        "status": "finished",
+        "finished": runs.now(),
+        "seconds": round(seconds, 3),
+        "steps": fitted.steps,
+        "best_step": fitted.best_step,
+        "best_checkpoint": fitted.best.name,
+        "results": [dataclasses.asdict(result) for result in results],
+    }
+    facts = _gather_facts(inputs, finished, fitted, scored[inputs.validation.name], results, warnings)
+    write_report(folder, facts)
+    (folder / "README.md").write_text(_card(inputs, facts, model), encoding="utf-8")
+    runs.write_record(folder, finished)
+    return results
+
+
+def find_warnings(inputs: Inputs, scored: Scored) -> list[str]:
+    """Say what a reader of the scores must know."""
+    warnings = []
+    if "demo" in (inputs.recipe.data.source, inputs.recipe.model):
+        warnings.append("Demo data or model: an artificial grammar. These scores compare with nothing.")
+    answers = {str(prediction["prediction"]) for prediction in scored.predictions}
+    if len(answers) == 1 and len(scored.predictions) > 1:
+        warnings.append(
+            f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet."
+        )
+    if inputs.recipe.data.limit is not None:
+        warnings.append(f"Only the first {inputs.recipe.data.limit:,} rows of each split were used.")
+    return warnings
+
+
+def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    staging = folder / ".export"
+    shutil.rmtree(staging, ignore_errors=True)
+    model.save_pretrained(staging)
+    tokenizer.save_pretrained(staging)
+    for file in sorted(staging.iterdir()):
+        file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors makes files that nobody else may read
+        file.replace(folder / file.name)
+    staging.rmdir()
+
+
+def _prediction_records(inputs: Inputs, name: str, scored: Scored) -> Any:
+    gold = inputs.task.GOLD
+    for number, (row, prediction) in enumerate(
+        zip(inputs.splits[name].rows, scored.predictions, strict=True)
+    ):
+        yield {"id": row.get("id", number), **row, gold: row[gold], **prediction}
+
+
+def _write_results(
+    folder: Path,
+    fitted: Fitted,
+    inputs: Inputs,
+    results: list[Result],
+    scored: dict[str, Scored],
+    seconds: float,
+) -> None:
+    """Write the result files under the names and keys of the Hugging Face scripts."""
+    rows = len(inputs.splits["train"].rows)
+    train = {
+        "epoch": fitted.epochs,
+        "train_loss": fitted.train_loss,
+        "train_runtime": round(seconds, 4),
+        "train_samples": rows,
+        "train_samples_per_second": round(rows * fitted.epochs / seconds, 3),
+        "train_steps_per_second": round(fitted.steps / seconds, 3),
+    }
+    evaluation: dict[str, Any] = {"epoch": fitted.epochs}
+    for result in results:
+        suffix = _suffix(result.split)
+        evaluation[f"eval_loss{suffix}"] = scored[result.split].loss
+        evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
+        evaluation[f"eval_samples{suffix}"] = result.rows
+    runs.write_json(folder / "train_results.json", train)
+    runs.write_json(folder / "eval_results.json", _without_nan(evaluation))
+    runs.write_json(folder / "all_results.json", _without_nan({**evaluation, **train}))
+    shutil.copyfile(fitted.last / "trainer_state.json", folder / "trainer_state.json")
+
+
+def _gather_facts(
+    inputs: Inputs,
+    record: dict[str, Any],
+    fitted: Fitted,
+    scored: Scored,
+    results: list[Result],
+    warnings: list[str],
+) -> Facts:
+    recipe, split = inputs.recipe, inputs.validation
+    lengths = {feature["row"]: len(feature["input_ids"]) for feature in scored.features}
+    gold = inputs.task.GOLD
+    examples = [
+        Example(
+            id=str(row.get("id", number)),
+            text=[(column, str(value)) for column, value in row.items() if column not in (gold, "id")],
+            gold=row[gold],
+            predicted=prediction["prediction"],
+            probabilities=prediction.get("probabilities"),
+            length=lengths.get(number),
+        )
+        for number, (row, prediction) in enumerate(zip(split.rows, scored.predictions, strict=True))
+    ]
+    comparable = recipe.data.source != "demo"
+    first = results[0]
+    return Facts(
+        name=recipe.name,
+        about=recipe.about,
+        command=record["command"],
+        model=recipe.model,
+        split=split.name,
+        rows=first.rows,
+        seconds=record["seconds"],
+        device=record["machine"]["reason"],
+        seed=recipe.training.seed,
+        best_metric=recipe.best_metric,
+        scores=first.scores,
+        intervals=first.intervals,
+        baseline=first.baseline,
+        published=[entry.model_dump() for entry in recipe.published] if comparable else [],
+        history=fitted.history,
+        best_step=fitted.best_step,
+        examples=examples,
+        labels=list(inputs.labels),
+        warnings=warnings,
+        other_splits={result.split: result.scores for result in results[1:]},
+        provenance={
+            "seed": str(recipe.training.seed),
+            "data": recipe.data.source,
+            **{
+                f"rows: {name}": f"{len(each.rows):,} (sha256 {record['identity']['data'][name][:12]})"
+                for name, each in inputs.splits.items()
+            },
+            "model weights": f"sha256 {record['identity']['model'][:12]}",
+            **record["versions"],
+        },
+    )
+
+
+def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
+    return "card"
+
+
+def _suffix(split: str) -> str:
+    return split.removeprefix("validation")
+
+
+def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in values.items()
+    }
