@@ -43,45 +43,77 @@ def accuracy(gold: Values, predicted: Values) -> float:
 
 def f1(gold: Values, predicted: Values) -> float:
     """Give the F1 of the second of two labels (the harmonic mean of its precision and recall)."""
-    return _of_two("f1_score", gold, predicted)
+    return float(_of_two("f1", gold, predicted)["f1"])
 
 
 def precision(gold: Values, predicted: Values) -> float:
     """Give the share of rows predicted as the second of two labels that have it."""
-    return _of_two("precision_score", gold, predicted)
+    return float(_of_two("precision", gold, predicted)["precision"])
 
 
 def recall(gold: Values, predicted: Values) -> float:
     """Give the share of rows with the second of two labels that are predicted so."""
-    return _of_two("recall_score", gold, predicted)
+    return float(_of_two("recall", gold, predicted)["recall"])
 
 
 def f1_macro(gold: Values, predicted: Values) -> float:
     """Give the plain mean of the labels' F1: rare ones weigh as much as frequent ones."""
-    return _averaged_f1(gold, predicted, "macro")
+    return float(per_label(gold, predicted)["f1"].mean())
 
 
 def f1_micro(gold: Values, predicted: Values) -> float:
     """Give the F1 over all decisions together."""
-    return _averaged_f1(gold, predicted, "micro")
+    right, wrong = (gold == predicted), (gold != predicted)
+    if gold.ndim == 1:
+        return float(right.mean())
+    hits = (gold & predicted).sum()
+    return float(2 * hits / max(2 * hits + wrong.sum(), 1))
 
 
 def f1_weighted(gold: Values, predicted: Values) -> float:
     """Give the mean of the labels' F1, weighted by how often each occurs."""
-    return _averaged_f1(gold, predicted, "weighted")
+    found = per_label(gold, predicted)
+    return float(np.average(found["f1"], weights=found["support"])) if found["support"].sum() else 0.0
 
 
 def balanced_accuracy(gold: Values, predicted: Values) -> float:
-    """Give the mean of the labels' recall."""
-    recalls = [(predicted[gold == label] == label).mean() for label in np.unique(gold)]
-    return float(np.mean(recalls))
+    """Give the mean of the recall of the labels that occur."""
+    found = per_label(gold, predicted)
+    return float(found["recall"][found["support"] > 0].mean())
 
 
 def matthews_correlation(gold: Values, predicted: Values) -> float:
-    """Give the correlation of gold and predicted labels, from -1 to 1; 0 is chance (Matthews 1975)."""
-    from sklearn.metrics import matthews_corrcoef
+    """Give the correlation of gold and predicted labels, from -1 to 1; 0 is chance.
 
-    return float(matthews_corrcoef(gold, predicted))
+    For more than two labels this is R_K (Gorodkin 2004, equation 8), which is Matthews' for two.
+    """
+    table = confusion(gold, predicted).astype(np.float64)
+    rows, given, guessed = table.sum(), table.sum(axis=1), table.sum(axis=0)
+    spread = (rows**2 - guessed @ guessed) * (rows**2 - given @ given)
+    return float((np.trace(table) * rows - given @ guessed) / math.sqrt(spread)) if spread else 0.0
+
+
+def confusion(gold: Values, predicted: Values) -> Values:
+    """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
+    size = int(max(gold.max(), predicted.max())) + 1
+    return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
+
+
+def per_label(gold: Values, predicted: Values) -> dict[str, Values]:
+    """Give precision, recall, F1 and support of each label that occurs or is predicted; 0 where undefined."""
+    if gold.ndim > 1:
+        hits, given, guessed = (gold & predicted).sum(axis=0), gold.sum(axis=0), predicted.sum(axis=0)
+    else:
+        table = confusion(gold, predicted)
+        hits, given, guessed = np.diag(table), table.sum(axis=1), table.sum(axis=0)
+        seen = (given + guessed) > 0
+        hits, given, guessed = hits[seen], given[seen], guessed[seen]
+    return {
+        "precision": hits / np.maximum(guessed, 1),
+        "recall": hits / np.maximum(given, 1),
+        "f1": 2 * hits / np.maximum(given + guessed, 1),
+        "support": given,
+    }
 
 
 def pearsonr(gold: Values, predicted: Values) -> float:
@@ -142,21 +174,15 @@ def check_metrics(recipe: Recipe, known: Sequence[str]) -> None:
         )
 
 
-def _of_two(function: str, gold: Values, predicted: Values) -> float:
-    import sklearn.metrics
-
+def _of_two(name: str, gold: Values, predicted: Values) -> dict[str, float]:
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
-        raise RecipeError(
-            f"{function.removesuffix('_score')} is for two labels, and here are more",
-            "use f1_macro or f1_micro",
-        )
-    return float(getattr(sklearn.metrics, function)(gold, predicted, zero_division=0))
-
-
-def _averaged_f1(gold: Values, predicted: Values, average: str) -> float:
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(gold, predicted, average=average, zero_division=0))
+        raise RecipeError(f"{name} is for two labels, and here are more", "use f1_macro or f1_micro")
+    hits, given, guessed = int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
+    return {
+        "precision": hits / max(guessed, 1),
+        "recall": hits / max(given, 1),
+        "f1": 2 * hits / max(given + guessed, 1),
+    }
 
 
 def _quietly(function: Any, *values: Values) -> Any:

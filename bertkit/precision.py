@@ -19,7 +19,7 @@ class Machine:
     reason: str
 
 
-def look_at_machine(wanted: str) -> Machine:
+def look_at_machine(wanted: str, why: str = "as asked") -> Machine:
     """Choose the device and the precision (``auto``: bf16 where a trial product shows that it is faster)."""
     import torch
 
@@ -31,7 +31,7 @@ def look_at_machine(wanted: str) -> Machine:
         else f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     )
     if wanted != "auto":
-        return Machine(device, wanted, threads, f"{name}: {wanted}, as asked")
+        return Machine(device, wanted, threads, f"{name}: {wanted}, {why}")
     gain = _gain_of_bf16(torch.device(device))
     chosen = "bf16" if gain >= _WORTHWHILE else "fp32"
     return Machine(

@@ -185,7 +185,7 @@ def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]
     """Give the first and last value of bins that hold about equally many; equal values share a bin.
 
     >>> quantile_bins([3, 3, 4, 7, 8, 30], bins=3)
-    [(3, 4), (5, 7), (8, 30)]
+    [(3, 3), (4, 7), (8, 30)]
     """
     ends = sorted(set(np.quantile(values, np.linspace(0, 1, bins + 1)[1:], method="inverted_cdf").tolist()))
     starts = [min(values), *(end + 1 for end in ends[:-1])]

@@ -212,7 +212,7 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
     if data.delimiter is not None:
         delimiter = {"tab": "\t", "\\t": "\t"}.get(data.delimiter, data.delimiter)
         if len(delimiter) != 1 or delimiter in '\0\r\n"':
-            hint = "for a tab write --set data.delimiter=tab"
+            hint = "write tab for a tab; for | put it in quotes: --set 'data.delimiter=\"|\"'"
             raise RecipeError(f"data.delimiter must be one character, not {data.delimiter!r}", hint)
         return {"delimiter": delimiter, "quoting": quoting}
     if name.lower().removesuffix(".gz").endswith(".tsv"):

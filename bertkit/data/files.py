@@ -158,7 +158,7 @@ def _find_mode(path: Path) -> int:
         folder = path.parent
         names = sorted(each.name for each in folder.glob("*"))
         hint = closest(path.name, names)[:200] if names else f"there is nothing in {folder}"
-        raise DataError("no such file", hint, file=path) from None
+        raise DataError("no such file or folder", hint, file=path) from None
 
 
 def _refuse_arrow(folder: Path) -> None:

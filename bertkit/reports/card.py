@@ -27,7 +27,7 @@ class CardFacts:
     rows: Mapping[str, int]
     """Split -> rows read."""
     predict_command: str
-    checkpoint: str = "model"
+    checkpoint: str = "."
     """Where the weights lie, from the card's folder or on the hub."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None

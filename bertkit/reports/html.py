@@ -118,7 +118,7 @@ def duration_text(seconds: float) -> str:
     >>> duration_text(8.25), duration_text(204), duration_text(7512)
     ('8.2 s', '3 min 24 s', '2 h 5 min')
     """
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

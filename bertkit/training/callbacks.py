@@ -150,7 +150,10 @@ class Conduct(TrainerCallback):
 
     def _write_log(self, state: Any) -> None:
         if state.is_world_process_zero:
-            lines = [json.dumps(entry) for entry in state.log_history]
+            lines = [
+                json.dumps({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
+                for entry in state.log_history
+            ]
             write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
     def _figures(self, state: Any) -> dict[str, Any]:

@@ -262,7 +262,6 @@ def _training_arguments(
         bf16=machine.precision == "bf16",
         use_cpu=machine.device == "cpu",
         gradient_accumulation_steps=training.gradient_accumulation,
-        gradient_checkpointing=training.gradient_checkpointing,
         logging_steps=training.log_every,
         logging_nan_inf_filter=False,
         save_strategy="steps",
@@ -274,6 +273,8 @@ def _training_arguments(
         remove_unused_columns=False,
         **training.extra,
     )
+    if training.gradient_checkpointing:
+        arguments.activation_checkpointing = True
     check_batch(training, rows, arguments.world_size)
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes

@@ -184,9 +184,8 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
     from bertkit.precision import look_at_machine
 
     wanted = recipe.training.precision
-    machine = look_at_machine(
-        record.get("machine", {}).get("precision", wanted) if wanted == "auto" else wanted
-    )
+    scored_in = record.get("machine", {}).get("precision")
+    machine = look_at_machine(scored_in, "as in its run") if wanted == "auto" and scored_in else look_at_machine(wanted)
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     model = task.load_model(folder, setup, new_head=False)

@@ -1,0 +1,145 @@
+"""Tiny models and rows, made on the spot; no test needs a network or a file that is not in the project."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest
+
+WORDS = {
+    "good": ["good", "great", "lovely", "fine", "superb"],
+    "bad": ["bad", "awful", "poor", "dull", "weak"],
+    "filler": ["the", "a", "film", "book", "song", "is", "was", "very", "so", "and", "this", "that"],
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.err.strip().splitlines()[-1] if self.err.strip() else ""
+
+
+def make_tokenizer():
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [*"abcdefghijklmnopqrstuvwxyz.,!?"]
+    pieces = [*special, *(word for words in WORDS.values() for word in words)]
+    pieces += [piece for piece in [*letters, *(f"##{letter}" for letter in letters)] if piece not in pieces]
+    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A random BERT of two small layers with its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def toy_rows(count: int, seed: int) -> list[dict[str, str]]:
+    """Sentences of filler words with one word that decides the label."""
+    rng = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        label = rng.choice(["good", "bad"])
+        words = rng.choices(WORDS["filler"], k=rng.randint(2, 12))
+        words.insert(rng.randrange(len(words) + 1), rng.choice(WORDS[label]))
+        rows.append({"text": " ".join(words), "label": label})
+    return rows
+
+
+def write_csv(file: Path, rows: list[dict[str, object]]) -> Path:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+@pytest.fixture
+def toy_data(tmp_path: Path) -> Path:
+    """A folder with train.csv (96 rows) and validation.csv (40 rows), columns text and label."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_csv(folder / "train.csv", toy_rows(96, seed=1))
+    write_csv(folder / "validation.csv", toy_rows(40, seed=2))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """Run a bertkit command in this process, in an empty folder."""
+    work = tmp_path / "work"
+    work.mkdir(exist_ok=True)
+    monkeypatch.chdir(work)
+
+    def run_command(*arguments: object, stdin: str = "") -> Ended:
+        from bertkit.cli.main import main
+
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+    return run_command
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
+    yield

@@ -1,0 +1,279 @@
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import sys
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertkit.data.files import file_fingerprint, find_files, read_records
+from bertkit.errors import BertkitError, DataError, ResourceError, UsageError
+from bertkit.recipe.records import Data
+
+ROWS = [{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]
+
+
+def rows(file, **options):
+    return [row for _, row in read_records(file, Data(**options))]
+
+
+def touch(*names):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("text\nx\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "text,label\nx,1\ny,0\n"),
+        ("a.CSV", "text,label\nx,1\ny,0\n"),
+        ("a.b.tsv", "text\tlabel\nx\t1\ny\t0\n"),
+        ("a.jsonl", '{"text": "x", "label": "1"}\n{"text": "y", "label": "0"}\n'),
+        ("a.ndjson", '{"text": "x", "label": "1"}\n{"text": "y", "label": "0"}\n'),
+        ("a.json", '[{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]'),
+    ],
+)
+def test_the_suffix_names_the_format(here, name, content):
+    Path(name).write_text(content)
+    Path(f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    assert rows(name) == rows(Path(name)) == rows(f"{name}.gz") == ROWS
+
+
+def test_parquet(here):
+    pq.write_table(pa.Table.from_pylist(ROWS), "a.parquet")
+    assert rows("a.parquet") == ROWS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text,label\nx,1\ny,0\n",
+        "text;label\nx;1\ny;0\n",
+        '\n {"text": "x", "label": "1"}\n{"text": "y", "label": "0"}\n',
+        '\ufeff{"text": "x", "label": "1"}\n{"text": "y", "label": "0"}\n',
+    ],
+)
+def test_standard_input(monkeypatch, content):
+    for encoding in ("utf-8", "utf-16"):
+        raw = io.BufferedReader(io.BytesIO(content.encode(encoding)))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(raw))
+        assert rows("-", encoding=encoding) == ROWS
+
+
+def test_a_fault_in_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"a,b\n1\n"))))
+    with pytest.raises(DataError) as caught:
+        rows("-")
+    assert str(caught.value) == "1 field instead of 2: '1' (standard input:2) - complete the row or delete it"
+
+
+def workbook():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("xl/workbook.xml", "")
+    return stream.getvalue()
+
+
+def arrow():
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": [1]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+AS_PARQUET = "save the data with Dataset.to_parquet"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (workbook(), "an Excel workbook or another zip archive (train.csv) - save it as CSV (UTF-8)"),
+        (b"\xd0\xcf\x11\xe0\xa1", "an old Excel workbook (train.csv) - save it as CSV (UTF-8)"),
+        (pickle.dumps([1]), f"a Python pickle, which could run code (train.csv) - {AS_PARQUET}"),
+        (arrow(), f"an Arrow file (train.csv) - {AS_PARQUET}"),
+        (b"ARROW1\0\0", f"an Arrow file (train.csv) - {AS_PARQUET}"),
+        (b"PAR1\x15\x04", "a Parquet file (train.csv) - let its name end in .parquet"),
+        (gzip.compress(b"a\n1\n"), "a gzip file (train.csv) - let its name end in .gz, as in train.csv.gz"),
+        (b"BZh91AY", "a compressed file (train.csv) - unpack it"),
+        (b"\n<!DOCTYPE html>\n<html>", "a web page (train.csv) - download the file itself"),
+        (b'<html lang="en">', "a web page (train.csv) - download the file itself"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
+            "a Git LFS pointer, not the file itself (train.csv) - run git lfs pull",
+        ),
+    ],
+)
+def test_other_kinds_of_files_are_recognized(here, content, line):
+    Path("train.csv").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_records("train.csv", Data())
+    assert str(caught.value) == line
+
+
+def test_an_unknown_suffix(here):
+    touch("train.txt")
+    with pytest.raises(DataError) as caught:
+        read_records("train.txt", Data())
+    assert str(caught.value) == (
+        "files of this kind are not read (train.txt) - known are .csv, .tsv, .jsonl, .ndjson, .json, .csv.gz,"
+        " .tsv.gz, .jsonl.gz, .ndjson.gz, .json.gz, .parquet"
+    )
+
+
+def test_gzip_in_name_only(here):
+    touch("train.csv.gz")
+    with pytest.raises(DataError) as caught:
+        rows("train.csv.gz")
+    assert str(caught.value) == (
+        "damaged gzip file: Not a gzipped file (b'te') (train.csv.gz) - download it again"
+    )
+
+
+def test_a_missing_file(here):
+    touch("data/train.csv", "data/notes.txt")
+    for file, line in {
+        "data/trian.csv": "no such file or folder (data/trian.csv) - did you mean train.csv?",
+        "data/x": "no such file or folder (data/x) - there are: notes.txt, train.csv",
+        "nowhere/train.csv": "no such file or folder (nowhere/train.csv) - there is nothing in nowhere",
+        "data/train.csv/x": "no such file or folder (data/train.csv/x) - there is nothing in data/train.csv",
+        "data/" + "x" * 300: f"no such file or folder (data/{'x' * 300}) - there are: notes.txt, train.csv",
+    }.items():
+        with pytest.raises(DataError) as caught:
+            read_records(file, Data())
+        assert str(caught.value) == line
+        assert caught.value.exit_code == 3
+
+
+def test_what_is_no_file(here):
+    touch("data/train.csv")
+    os.mkfifo("train.csv")
+    for file, line in {
+        "data": "a folder, not a file (data) - name one of its files",
+        "train.csv": "a pipe or device, not a file (train.csv) - for standard input write -",
+        "/dev/zero": "a pipe or device, not a file (/dev/zero) - for standard input write -",
+    }.items():
+        with pytest.raises(UsageError) as caught:
+            read_records(file, Data())
+        assert str(caught.value) == line
+    with pytest.raises(UsageError) as caught:
+        find_files(Path("data/train.csv"), Data())
+    assert str(caught.value) == "a file, not a folder (data/train.csv) - name the folder it is in"
+
+
+@pytest.mark.parametrize("name", ["state/data-00000-of-00001.arrow", "data.arrow", "dataset_dict.json"])
+def test_a_folder_of_arrow_files(here, name):
+    touch(f"set/{name}")
+    for look in (lambda: read_records("set", Data()), lambda: find_files(Path("set"), Data())):
+        with pytest.raises(DataError) as caught:
+            look()
+        assert str(caught.value) == f"a folder of Arrow files (set) - {AS_PARQUET}"
+
+
+def test_a_file_that_may_not_be_read(here, monkeypatch):
+    touch("train.csv")
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    for method, remedy in {"open": "see its permissions", "stat": "see its folder's permissions"}.items():
+        monkeypatch.setattr(Path, method, refuse)
+        with pytest.raises(ResourceError) as caught:
+            read_records("train.csv", Data())
+        assert str(caught.value) == f"no permission to read (train.csv) - {remedy}"
+        monkeypatch.undo()
+        monkeypatch.chdir(here)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["train.csv", "validation.csv", "test.csv"], {"train": 1, "validation": 1, "test": 1}),
+        (["training.tsv", "dev.tsv"], {"train": 1, "validation": 1}),
+        (["Train.jsonl.gz", "VAL.jsonl.gz", "README.md"], {"train": 1, "validation": 1}),
+        (["data/train.json", "valid.json"], {"train": 1, "validation": 1}),
+        (
+            ["train-00001-of-00002.parquet", "train-00000-of-00002.parquet", "test-00000-of-00001.parquet"],
+            {"train": 2, "test": 1},
+        ),
+        (["data/train-00000-of-00001-0a1b2c3d.parquet"], {"train": 1}),
+    ],
+)
+def test_find_files(here, names, found):
+    touch(*names)
+    files = find_files(here, Data())
+    assert {split: len(paths) for split, paths in files.items()} == found
+    assert all(paths == sorted(paths) for paths in files.values())
+    there = {here / name for name in names if not name.endswith(".md")}
+    assert {path for paths in files.values() for path in paths} == there
+
+
+def test_find_files_by_the_names_of_the_recipe(here):
+    touch("train.csv", "dev.csv", "dev_matched.csv", "dev_mismatched.csv")
+    splits = {"validation": "dev_matched", "mismatched": "dev_mismatched", "other": "absent"}
+    assert find_files(here, Data(splits=splits)) == {
+        "train": [here / "train.csv"],
+        "validation": [here / "dev_matched.csv"],
+        "mismatched": [here / "dev_mismatched.csv"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (
+            ["train.csv", "train.jsonl"],
+            "two files could be the train split: train.csv and train.jsonl (set)"
+            " - choose one: --set data.files.train=set/train.csv",
+        ),
+        (
+            ["train.csv", "dev.csv", "valid.csv"],
+            "two files could be the validation split: dev.csv and valid.csv (set)"
+            " - choose one: --set data.files.validation=set/dev.csv",
+        ),
+        (
+            ["train.csv", "data/train.csv"],
+            "two files could be the train split: data/train.csv and train.csv (set)"
+            " - choose one: --set data.files.train=set/data/train.csv",
+        ),
+        (
+            ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],
+            "2 of the 3 shards of the train split are there (set) - get the others",
+        ),
+        (
+            ["reviews.csv", "notes/x.txt"],
+            "no train, validation or test file; the folder holds notes, reviews.csv (set)"
+            " - name them: --set data.files.train=...",
+        ),
+    ],
+)
+def test_faults_of_folders(here, names, line):
+    touch(*(f"set/{name}" for name in names))
+    with pytest.raises(DataError) as caught:
+        find_files(Path("set"), Data())
+    assert str(caught.value) == line
+
+
+def test_an_empty_and_a_missing_folder(here):
+    Path("set").mkdir()
+    with pytest.raises(DataError) as caught:
+        find_files(Path("set"), Data())
+    assert str(caught.value) == (
+        "no train, validation or test file; the folder holds nothing (set)"
+        " - name them: --set data.files.train=..."
+    )
+    with pytest.raises(BertkitError) as caught:
+        find_files(Path("sett"), Data())
+    assert str(caught.value) == "no such file or folder (sett) - did you mean set?"
+
+
+def test_file_fingerprint(here):
+    content = bytes(range(256)) * 10_000
+    Path("x.bin").write_bytes(content)
+    assert file_fingerprint(Path("x.bin")) == hashlib.sha256(content).hexdigest()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+
+from bertkit.reports.card import CardFacts, model_card
+from bertkit.reports.html import Facts
+
+FACTS = Facts(
+    name="cola",
+    about="Is this English sentence grammatical?",
+    command="bertkit finetune cola",
+    model="google-bert/bert-base-uncased",
+    split="validation",
+    rows=1043,
+    best_metric="matthews_correlation",
+    scores={"matthews_correlation": 0.58, "accuracy": 0.83},
+    intervals={"matthews_correlation": (0.52, 0.63), "accuracy": (0.8, 0.85)},
+    baseline={"matthews_correlation": 0.0, "accuracy": 0.69},
+    labels=["unacceptable", "acceptable"],
+    seed=42,
+    seconds=204.0,
+    device="NVIDIA H200",
+    best_step=934,
+    provenance={"torch": "2.9.0"},
+)
+CARD = CardFacts(
+    pipeline_tag="text-classification",
+    auto_class="AutoModelForSequenceClassification",
+    dataset="GLUE CoLA",
+    dataset_id="nyu-mll/glue",
+    dataset_config="cola",
+    rows={"train": 8551, "validation": 1043},
+    fingerprint="sha256:3f5a",
+    hyperparameters={"learning_rate": 2e-5, "epochs": 3.0},
+    base_model="google-bert/bert-base-uncased",
+    predict_command="bertkit predict . --text 'A sentence.'",
+)
+
+
+def test_front_matter_is_what_the_hub_reads() -> None:
+    data = ModelCard(model_card(FACTS, CARD)).data
+    assert (data.base_model, data.library_name) == ("google-bert/bert-base-uncased", "transformers")
+    assert (data.pipeline_tag, data.datasets) == ("text-classification", "nyu-mll/glue")
+    assert {"bertkit", "generated_from_trainer"} <= set(data.tags)
+    assert data.model_name == "cola"
+    results = {result.metric_type: result for result in data.eval_results}
+    assert results["matthews_correlation"].metric_value == 0.58
+    assert results["accuracy"].dataset_split == "validation"
+    assert results["accuracy"].dataset_config == "cola"
+    assert results["accuracy"].task_type == "text-classification"
+
+
+def test_unknown_facts_are_absent() -> None:
+    card = CardFacts("text-classification", "AutoModel", "mine", {"train": 3}, "bertkit predict .")
+    text = model_card(Facts("mine", "c", "./m", "test", 2, "f1", {"f1": 0.5}), card)
+    data = ModelCard(text).data.to_dict()
+    assert not {"language", "license", "base_model", "datasets"} & set(data)
+    for word in ("None", "## Labels", "## Training", "Fingerprint", "95 %", "with seed"):
+        assert word not in text
+
+
+def test_body_is_filled_in() -> None:
+    text = model_card(FACTS, CARD)
+    for line in (
+        "# cola",
+        "0. unacceptable",
+        "| Rows of train | 8,551 |",
+        "| Fingerprint | sha256:3f5a |",
+        "| learning_rate | 2e-05 |",
+        "| Metric | validation | 95 % interval | Baseline |",
+        "|---|---:|---:|---:|",
+        "| matthews_correlation | 0.5800 | 0.5200 – 0.6300 | 0.0000 |",
+        "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        "bertkit predict . --text 'A sentence.'",
+        "bertkit finetune cola",
+        "| torch | 2.9.0 |",
+    ):
+        assert line in text.splitlines()
+    assert "**0.5800** (95 % interval 0.5200 – 0.6300)" in text
+    assert "with seed 42: another seed" in text
+    assert "\n\n\n" not in text
+    assert not text.endswith("\n\n")
+
+
+def test_snippet_is_python() -> None:
+    text = model_card(FACTS, replace(CARD, checkpoint='my "model"'))
+    snippet = text.split("```python\n")[1].split("```")[0]
+    compile(snippet, "snippet", "exec")
+
+
+@pytest.mark.parametrize(("low", "says"), [(-0.05, True), (0.52, False), (float("nan"), False)])
+def test_an_interval_over_the_baseline_is_a_limitation(low: float, says: bool) -> None:
+    facts = replace(FACTS, intervals={"matthews_correlation": (low, 0.63)})
+    assert ("includes the baseline" in model_card(facts, CARD)) is says
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_scores_that_are_no_numbers_stay_out_of_the_front_matter(value: float) -> None:
+    facts = replace(FACTS, scores={"matthews_correlation": value, "accuracy": np.float64(0.8)})
+    text = model_card(facts, CARD)
+    assert [result.metric_type for result in ModelCard(text).data.eval_results] == ["accuracy"]
+    assert "**n/a**" in text
+    alone = model_card(replace(facts, scores={"matthews_correlation": value}), CARD)
+    assert not ModelCard(alone).data.eval_results
+
+
+def test_text_breaks_neither_table_nor_front_matter() -> None:
+    nasty = "a|b: <b>x</b>\n---\n# `no` *bold* [link](y) 日本"
+    facts = replace(
+        FACTS, name=nasty, about=nasty, labels=[nasty], warnings=[nasty], other_splits={nasty: {nasty: 0.5}}
+    )
+    text = model_card(facts, replace(CARD, dataset=nasty, hyperparameters={nasty: nasty}, language="de"))
+    card = ModelCard(text)
+    assert card.data.model_name == nasty and card.data.language == "de"
+    body = card.text
+    assert "<b>" not in body
+    rows = [line for line in body.splitlines() if line.startswith("| matthews")]
+    header = next(line for line in body.splitlines() if line.startswith("| Metric"))
+    assert [line.replace("\\|", "").count("|") for line in (header, *rows)] == [6, 6]

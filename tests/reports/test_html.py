@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from bertkit.reports.html import Example, Facts, write_report
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+BARE = Facts(
+    name="cola",
+    command="bertkit finetune cola",
+    model="tiny",
+    split="validation",
+    rows=4,
+    best_metric="accuracy",
+    scores={"accuracy": 0.75},
+)
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed out of order or never; keeps the ids of sections and the text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.ids += [value or "" for name, value in attrs if tag == "section" and name == "id"]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def report(folder: Path, facts: Facts) -> tuple[str, Balance]:
+    """Write the report and check what must hold of any: balanced, self-contained, small, its pictures XML."""
+    path = write_report(folder, facts)
+    assert path == folder / "report.html"
+    page = path.read_text(encoding="utf-8")
+    assert path.stat().st_size < 2_000_000
+    assert not re.search(r"<script|<link|<iframe|<img|@import|url\(|\bsrc\s*=|\bhref\s*=|https?://", page)
+    for picture in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
+        ElementTree.fromstring(picture)
+    return page, Balance(page)
+
+
+def classified(labels: list[str], rows: int, columns: int = 1) -> list[Example]:
+    draw = np.random.default_rng(len(labels))
+    examples = []
+    for row in range(rows):
+        chances = draw.dirichlet(np.full(len(labels), 0.4))
+        predicted = labels[int(chances.argmax())]
+        gold = predicted if draw.random() < 0.8 else labels[int(draw.integers(len(labels)))]
+        text = [(f"column_{number}", f"row {row} text {number}") for number in range(columns)]
+        by_label = dict(zip(labels, chances.tolist(), strict=True))
+        examples.append(Example(f"{row}", text, gold, predicted, by_label, int(draw.integers(3, 60))))
+    return examples
+
+
+def test_bare_facts_give_a_short_report(tmp_path: Path) -> None:
+    _, parsed = report(tmp_path, BARE)
+    assert parsed.ids == ["headline", "scores", "repeat"]
+    assert "0.7500" in parsed.text and "bertkit finetune cola" in parsed.text
+
+
+def test_two_classes_fill_every_section(tmp_path: Path) -> None:
+    facts = replace(
+        BARE,
+        about="Is it grammatical?",
+        intervals={"accuracy": (0.61, 0.89)},
+        baseline={"accuracy": 0.5},
+        published=[
+            {"model": "bert-base", "split": "test", "source": "Devlin et al. 2019", "accuracy": 0.521},
+            {"model": "bert-large", "split": "validation", "accuracy": [0.71, 0.73]},
+        ],
+        history=[
+            {"step": 10, "epoch": 0.5, "loss": 0.7, "learning_rate": 1e-5, "grad_norm": 2.0},
+            {"step": 20, "epoch": 1.0, "loss": float("nan"), "learning_rate": 0.0, "grad_norm": None},
+            {"step": 20, "eval_accuracy": 0.75, "eval_loss": 0.6},
+            {"step": 20, "train_runtime": 3.0},
+        ],
+        best_step=20,
+        examples=classified(["bad", "good"], 200),
+        labels=["bad", "good"],
+        warnings=["The demo corpus: these scores compare with nothing."],
+        other_splits={"test": {"accuracy": 0.7, "f1": 0.6}},
+        provenance={"torch": "2.9.0", "data": "sha256:abc"},
+        seed=42,
+        seconds=204.0,
+        device="cpu",
+    )
+    page, parsed = report(tmp_path, facts)
+    expected = "headline scores published training confusion labels behavior mistakes repeat"
+    assert " ".join(parsed.ids) == expected
+    for word in (
+        "The demo corpus: these scores compare with nothing.",
+        "0.6100 – 0.8900",
+        "0.7100 – 0.7300",
+        "Devlin et al. 2019",
+        "3 min 24 s",
+        "expected calibration error",
+        "The model kept is that of step 20.",
+        "The most confident mistakes",
+        "sha256:abc",
+    ):
+        assert word in parsed.text
+    assert page.count("<figcaption>") == 6
+    assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
+
+
+def test_confusion_counts_and_shares(tmp_path: Path) -> None:
+    pairs = [("a", "a")] * 3 + [("a", "b")] + [("b", "b")] * 2
+    examples = [Example(str(number), [("text", "x")], *pair) for number, pair in enumerate(pairs)]
+    page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
+    assert 'title="a predicted as b: 1 of 4">1<small>25 %</small>' in page
+    assert 'title="b predicted as b: 2 of 2">2<small>100 %</small>' in page
+    assert "1 of 1 rows that are not exactly right" in parsed.text
+    assert "behavior" not in parsed.ids  # neither probabilities nor lengths are known
+
+
+def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
+    examples = [
+        Example(
+            str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - chance, "b": chance}, row
+        )
+        for row, chance in enumerate([0.1, 0.6, 0.99, 0.8])
+    ]
+    _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
+    places = [parsed.text.index(f"text{row}") for row in (2, 3, 1)]
+    assert places == sorted(places) and "text0" not in parsed.text
+    assert "probability of the error 0.990" in parsed.text
+
+
+def test_many_labels_share_a_line_of_the_confusion(tmp_path: Path) -> None:
+    labels = [f"label_{number}" for number in range(25)]
+    page, parsed = report(tmp_path, replace(BARE, examples=classified(labels, 400, 2), labels=labels))
+    assert "5 others" in parsed.text and 'class="matrix wide"' in page
+    assert all(label in parsed.text for label in labels)  # the table of labels holds them all
+    assert "column_1" in parsed.text
+
+
+def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    examples = [
+        Example(
+            str(row),
+            [("text", f"text{row}")],
+            float(gold),
+            float(gold + (3 if row == 5 else 0.1)),
+            None,
+            4 + row,
+        )
+        for row, gold in enumerate(draw.uniform(0, 5, 3000))
+    ]
+    page, parsed = report(
+        tmp_path, replace(BARE, best_metric="spearmanr", scores={"spearmanr": 0.9}, examples=examples)
+    )
+    assert parsed.ids == ["headline", "scores", "behavior", "mistakes", "repeat"]
+    assert "Predicted over gold (1,500 of 3,000 rows)" in parsed.text
+    assert "The largest errors" in parsed.text and "off by 3" in parsed.text
+    assert parsed.text.index("text5") < parsed.text.index("off by 0.1")
+    assert page.count('class="dot"') == 3000
+
+
+def test_sets_of_labels_have_no_confusion(tmp_path: Path) -> None:
+    chances = {"joy": 0.9, "anger": 0.2, "fear": 0.1}
+    examples = [
+        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], chances, 4),
+        Example("1", [("text", "y")], [], ["joy"], chances, 9),
+        Example("2", [("text", "z")], ["joy"], ["joy"], chances, 12),
+    ]
+    page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["joy", "anger", "fear"]))
+    assert parsed.ids == ["headline", "scores", "labels", "behavior", "mistakes", "repeat"]
+    assert re.search(r'title="joy">joy</th><td>0.6667</td><td>1.0000</td>\s*<td>0.8000', page)
+    assert re.search(r'title="anger">anger</th><td>n/a</td><td>n/a</td>', page)
+    assert "gold none" in parsed.text and "gold joy, fear" in parsed.text
+
+
+def test_answers_that_are_no_labels_fill_no_section(tmp_path: Path) -> None:
+    tags = Example("0", [("tokens", "a b")], ["O", "O"], ["O", "PER"], None, 4)
+    span = Example("1", [("question", "who?")], "Ada", "Ada Lovelace", None, 9)
+    _, parsed = report(tmp_path, replace(BARE, examples=[tags, span], labels=["O", "PER"]))
+    assert parsed.ids == ["headline", "scores", "repeat"]
+
+
+def test_all_right_says_so(tmp_path: Path) -> None:
+    examples = [Example("0", [("text", "x")], "a", "a")]
+    _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
+    assert "Every row is right." in parsed.text
+
+
+def test_text_of_the_data_is_escaped(tmp_path: Path) -> None:
+    nasty = "<script>alert('x')</script> & \"q\" سلام 日本 \ud800"
+    label = "<b>bad</b>"
+    examples = [
+        Example(
+            "<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}, 3
+        ),
+        Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}, 30),
+    ]
+    facts = replace(
+        BARE,
+        name=nasty,
+        about=nasty,
+        command=nasty,
+        labels=[label, "good"],
+        examples=examples,
+        warnings=[nasty],
+        published=[{"model": nasty, "split": nasty, "source": nasty, "accuracy": 0.5}],
+        provenance={nasty: nasty},
+        other_splits={nasty: {nasty: 0.5}},
+        history=[{"step": 1, "loss": 1.0}],
+    )
+    page, parsed = report(tmp_path, facts)
+    assert not re.search(r"<(script|b>bad|i>7|u>text)", page)
+    assert "سلام 日本" in parsed.text and "x" * 599 + "…" in parsed.text and "x" * 601 not in page
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
+def test_a_score_that_is_no_number_is_not_available(tmp_path: Path, value: float) -> None:
+    facts = replace(
+        BARE,
+        scores={"accuracy": value},
+        intervals={"accuracy": (value, value)},
+        baseline={"accuracy": value},
+        published=[{"model": "m", "split": "test", "accuracy": value}],
+        history=[{"step": 1, "loss": value}],
+    )
+    page, parsed = report(tmp_path, facts)
+    assert '<div class="figure">n/a</div>' in page
+    assert not re.search(r"\b(nan|inf|None)\b", parsed.text)
+    assert "training" not in parsed.ids
+
+
+def test_probabilities_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    examples = [Example("0", [("text", "x")], "a", "b", {"a": float("nan"), "b": float("nan")}, 3)]
+    _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
+    assert "behavior" not in parsed.ids and "Mistakes" in parsed.text
+
+
+def test_a_large_run_stays_small(tmp_path: Path) -> None:
+    labels = [f"label_{number}" for number in range(1000)]
+    history = [
+        {"step": step, "loss": 1 / step, "learning_rate": 1e-5, "grad_norm": 1.0} for step in range(1, 50_000)
+    ]
+    examples = [
+        Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999], None, row % 500)
+        for row in range(20_000)
+    ]
+    _, parsed = report(tmp_path, replace(BARE, history=history, examples=examples, labels=labels))
+    assert "The first 300 of 1000" in parsed.text

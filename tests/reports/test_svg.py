@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+from markupsafe import Markup
+
+from bertkit.reports.svg import Bar, Point, Span, bar_chart, interval_strip, line_chart, scatter, thin, ticks
+
+NASTY = 'a < b & "c" </svg> \x00 \ud800 日本'
+
+
+def parsed(picture: Markup) -> ElementTree.Element:
+    tree = ElementTree.fromstring(picture)
+    numbers = [float(value) for node in tree.iter() for name, value in node.items() if name in PLACES]
+    assert numbers and all(math.isfinite(number) for number in numbers)
+    return tree
+
+
+PLACES = {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.811, 0.862, [0.8, 0.82, 0.84, 0.86, 0.88]),
+        (-0.3, 0.4, [-0.4, -0.2, 0.0, 0.2, 0.4]),
+        (3, 1870, [0, 500, 1000, 1500, 2000]),
+        (0, 2e-5, [0, 5e-06, 1e-05, 1.5e-05, 2e-05]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(5, 5), (0, 0), (-3, -3), (1e-9, 2e-9), (-1e12, 1e12), (0.1, 0.3)])
+def test_ticks_enclose_any_range(low: float, high: float) -> None:
+    found = ticks(low, high)
+    slack = 1e-6 * (found[-1] - found[0])
+    assert 2 <= len(found) <= 12
+    assert found[0] <= low + slack and high - slack <= found[-1]
+    assert found == sorted(set(found))
+
+
+def test_thin_keeps_the_ends() -> None:
+    assert thin(range(1000), 5) == [0, 250, 500, 749, 999]
+    assert thin([1, 2], 5) == [1, 2]
+
+
+def test_line_chart_names_its_lines_and_its_points() -> None:
+    lines = {NASTY: [(10, 0.5), (20, 0.25)], "evaluation": [(20, 0.4)]}
+    tree = parsed(line_chart(lines, name=NASTY, x="step", marked=20))
+    titles = [node.text or "" for node in tree.iter("title")]
+    assert len(titles) == 3 and titles[2] == "evaluation: 0.4 at step 20"
+    assert sum(node.get("class") == "guide" for node in tree.iter("line")) == 1
+
+
+def test_a_long_line_has_no_dots() -> None:
+    tree = parsed(
+        line_chart({"loss": [(step, 1 / (step + 1)) for step in range(5000)]}, name="loss", x="step")
+    )
+    assert not list(tree.iter("circle"))
+
+
+def test_higher_values_lie_higher_up() -> None:
+    tree = parsed(
+        scatter([Point(1, 1, "a"), Point(2, 5, "b")], name="s", x="x", y="y", guide=((0, 0), (5, 5)))
+    )
+    low, high = list(tree.iter("circle"))
+    assert float(high.get("cy", "")) < float(low.get("cy", ""))
+    assert float(high.get("cx", "")) > float(low.get("cx", ""))
+
+
+def test_bars_stand_on_zero_in_proportion() -> None:
+    bars = [Bar(NASTY, 0.1, 0.05, 0.2, NASTY), Bar("b", 0.2, 0.1, 0.4, "b")]
+    tree = parsed(bar_chart(bars, name="bars", x="pieces", y="share"))
+    one, two = (float(node.get("height", "")) for node in tree.iter("rect"))
+    assert two == pytest.approx(2 * one, abs=0.2)
+    assert len([node for node in tree.iter("path") if node.get("class") == "whisker"]) == 2
+
+
+def test_strip_puts_all_rows_on_one_axis() -> None:
+    spans = [
+        Span("This run", "0.80", 0.8, 0.75, 0.85, own=True),
+        Span(NASTY * 5, "0.7 – 0.8", None, 0.7, 0.8),
+    ]
+    tree = parsed(interval_strip(spans, name="strip"))
+    own, other = (node for node in tree.iter("line") if node.get("class") == "span")
+    assert own.get("x2") != other.get("x2")
+    assert len(list(tree.iter("circle"))) == 1
+    assert any((node.text or "").endswith("…") for node in tree.iter("text"))

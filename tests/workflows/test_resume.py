@@ -1,0 +1,184 @@
+"""Kill -9 at any moment, then the same command: every file of the end equals that of an unbroken run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+TRAINER = "transformers.trainer.Trainer"
+SAVE_STAGES = [
+    {"function": f"{TRAINER}._save_checkpoint", "when": "before"},
+    {"function": "transformers.modeling_utils.PreTrainedModel.save_pretrained", "when": "after"},
+    {"function": f"{TRAINER}.save_model", "when": "after"},
+    {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "before"},
+    {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "after"},
+    {"function": f"{TRAINER}._save_rng_state", "when": "after"},
+    {"function": "transformers.trainer_callback.TrainerState.save_to_json", "when": "after"},
+    {"function": "bertkit.training.checkpoints.commit", "when": "before"},
+    {"function": "bertkit.training.checkpoints.write_json", "when": "before"},
+    {"function": "bertkit.training.checkpoints.commit", "when": "after"},
+    {"function": "bertkit.training.checkpoints.keep_only", "when": "after"},
+]
+PUBLISH_STAGES = [
+    {"function": "bertkit.workflows.publish._export_model", "when": "before"},
+    {"function": "bertkit.workflows.publish._export_model", "when": "after"},
+    {"function": "bertkit.workflows.publish.write_records", "when": "after"},
+    {"function": "bertkit.workflows.publish.write_report", "when": "after"},
+]
+
+
+class Zygote:
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent.parent / "zygote.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def run(self, folder: Path, arguments: list[str], fault: dict | None = None) -> tuple[int, str]:
+        out = folder / "out.txt"
+        request = {"folder": str(folder), "arguments": arguments, "fault": fault, "out": str(out)}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        code = json.loads(self.process.stdout.readline())
+        return code, out.read_text()
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    warm = Zygote()
+    yield warm
+    warm.process.stdin.close()
+    warm.process.stdout.close()
+    warm.process.wait()
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory, tiny_model) -> list[str]:
+    from tests.conftest import toy_rows, write_csv
+
+    folder = tmp_path_factory.mktemp("resume-data")
+    write_csv(folder / "train.csv", toy_rows(96, seed=1))
+    write_csv(folder / "validation.csv", toy_rows(40, seed=2))
+    settings = ["training.evaluate_every=5", "training.log_every=2", "training.precision=fp32"]
+    arguments = ["finetune", "classify", "--model", str(tiny_model), "--data", str(folder), "--output", "run"]
+    arguments += ["--batch-size", "16", "--epochs", "3", "--learning-rate", "1e-3"]
+    return arguments + [part for setting in settings for part in ("--set", setting)]
+
+
+@pytest.fixture(scope="module")
+def unbroken(zygote, command, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    code, text = zygote.run(folder, command)
+    assert code == 0, text
+    return folder / "run"
+
+
+def everything(run: Path) -> dict[str, object]:
+    """All that a run leaves which must not depend on how often it was broken off."""
+    found: dict[str, object] = {}
+    for file in sorted(run.rglob("*")):
+        name = str(file.relative_to(run))
+        if file.suffix == ".safetensors":
+            found[name] = {key: tensor.tolist() for key, tensor in load_file(file).items()}
+        elif file.suffix in (".pt", ".pth"):
+            found[name] = repr(torch.load(file, weights_only=False))
+        elif file.name in ("metrics.jsonl", "predictions.jsonl", "config.json", "tokenizer.json", "recipe.yaml"):
+            found[name] = file.read_text()
+        elif file.name == "trainer_state.json":
+            found[name] = json.loads(file.read_text())["log_history"]
+        elif file.name == "eval_results.json":
+            found[name] = json.loads(file.read_text())
+    record = json.loads((run / "run.json").read_text())
+    found["results"] = [{**result, "seconds": 0} for result in record["results"]]
+    found["best"] = (record["best_step"], record["steps"], record["status"])
+    return found
+
+
+def check_equal(run: Path, unbroken: Path) -> None:
+    ours, theirs = everything(run), everything(unbroken)
+    assert sorted(ours) == sorted(theirs)
+    for name in theirs:
+        assert ours[name] == theirs[name], name
+
+
+def _name(fault: dict) -> str:
+    return f"{fault['function'].rpartition('.')[2]}-{fault['when']}-{fault.get('call', 1)}"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [*({**stage, "call": call} for stage in SAVE_STAGES for call in (1, 2)), *PUBLISH_STAGES],
+    ids=_name,
+)
+def test_a_kill_at_any_stage_of_a_save_changes_nothing(zygote, command, unbroken, tmp_path, fault):
+    code, text = zygote.run(tmp_path, command, fault)
+    assert code == -9, text
+    code, text = zygote.run(tmp_path, command)
+    assert code == 0, text
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("step", [1, 4, 7, 13])
+def test_a_kill_between_steps_changes_nothing(zygote, command, unbroken, tmp_path, step):
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
+    assert zygote.run(tmp_path, command, fault)[0] == -9
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
+def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command, unbroken, tmp_path, name, code):
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 8, "signal": name}
+    ended, text = zygote.run(tmp_path, command, fault)
+    assert ended == code, text
+    assert "all is saved - the same command resumes" in text
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
+    assert (tmp_path / "run" / "checkpoint-8" / "bertkit-manifest.json").is_file()
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
+    step = {"function": "transformers.trainer.Trainer.training_step"}
+    assert zygote.run(tmp_path, command, {**step, "call": 7})[0] == -9
+    assert zygote.run(tmp_path, command, {**step, "call": 6})[0] == -9
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tenths", range(2, 22))
+def test_a_kill_at_a_random_moment_changes_nothing(zygote, command, unbroken, tmp_path, tenths):
+    zygote.run(tmp_path, command, {"seconds": tenths / 10})
+    code, text = zygote.run(tmp_path, command)
+    assert code == 0, text
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "delete"])
+def test_a_damaged_checkpoint_is_passed_over_and_named(zygote, command, unbroken, tmp_path, file, damage):
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 12}
+    assert zygote.run(tmp_path, command, fault)[0] == -9
+    victim = tmp_path / "run" / "checkpoint-10" / file
+    content = bytearray(victim.read_bytes())
+    if damage == "delete":
+        victim.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(bytes(content) if damage == "flip" else bytes(content[: len(content) // 2]))
+    code, text = zygote.run(tmp_path, command)
+    assert code == 0, text
+    reason = "is missing" if damage == "delete" else "does not match its checksum"
+    assert f"skipping checkpoint-10: {file} {reason}" in text
+    check_equal(tmp_path / "run", unbroken)
