@@ -25,6 +25,7 @@ _VOCABULARIES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_FINE_TUNE = "fine-tune it first, or name another checkpoint"
 _NOT_LEARNED = ("position_ids", "token_type_ids")  # buffers that old checkpoints carry along
 
 
@@ -54,6 +55,21 @@ def read_config(folder: Path) -> dict[str, Any]:
             file=folder,
         )
     return config
+
+
+def check_head(config: dict[str, Any], folder: Path) -> None:
+    """Check, without loading weights, that a checkpoint was trained for some task at all.
+
+    Raises:
+        ModelError: it is a plain encoder or a pretraining model.
+    """
+    kind = (config.get("architectures") or [""])[0]
+    if "For" not in kind or kind.endswith(("ForMaskedLM", "ForPreTraining")):
+        raise ModelError(
+            f"no trained head for this task (it is a {kind or 'model of unknown kind'})",
+            _FINE_TUNE,
+            file=folder,
+        )
 
 
 def label_names(config: dict[str, Any]) -> list[str] | None:
@@ -165,7 +181,7 @@ def load_model(
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
         raise ModelError(
             f"no trained head for this task ({missing})",
-            "fine-tune it first, or name another checkpoint",
+            _FINE_TUNE,
             file=folder,
         )
     if new_head and same_kind and saved_labels != list(labels):

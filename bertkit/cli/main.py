@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import click
 import typer
 
 from bertkit.cli import evaluate, finetune, predict, recipes, version
+
+_ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
 app = typer.Typer(
     name="bertkit",
@@ -45,12 +46,12 @@ def _run() -> int:
         return int(app(prog_name="bertkit", standalone_mode=False) or 0)
     except BertkitError as error:
         return _end(str(error), error.exit_code, error.as_dict())
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except click.ClickException as error:
-        return _end(error.format_message(), error.exit_code, {})
-    except (KeyboardInterrupt, click.Abort):
+    except _ClickError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            return 2
+        return _end(error.format_message(), 2, {})
+    except (KeyboardInterrupt, typer.Abort):
         return _end("stopped by Ctrl-C", 130, {})
     except BrokenPipeError:  # the reader of our output went away: `bertkit predict ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

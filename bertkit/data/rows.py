@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.csv_files import looks_like_data
+from bertkit.data.csv_files import Record, looks_like_data
 from bertkit.errors import DataError
-from bertkit.recipe import Data, Row, closest
-
-Record = tuple[int, dict[str, Any]]
+from bertkit.recipe import Data, Row, assignment, closest
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The canonical columns that a task family reads."""
+    """The canonical columns that a task family reads; an optional one counts where a recipe maps it."""
 
-    required: tuple[str, ...]
+    given: tuple[str, ...]
+    """What the model is given, such as ``text``."""
+    gold: str | None
+    """The answer, such as ``label``; None where rows need not have one."""
     optional: tuple[str, ...] = ()
 
 
@@ -63,7 +64,8 @@ def map_columns(there: list[str], data: Data, columns: Columns, source: str) -> 
         DataError: a wanted column is not there, two canonical columns share one, or the header is a row of data.
     """
     optional = [name for name in (*columns.optional, "id") if name in data.columns]
-    wanted = {name: data.columns.get(name, name) for name in (*columns.required, *optional)}
+    gold = [columns.gold] if columns.gold else []
+    wanted = {name: data.columns.get(name, name) for name in (*columns.given, *optional, *gold)}
     for canonical, actual in wanted.items():
         if actual not in there:
             raise _missing_column(canonical, actual, there, source)
@@ -96,7 +98,7 @@ def read_split(
         if data.limit is not None and len(rows) >= data.limit:
             break
         try:
-            blank = next((column for column, value in row.items() if is_blank(value)), None)
+            blank = next((column for column in row if column != columns.gold and is_blank(row[column])), None)
             if blank is not None and data.empty_text == "drop":
                 continue
             if blank is not None and data.empty_text == "refuse":
@@ -146,7 +148,7 @@ def _missing_column(canonical: str, actual: str, there: list[str], source: str) 
     near = closest(actual, there)
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, there))}",
-        f"--set data.columns.{canonical}={_guess(near, there)}",
+        f"--set {assignment(f'data.columns.{canonical}', _guess(near, there))}",
         file=source,
     )
 

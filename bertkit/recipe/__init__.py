@@ -1,6 +1,7 @@
 """A recipe: what to train on what, with which settings, scored how."""
 
 from bertkit.recipe.load import (
+    assignment,
     closest,
     find_recipe,
     load_recipe,
@@ -18,6 +19,7 @@ __all__ = [
     "Row",
     "Section",
     "Training",
+    "assignment",
     "closest",
     "find_recipe",
     "load_recipe",

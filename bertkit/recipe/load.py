@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +83,16 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
     return changes
 
 
+def assignment(key: str, value: str) -> str:
+    """Write ``key=value`` for `--set`, quoted so that shell and YAML give back the very value.
+
+    >>> assignment("data.columns.text", "review"), assignment("data.columns.text", " a")
+    ('data.columns.text=review', '\'data.columns.text=" a"\'')
+    """
+    plain = read_value(value) == value
+    return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant, or list them all.
 
@@ -143,7 +155,11 @@ def _describe(error: Any, changes: Mapping[str, Any], file: Path, lines: Lines) 
         part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
     )
     wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    return RecipeError(f"{name} = {_shown(error['input'])}: {wanted}", _range_of(name), **place)
+    bounds = _range_of(name)
+    fault = (
+        "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
+    )
+    return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **place)
 
 
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:

@@ -77,9 +77,10 @@ def read_value(text: str) -> Any:
     (1e-05, 'no', ['a', 2])
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)  # a SafeLoader underneath
     except yaml.YAMLError:
         return text
+    return text if value == "" else value  # `|` alone opens a block of text, and means itself here
 
 
 def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:

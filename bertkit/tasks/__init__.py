@@ -30,9 +30,7 @@ class Task(Protocol):
     """A task family: a few constants and seven functions."""
 
     COLUMNS: Columns
-    """Canonical columns a row must and may have, the gold one included."""
-    GOLD: str
-    """The canonical column that holds the answer; rows to predict need not have it."""
+    """Canonical columns of a row; rows to predict need not have the gold one."""
     NAMED: bool
     """Whether gold values are label names."""
     METRICS: tuple[str, ...]
@@ -65,7 +63,7 @@ class Task(Protocol):
 
 
 _FUNCTIONS = ("read", "load_model", "encode", "collator", "decode", "score", "baseline")
-_CONSTANTS = ("COLUMNS", "GOLD", "NAMED", "METRICS", "OPTIONS")
+_CONSTANTS = ("COLUMNS", "NAMED", "METRICS", "OPTIONS")
 
 
 def task_names() -> list[str]:
@@ -81,7 +79,8 @@ def load_task(recipe: Recipe) -> Task:
             not know.
     """
     task = _load_module(recipe.task)
-    known = (*task.COLUMNS.required, *task.COLUMNS.optional, "id")
+    columns = task.COLUMNS
+    known = [*columns.given, *columns.optional, *([columns.gold] if columns.gold else []), "id"]
     _check_names("data.columns", recipe.data.columns, known)
     _check_names("options", recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)

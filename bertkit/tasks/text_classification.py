@@ -19,8 +19,7 @@ from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
 
-COLUMNS = Columns(required=("text", "label"), optional=("text_pair",))
-GOLD: str = "label"
+COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = metrics.CLASSIFICATION
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}

@@ -15,8 +15,7 @@ from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
 
-COLUMNS = Columns(required=("text", "label"), optional=("text_pair",))
-GOLD: str = "label"
+COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
 METRICS: tuple[str, ...] = metrics.REGRESSION
 OPTIONS: Mapping[str, Any] = {}

@@ -270,6 +270,7 @@ def _training_arguments(
         greater_is_better=greater_is_better,
         disable_tqdm=True,
         report_to=[],
+        ddp_find_unused_parameters=False,
         remove_unused_columns=False,
         **training.extra,
     )

@@ -70,7 +70,7 @@ def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress) ->
     record = runs.read_record(folder)
     splits = _splits_to_score(recipe, task, split, record)
     if task.NAMED:
-        splits = {name: name_split(each, task.GOLD, labels) for name, each in splits.items()}
+        splits = {name: name_split(each, task.COLUMNS.gold, labels) for name, each in splits.items()}
     checkpoint = load_checkpoint(recipe, task, folder, labels)
     results = []
     for name, each in splits.items():
@@ -161,6 +161,7 @@ def checkpoint_labels(recipe: Recipe, task: Task, folder: Path) -> tuple[str, ..
             file=folder,
         )
     config = models.read_config(folder)
+    models.check_head(config, folder)
     if not task.NAMED:
         return ()
     names = (
@@ -185,7 +186,11 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
 
     wanted = recipe.training.precision
     scored_in = record.get("machine", {}).get("precision")
-    machine = look_at_machine(scored_in, "as in its run") if wanted == "auto" and scored_in else look_at_machine(wanted)
+    machine = (
+        look_at_machine(scored_in, "as in its run")
+        if wanted == "auto" and scored_in
+        else look_at_machine(wanted)
+    )
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     model = task.load_model(folder, setup, new_head=False)
@@ -202,10 +207,10 @@ def find_labels(
     """
     if not task.NAMED:
         return (), splits
-    names = recipe.labels or find_names(row[task.GOLD] for row in splits["train"].rows)
-    named = {name: name_split(split, task.GOLD, names) for name, split in splits.items()}
-    if len({str(row[task.GOLD]) for row in named["train"].rows}) < 2:
-        find_names(row[task.GOLD] for row in named["train"].rows)  # says that there is only one
+    names = recipe.labels or find_names(row[task.COLUMNS.gold] for row in splits["train"].rows)
+    named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
+    if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:
+        find_names(row[task.COLUMNS.gold] for row in named["train"].rows)  # says that there is only one
     return tuple(names), named
 
 
@@ -222,11 +227,11 @@ def _splits_to_score(
         if trained_on and len(whole.rows) > 1:
             parts = hold_out(whole, recipe.data.validation_share)
             names = (
-                recipe.labels or find_names(row[task.GOLD] for row in parts["train"].rows)
+                recipe.labels or find_names(row[task.COLUMNS.gold] for row in parts["train"].rows)
                 if task.NAMED
                 else []
             )
-            named = name_split(parts["train"], task.GOLD, names) if task.NAMED else parts["train"]
+            named = name_split(parts["train"], task.COLUMNS.gold, names) if task.NAMED else parts["train"]
             if named.fingerprint() == trained_on:
                 return {"validation": parts["validation"]}
         return {ALL: whole}

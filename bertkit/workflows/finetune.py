@@ -197,7 +197,7 @@ def _train_and_publish(
             best_metric=recipe.best_metric,
             greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
             evaluate=score,
-            loss=make_loss(recipe.training, inputs.labels, [row[task.GOLD] for row in training.rows]),
+            loss=make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows]),
             stop=stop,
             progress=progress,
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub
 from bertkit.data.files import read_records
-from bertkit.data.rows import Columns, Record, canonical_records, is_blank
+from bertkit.data.rows import Record, canonical_records, is_blank
 from bertkit.errors import DataError
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe, Row
@@ -60,16 +61,9 @@ def _chunks(
     records: Iterable[Record], recipe: Recipe, task: Task, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
     """Give the original columns and the canonical rows, chunk by chunk."""
-    columns = Columns(
-        tuple(name for name in task.COLUMNS.required if name != task.GOLD), task.COLUMNS.optional
-    )
-    data = recipe.data.model_copy(
-        update={
-            "columns": {name: actual for name, actual in recipe.data.columns.items() if name != task.GOLD}
-        }
-    )
+    columns = replace(task.COLUMNS, gold=None)
     blank = 0
-    rows = canonical_records(records, data, columns, source)
+    rows = canonical_records(records, recipe.data, columns, source)
     while chunk := list(itertools.islice(rows, _CHUNK)):
         originals, canonical = [], []
         for line, original, row in chunk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from bertkit import runs
 from bertkit.data.output_files import write_records
 from bertkit.features import Setup
 from bertkit.recipe import write_yaml
+from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.html import Example, Facts, write_report
 from bertkit.workflows.evaluate import Result, Scored, find_intervals
 
@@ -100,7 +102,7 @@ def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def _prediction_records(inputs: Inputs, name: str, scored: Scored) -> Any:
-    gold = inputs.task.GOLD
+    gold = inputs.task.COLUMNS.gold
     for number, (row, prediction) in enumerate(
         zip(inputs.splits[name].rows, scored.predictions, strict=True)
     ):
@@ -147,7 +149,7 @@ def _gather_facts(
 ) -> Facts:
     recipe, split = inputs.recipe, inputs.validation
     lengths = {feature["row"]: len(feature["input_ids"]) for feature in scored.features}
-    gold = inputs.task.GOLD
+    gold = inputs.task.COLUMNS.gold
     examples = [
         Example(
             id=str(row.get("id", number)),
@@ -196,7 +198,23 @@ def _gather_facts(
 
 
 def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
-    return "card"
+    recipe = inputs.recipe
+    head = type(model).__name__.partition("For")[2]
+    on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
+    card = CardFacts(
+        pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
+        auto_class=f"AutoModelFor{head}",
+        dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
+        rows={name: len(split.rows) for name, split in inputs.splits.items()},
+        predict_command=f"bertkit predict {recipe.name} --model . "
+        + " ".join(f"--row {column}='...'" for column, _ in facts.examples[0].text),
+        hyperparameters=recipe.training.model_dump(exclude={"extra"}) | recipe.training.extra,
+        base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
+        dataset_id=recipe.data.source if on_hub else None,
+        dataset_config=recipe.data.config if on_hub else None,
+        fingerprint=inputs.identity["data"]["train"],
+    )
+    return model_card(facts, card)
 
 
 def _suffix(split: str) -> str:

@@ -127,13 +127,16 @@ def test_an_unknown_suffix(here):
     )
 
 
-def test_gzip_in_name_only(here):
-    touch("train.csv.gz")
-    with pytest.raises(DataError) as caught:
-        rows("train.csv.gz")
-    assert str(caught.value) == (
-        "damaged gzip file: Not a gzipped file (b'te') (train.csv.gz) - download it again"
-    )
+def test_damaged_gzip(here):
+    cut = "Compressed file ended before the end-of-stream marker was reached"
+    for content, fault in {
+        b"text\nx\n": "Not a gzipped file (b'te')",
+        gzip.compress(b"text\nx\n")[:-9]: cut,
+    }.items():
+        Path("train.csv.gz").write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            rows("train.csv.gz")
+        assert str(caught.value) == f"damaged gzip file: {fault} (train.csv.gz) - download it again"
 
 
 def test_a_missing_file(here):

@@ -209,6 +209,11 @@ def test_a_line_without_end_is_refused(monkeypatch):
     assert str(caught.value) == "a line of more than 100 characters (train.jsonl:2) - split it"
 
 
+def test_utf16_without_its_mark_is_refused():
+    with pytest.raises(DataError, match=r"\(train.jsonl\) - --set data.encoding=utf-8"):
+        jsonl('{"a": 1}\n', encoding="utf-16")
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 rows = st.fixed_dictionaries({"text": texts, "score": st.none() | st.floats(), "tokens": st.lists(texts)})
 

@@ -1,0 +1,52 @@
+# Every target makes what it needs: a fresh clone needs `make demo` or `make test` and nothing before it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install demo check format test test-all bench demo-model docs build clean
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+install: $(VENV)/installed ## make a virtual environment with bertkit and everything its development needs
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less than a minute
+	$(BIN)/bertkit finetune cola --model demo --data demo --output runs/demo
+
+check: install ## formatting, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: install ## the tests that run in a few minutes, offline
+	$(BIN)/python -m pytest -n 2
+
+test-all: install ## all tests, the slow ones too
+	$(BIN)/python -m pytest -n 2 -m ""
+
+bench: install ## bertkit beside a plain Trainer (MODEL=folder DATA=folder with glue sets)
+	$(BIN)/python benchmarks/quality.py --model $(MODEL) --data $(DATA) cola:3:1,2,3 stsb:3:1,2,3
+
+demo-model: install ## train the demo model anew
+	$(BIN)/python tools/make_demo_model.py
+
+docs: install ## write docs/cli.md from the commands' own help
+	$(BIN)/python tools/make_cli_page.py
+
+build: install ## build the wheel
+	$(BIN)/pip install --quiet build
+	$(BIN)/python -m build --wheel
+
+clean: ## remove the environment and build leftovers
+	rm -rf $(VENV) build dist *.egg-info
