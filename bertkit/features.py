@@ -42,14 +42,13 @@ def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         split_special_tokens=True,
     )
     return [
-        {"row": number, **{name: values[number] for name, values in encoded.items()}}
-        for number in range(len(rows))
+        {"row": number, **{name: values[number] for name, values in encoded.items()}} for number in range(len(rows))
     ]
 
 
 def window(setup: Setup) -> int:
     """Give the length to cut at: the recipe's ``max_length``, or the model's where that is shorter."""
-    return min(setup.recipe.training.max_length, setup.tokenizer.model_max_length)
+    return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64") -> Collator:

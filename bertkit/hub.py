@@ -69,10 +69,8 @@ def cached_models() -> list[str]:
     """List the models in the hub's cache by name."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
-    return sorted(
-        folder.name.removeprefix("models--").replace("--", "/")
-        for folder in cache.glob("models--*/snapshots/..")
-    )
+    folders = (snapshots.parent for snapshots in cache.glob("models--*/snapshots"))
+    return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
 
 
 def _snapshot(name: str) -> Path:
@@ -99,10 +97,10 @@ def _snapshot(name: str) -> Path:
 
 def _ways_on(name: str) -> str:
     cached = cached_models()
-    near = closest(name, cached) if cached else "the cache is empty"
+    near = closest(name, cached).rstrip("?") if cached else "the cache is empty"
     return (
-        f"{near}; three ways on: --model DIR (any folder with config.json, weights and tokenizer.json), "
-        f"--model demo (comes with bertkit), or on a connected machine `hf download {name} --local-dir DIR` and copy DIR"
+        f"{near}; three ways on: --model DIR (any with config.json, weights and tokenizer.json), --model demo "
+        f"(comes with bertkit), or on a connected machine `hf download {name} --local-dir DIR`, and copy it"
     )
 
 

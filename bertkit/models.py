@@ -39,9 +39,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError(
-            "no config.json", "name a folder with config.json, weights and tokenizer", file=folder
-        )
+        raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
     try:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
@@ -265,6 +263,4 @@ def _refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> N
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[
-        :300
-    ]
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -25,11 +25,7 @@ def look_at_machine(wanted: str, why: str = "as asked") -> Machine:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = torch.get_num_threads()
-    name = (
-        torch.cuda.get_device_name()
-        if device == "cuda"
-        else f"CPU, {threads} thread{'s' if threads > 1 else ''}"
-    )
+    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     if wanted != "auto":
         return Machine(device, wanted, threads, f"{name}: {wanted}, {why}")
     gain = _gain_of_bf16(torch.device(device))

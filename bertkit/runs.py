@@ -79,13 +79,9 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
     """
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
-        raise ResourceError(
-            "a file stands where the run folder should be", "choose another --output", file=folder
-        )
+        raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
-        raise UsageError(
-            "the folder holds something that is no run of bertkit", "choose another --output", file=folder
-        )
+        raise UsageError("the folder holds something that is no run of bertkit", "choose another --output", file=folder)
     if record is not None and fresh:
         folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
         record = None

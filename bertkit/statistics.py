@@ -75,9 +75,7 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
     confidence = np.asarray(confidence, dtype=np.float64)
     right = np.asarray(correct, dtype=np.float64)
     if confidence.ndim != 1 or confidence.shape != right.shape or bins < 1:
-        raise ValueError(
-            f"needs two vectors of one length, got {confidence.shape} and {right.shape}, bins={bins}"
-        )
+        raise ValueError(f"needs two vectors of one length, got {confidence.shape} and {right.shape}, bins={bins}")
     if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):  # a float32 softmax can end just above 1
         raise ValueError("a confidence must lie in [0, 1]")
     edges = np.linspace(0, 1, bins + 1)
@@ -140,9 +138,7 @@ def label_scores(
     """
     support = Counter(name for names in gold for name in names)
     chosen = Counter(name for names in predicted for name in names)
-    hits = Counter(
-        name for names, other in zip(gold, predicted, strict=True) for name in names if name in other
-    )
+    hits = Counter(name for names, other in zip(gold, predicted, strict=True) for name in names if name in other)
 
     def share(part: int, whole: int) -> float:
         return part / whole if whole else math.nan

@@ -128,9 +128,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
         out, err = io.StringIO(), io.StringIO()
         monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            with pytest.raises(SystemExit) as ended:
-                main()
+        streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+        with streams[0], streams[1], pytest.raises(SystemExit) as ended:
+            main()
         return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     return run_command
@@ -143,3 +143,25 @@ def _threads() -> Iterator[None]:
 
         torch.set_num_threads(1)
     yield
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory, tiny_model) -> Path:
+    """A run folder: the tiny model fine-tuned until it tells good words from bad ones."""
+    from bertkit.progress import Silent
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.finetune import finetune
+
+    folder = tmp_path_factory.mktemp("trained")
+    write_csv(folder / "train.csv", toy_rows(400, seed=3))
+    write_csv(folder / "validation.csv", toy_rows(60, seed=4))
+    changes = {
+        "model": str(tiny_model),
+        "data.source": str(folder),
+        "training.epochs": 10,
+        "training.batch_size": 16,
+        "training.learning_rate": 3e-3,
+        "training.precision": "fp32",
+    }
+    finetune(load_recipe("classify", changes), output=folder / "run", progress=Silent())
+    return folder / "run"

@@ -15,9 +15,7 @@ def test_bootstrap_equals_a_plain_loop() -> None:
     draw = np.random.default_rng(7)
     means = sorted(values[draw.integers(0, 40, size=40)].mean() for _ in range(201))
 
-    found = bootstrap_intervals(
-        lambda rows: {"mean": values[rows].mean()}, 40, samples=201, level=0.9, seed=7
-    )
+    found = bootstrap_intervals(lambda rows: {"mean": values[rows].mean()}, 40, samples=201, level=0.9, seed=7)
 
     assert found == {"mean": pytest.approx((means[10], means[190]))}
 

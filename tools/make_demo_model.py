@@ -5,19 +5,15 @@ BERT's own recipe in small (Devlin et al. 2019, section 3.1), masked words and n
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import string
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from transformers import BertConfig, BertForPreTraining, BertTokenizer
-
-from bertkit.data.demo import demo_text
 
 SEED = 1
 PARAGRAPHS = 100_000

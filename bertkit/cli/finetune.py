@@ -24,15 +24,9 @@ def finetune(
     model: ModelOption = None,
     data: DataOption = None,
     output: OutputOption = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the training rows.", show_default=False)
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Highest learning rate.", show_default=False)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Rows per optimizer step.", show_default=False)
-    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training rows.", show_default=False)] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=False)] = None,
     max_length: MaxLengthOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", show_default=False)] = None,
     limit: LimitOption = None,
@@ -40,9 +34,7 @@ def finetune(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, say what would happen, train nothing.")
     ] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Fine-tune an encoder as a recipe says, and score it.

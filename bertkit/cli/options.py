@@ -58,9 +58,7 @@ MaxLengthOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Set any key of the recipe, e.g. training.warmup_ratio=0.", metavar="KEY=VALUE"
-    ),
+    typer.Option("--set", help="Set any key of the recipe, e.g. training.warmup_ratio=0.", metavar="KEY=VALUE"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 OutputOption = Annotated[

@@ -21,9 +21,7 @@ def predict(
         ),
     ] = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
-    text: Annotated[
-        str | None, typer.Option(help="One text; short for --row text=...", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Option(help="One text; short for --row text=...", show_default=False)] = None,
     row: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="One row, by canonical columns.", show_default=False),

@@ -21,9 +21,7 @@ _SCHEMA = 1
 
 def show_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object; what is not a number becomes null."""
-    write(
-        json.dumps(_without_nan({"schema_version": _SCHEMA, "status": "done", **values}), ensure_ascii=False)
-    )
+    write(json.dumps(_without_nan({"schema_version": _SCHEMA, "status": "done", **values}), ensure_ascii=False))
 
 
 def write(line: str = "") -> None:

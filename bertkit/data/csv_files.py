@@ -116,9 +116,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 before = error.object[: error.start]
                 row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
-                raise DataError(
-                    *_undecodable(error, encoding, size + len(block)), file=name, row=row
-                ) from None
+                raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
             except UnicodeError as error:
                 raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -239,9 +237,7 @@ def _check_names(names: list[str], name: str) -> None:
         raise DataError("two columns have one name", "rename one of them", file=name, column=twice)
 
 
-def _wrong_width(
-    fields: list[str], names: list[str], opened: list[str], dialect: dict[str, Any]
-) -> tuple[str, str]:
+def _wrong_width(fields: list[str], names: list[str], opened: list[str], dialect: dict[str, Any]) -> tuple[str, str]:
     got, wanted, mark = len(fields), len(names), dialect["delimiter"]
     what = f"{got} field{'s' * (got > 1)} instead of {wanted}: {excerpt(''.join(opened))}"
     if len(opened) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bertkit.data.rows import Record
+from bertkit.data.csv_files import Record
 from bertkit.errors import DataError, UnavailableError
 from bertkit.hub import go_offline_if_needed, is_online
 from bertkit.recipe import Data
@@ -32,9 +32,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
             "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)",
         ) from None
     except (ValueError, RuntimeError) as error:  # an unknown configuration or split, or a script
-        raise DataError(
-            f"{data.source}: {str(error).splitlines()[0]}", "see data.config and data.splits"
-        ) from None
+        raise DataError(f"{data.source}: {str(error).splitlines()[0]}", "see data.config and data.splits") from None
     for number, row in enumerate(table, start=1):
         yield number, {name: _named(value, table.features[name]) for name, value in row.items()}
 

@@ -99,9 +99,7 @@ def _unwrap(whole: Any) -> list[Any]:
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
         return rows
     kind = f"an object with the keys {list(whole)}" if isinstance(whole, dict) else _KINDS[type(whole)]
-    raise DataError(
-        f"{kind}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl'
-    )
+    raise DataError(f"{kind}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
 
 
 def _check_items(items: Iterator[_Item], name: str) -> Iterator[Record]:
@@ -125,9 +123,7 @@ def _check_items(items: Iterator[_Item], name: str) -> Iterator[Record]:
         raise DataError("the file is empty", "give it rows", file=name)
 
 
-def _check_shape(
-    value: dict[str, Any], kinds: dict[str, tuple[str, int] | None], name: str, row: int
-) -> None:
+def _check_shape(value: dict[str, Any], kinds: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
     """Compare keys and kinds with those of the rows before, and note a kind where it is seen first."""
     missing = [key for key in kinds if key not in value]
     new = [key for key in value if key not in kinds]

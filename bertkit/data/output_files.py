@@ -32,9 +32,7 @@ def write_records(records: Records, file: Path) -> int:
         count = write(records, beside)
         beside.replace(file)
     except OSError as error:
-        raise ResourceError(
-            f"cannot be written: {error.strerror}", "choose another --output", file=file
-        ) from None
+        raise ResourceError(f"cannot be written: {error.strerror}", "choose another --output", file=file) from None
     finally:
         beside.unlink(missing_ok=True)
     return count
@@ -63,17 +61,16 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
         if name == "probabilities":
             flattened.update({f"probability_{label}": number for label, number in value.items()})
         else:
-            flattened[name] = (
-                json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
-            )
+            flattened[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
     return flattened
 
 
 def _write_jsonl(records: Records, file: Path) -> int:
     count = 0
     with file.open("w", encoding="utf-8") as stream:
-        for count, record in enumerate(records, start=1):
+        for record in records:
             stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            count += 1
     return count
 
 
@@ -89,11 +86,12 @@ def _write_separated(records: Records, file: Path, delimiter: str) -> int:
     count = 0
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer: csv.DictWriter[str] | None = None
-        for count, record in enumerate(map(flat, records), start=1):
+        for record in map(flat, records):
             if writer is None:
                 writer = csv.DictWriter(stream, list(record), delimiter=delimiter)
                 writer.writeheader()
             writer.writerow(record)
+            count += 1
     return count
 
 

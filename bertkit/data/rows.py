@@ -20,8 +20,8 @@ class Columns:
 
     given: tuple[str, ...]
     """What the model is given, such as ``text``."""
-    gold: str | None
-    """The answer, such as ``label``; None where rows need not have one."""
+    gold: str
+    """The answer, such as ``label``; empty where rows need not have one."""
     optional: tuple[str, ...] = ()
 
 
@@ -93,7 +93,9 @@ def read_split(
     Raises:
         DataError: rows are wrong; the first is described, the others of the same kind are counted and listed.
     """
-    rows, lines, faults = [], [], []
+    rows: list[Row] = []
+    lines: list[int] = []
+    faults: list[DataError] = []
     for line, _, row in canonical_records(records, data, columns, str(source)):
         if data.limit is not None and len(rows) >= data.limit:
             break
@@ -102,9 +104,7 @@ def read_split(
             if blank is not None and data.empty_text == "drop":
                 continue
             if blank is not None and data.empty_text == "refuse":
-                raise DataError(
-                    "no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank
-                )
+                raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
             rows.append(read(row))
             lines.append(line)
         except DataError as error:
@@ -154,8 +154,4 @@ def _missing_column(canonical: str, actual: str, there: list[str], source: str) 
 
 
 def _guess(near: str, there: list[str]) -> str:
-    return (
-        near.removeprefix("did you mean ").split(" or ")[0].rstrip("?")
-        if near.startswith("did")
-        else "COLUMN"
-    )
+    return near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"

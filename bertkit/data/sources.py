@@ -9,10 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.csv_files import Record
 from bertkit.data.demo import demo_rows
 from bertkit.data.files import find_files, read_records
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.rows import Columns, Record, Split, read_split
+from bertkit.data.rows import Columns, Split, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Recipe, Row, closest
 
@@ -29,9 +30,7 @@ def is_validation(split: str) -> bool:
     return split.startswith("validation")
 
 
-def read_splits(
-    recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]
-) -> dict[str, Split]:
+def read_splits(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]) -> dict[str, Split]:
     """Read the splits whose names are wanted, ``train`` first.
 
     A source without a validation split gives up a seeded share of its training rows for one.
@@ -70,17 +69,13 @@ def hold_out(split: Split, share: float) -> dict[str, Split]:
         DataError: fewer than two rows.
     """
     if len(split.rows) < 2:
-        raise DataError(
-            "one row cannot be parted into training and validation", "give more rows", file=split.source
-        )
+        raise DataError("one row cannot be parted into training and validation", "give more rows", file=split.source)
     chosen = set(
         random.Random(0).sample(
             range(len(split.rows)), k=min(max(1, round(len(split.rows) * share)), len(split.rows) - 1)
         )
     )
-    log.info(
-        f"no validation split: {len(chosen):,} of {len(split.rows):,} rows of {split.source} are held out for it"
-    )
+    log.info(f"no validation split: {len(chosen):,} of {len(split.rows):,} rows of {split.source} are held out for it")
     train = [number for number in range(len(split.rows)) if number not in chosen]
     return {"train": _part(split, "train", train), "validation": _part(split, "validation", sorted(chosen))}
 
@@ -116,9 +111,7 @@ def _files_by_split(data: Data) -> dict[str, list[Path]] | None:
         return find_files(folder, data)
     if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
-        raise DataError(
-            f"no such file or directory: {data.source}", closest(folder.name, names) if names else ""
-        )
+        raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")
     return None
 
 
@@ -131,9 +124,7 @@ def _read_hub(data: Data, columns: Columns, read: Read, wanted: Callable[[str], 
     }
 
 
-def _read_demo(
-    recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]
-) -> dict[str, Split]:
+def _read_demo(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]) -> dict[str, Split]:
     kind = recipe.data.config or recipe.name
     data = recipe.data.model_copy(update={"columns": {"text_pair": "text_pair"}})
     named = ["train", "validation", *(name for name in recipe.data.splits if is_validation(name)), "test"]

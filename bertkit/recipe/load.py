@@ -36,9 +36,7 @@ def find_recipe(name: str) -> Path:
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         if not Path(name).is_file():
-            raise RecipeError(
-                "no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name
-            )
+            raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
         return Path(name)
     file = recipe_folder() / "finetune" / f"{name}.yaml"
     if not file.is_file():
@@ -84,7 +82,7 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def assignment(key: str, value: str) -> str:
-    """Write ``key=value`` for `--set`, quoted so that shell and YAML give back the very value.
+    r"""Write ``key=value`` for `--set`, quoted so that shell and YAML give back the very value.
 
     >>> assignment("data.columns.text", "review"), assignment("data.columns.text", " a")
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
@@ -115,9 +113,7 @@ def _read_with_parents(file: Path, seen: tuple[Path, ...]) -> tuple[dict[str, An
     if parent is None:
         return values, lines
     beside = file.parent / str(parent)
-    inherited, _ = _read_with_parents(
-        beside if beside.is_file() else find_recipe(str(parent)), (*seen, file.resolve())
-    )
+    inherited, _ = _read_with_parents(beside if beside.is_file() else find_recipe(str(parent)), (*seen, file.resolve()))
     for key in ("name", "published"):  # the parent's own: a child with other rows compares with nothing
         inherited.pop(key, None)
     return _merge(inherited, values), lines
@@ -144,21 +140,17 @@ def _describe(error: Any, changes: Mapping[str, Any], file: Path, lines: Lines) 
     path = tuple(str(part) for part in error["loc"])
     known = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
-    place = {"row": lines.get(known), "file": file} if override is None else {}
+    place: dict[str, Any] = {"row": lines.get(known), "file": file} if override is None else {}
     if error["type"] == "extra_forbidden":
         return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(path), **place)
     if error["type"] == "missing":
-        return RecipeError(
-            f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **place
-        )
+        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **place)
     name = ".".join(
         part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
     )
     wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
     bounds = _range_of(name)
-    fault = (
-        "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
-    )
+    fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
     return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **place)
 
 

@@ -35,12 +35,8 @@ class Data(Section):
     files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, where that differs")
     columns: dict[str, str] = Field({}, description="canonical column -> column in the source")
-    header: list[str] | None = Field(
-        None, description="column names of a csv or tsv file without a header line"
-    )
-    delimiter: str | None = Field(
-        None, description="csv: `,` `;` tab or `|`; read off the header line when absent"
-    )
+    header: list[str] | None = Field(None, description="column names of a csv or tsv file without a header line")
+    delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; read off the header line when absent")
     quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")
     encoding: str = Field("utf-8", description="encoding of text files")
     empty_text: Literal["refuse", "drop", "keep"] = Field("refuse", description="rows whose text is blank")
@@ -59,14 +55,10 @@ class Training(Section):
     warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps")
     weight_decay: Finite = Field(0.01, ge=0, le=1)
     max_grad_norm: Finite = Field(1.0, gt=0)
-    max_length: int = Field(
-        128, ge=4, le=100_000, description="pieces per text (pair), special ones included"
-    )
+    max_length: int = Field(128, ge=4, le=100_000, description="pieces per text (pair), special ones included")
     seed: int = Field(42, ge=0, lt=2**32)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    gradient_accumulation: int = Field(
-        1, ge=1, description="parts a batch is computed in; the result is the same"
-    )
+    gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
     gradient_checkpointing: bool = Field(False, description="trade time for memory")
     class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
         None, description="`balanced`, or label name -> weight in the loss"
@@ -112,9 +104,7 @@ class Recipe(Section):
     data: Data = Data()
     labels: list[str] | None = Field(None, description="label names; read off the training rows when absent")
     metrics: list[str] = Field([], min_length=1)
-    best_metric: str = Field(
-        "", description="chooses the best checkpoint; the first of `metrics` when absent"
-    )
+    best_metric: str = Field("", description="chooses the best checkpoint; the first of `metrics` when absent")
     training: Training = Training()
     options: dict[str, Any] = Field({}, description="what only this task family knows")
     published: list[Published] = []

@@ -14,7 +14,7 @@ KeyPath = tuple[str, ...]
 Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
-# The core schema of YAML 1.2: `no` and `on` are words, `1e-5` is a number. YAML 1.1, PyYAML's default, has both reversed.
+# The core schema of YAML 1.2: `no` and `on` are words, `1e-5` is a number. PyYAML's default has both reversed.
 _RESOLVERS = {
     "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -27,11 +27,11 @@ _RESOLVERS = {
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 class _Dumper(yaml.SafeDumper):
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
 
 for _tag, (_pattern, _first) in _RESOLVERS.items():
@@ -52,9 +52,7 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
-            raise RecipeError(
-                "the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file
-            )
+            raise RecipeError("the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file)
         _refuse_surprises(text, file)
         lines: Lines = {}
         _walk(node, (), lines, file)
@@ -64,9 +62,7 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
     if not isinstance(values, dict):
-        raise RecipeError(
-            "a recipe is a list of `key: value` lines", "see `bertkit recipes show cola`", file=file
-        )
+        raise RecipeError("a recipe is a list of `key: value` lines", "see `bertkit recipes show cola`", file=file)
     return values, lines
 
 
@@ -95,15 +91,12 @@ def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
 
 def _refuse_surprises(text: str, file: object) -> None:
     for event in yaml.parse(text, Loader=_Loader):
-        row = event.start_mark.line + 1
+        row = event.start_mark.line + 1 if event.start_mark else None
+        tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise RecipeError(
-                "anchors and aliases are not used in recipes", "write it out", file=file, row=row
-            )
-        if getattr(event, "tag", None):
-            raise RecipeError(
-                f"the tag {event.tag} is not used in recipes", "plain values only", file=file, row=row
-            )
+            raise RecipeError("anchors and aliases are not used in recipes", "write it out", file=file, row=row)
+        if tag:
+            raise RecipeError(f"the tag {tag} is not used in recipes", "plain values only", file=file, row=row)
 
 
 def _walk(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:

@@ -199,18 +199,12 @@ def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion(
-        [gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels
-    )
+    return statistics.confusion([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
 
 
 def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
     named = _named(facts)
-    return (
-        statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
-        if named
-        else []
-    )
+    return statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels) if named else []
 
 
 def _reliability(facts: Facts) -> tuple[float, Markup] | None:
@@ -222,9 +216,7 @@ def _reliability(facts: Facts) -> tuple[float, Markup] | None:
         pairs += [(chances[name], name in gold) for name in names if _finite(chances.get(name))]
     if not pairs:
         return None
-    found = statistics.calibration(
-        np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
-    )
+    found = statistics.calibration(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
     points = []
     for count, mean, right in zip(found.counts, found.confidence, found.accuracy, strict=True):
         if count:

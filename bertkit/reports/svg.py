@@ -93,9 +93,7 @@ def line_chart(
         parts.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
         radius = 3 if len(line) <= 30 else 1.5
         for across, up in line if len(line) <= MOST_DOTS else ():
-            parts.append(
-                _dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius)
-            )
+            parts.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if len(lines) > 1:
             left = area.left + 110 * number
             parts.append(
@@ -219,8 +217,7 @@ def _upright(area: _Area, mark: float, grid: bool = True) -> str:
 
 def _dot(across: float, up: float, hover: str, radius: float = 3) -> str:
     return (
-        f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">'
-        f"<title>{_text(hover)}</title></circle>"
+        f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}"><title>{_text(hover)}</title></circle>'
     )
 
 

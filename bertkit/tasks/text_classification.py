@@ -39,9 +39,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if _is_multi_label(recipe):
         return {**row, "label": _several(row["label"], recipe.options.get("separator", OPTIONS["separator"]))}
     if isinstance(row["label"], (list, tuple)):
-        raise DataError(
-            "a list of labels", "for several labels at once --set options.multi_label=true", column="label"
-        )
+        raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
     if spelled(row["label"]) is None:
         raise DataError("no label", "fill it in, or leave the row out", column="label")
     return row

@@ -10,9 +10,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from bertkit.features import Collator, Feature
 
-_WINDOW = (
-    50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
-)
+_WINDOW = 50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MANIFEST_LOSSES = "losses"
 
 
-class Conduct(TrainerCallback):
+class Conduct(TrainerCallback):  # type: ignore[misc]
     """Conducts a training run; created once a run by `fit`, which sets `trainer`."""
 
     trainer: _Trainer
@@ -56,9 +56,7 @@ class Conduct(TrainerCallback):
         """Decide what follows this step."""
         last = state.global_step >= state.max_steps
         steps_per_epoch = -(-self.rows // self.training.batch_size)
-        every = (
-            steps_per_epoch if self.training.evaluate_every == "epoch" else int(self.training.evaluate_every)
-        )
+        every = steps_per_epoch if self.training.evaluate_every == "epoch" else int(self.training.evaluate_every)
         if last or state.global_step % every == 0:
             control.should_evaluate = control.should_save = control.should_log = True
         self._agree_on_signals()
@@ -72,9 +70,7 @@ class Conduct(TrainerCallback):
             checkpoints.make_room(checkpoints.checkpoint_folder(self._run(), state.global_step))
         self.progress.update(state.global_step, self._figures(state))
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
         logs = logs or {}
         if "train_runtime" in logs:  # the Trainer's closing summary covers only what this process trained
@@ -95,9 +91,7 @@ class Conduct(TrainerCallback):
                 MANIFEST_LOSSES: self._losses(),
             }
             checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
-            checkpoints.keep_only(
-                self._run(), {state.global_step, state.best_global_step or state.global_step}
-            )
+            checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
             control.should_training_stop = True
@@ -127,11 +121,7 @@ class Conduct(TrainerCallback):
 
     def _patience_is_exhausted(self, state: Any) -> bool:
         key = f"eval_{self.best_metric}"
-        since = [
-            entry
-            for entry in state.log_history
-            if key in entry and entry["step"] > (state.best_global_step or 0)
-        ]
+        since = [entry for entry in state.log_history if key in entry and entry["step"] > (state.best_global_step or 0)]
         return self.training.patience is not None and len(since) >= self.training.patience
 
     def _losses(self) -> dict[str, float]:

@@ -68,7 +68,7 @@ def find_fault(folder: Path) -> str | None:
 
 def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
     """Find the newest checkpoint that is whole, and say of each newer one why it was passed over."""
-    skipped = []
+    skipped: list[str] = []
     for folder in reversed(_by_step(run)):
         fault = find_fault(folder)
         if fault is None:

@@ -77,7 +77,7 @@ class Fitted:
         return weighted / logged[-1][0] if logged else float("nan")
 
 
-class _Trainer(transformers.Trainer):
+class _Trainer(transformers.Trainer):  # type: ignore[misc]
     """A Trainer with keyed batches, our evaluation, and a loss that is the mean over the whole optimizer step."""
 
     def __init__(
@@ -110,7 +110,7 @@ class _Trainer(transformers.Trainer):
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         items = torch.tensor(float(sum(map(count_items, batch_samples))), device=device)
-        return self.accelerator.reduce(items, "sum") if self.args.world_size > 1 else items  # type: ignore[no-any-return]
+        return self.accelerator.reduce(items, "sum") if self.args.world_size > 1 else items
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -131,7 +131,7 @@ class _Trainer(transformers.Trainer):
         """Score the model through the same path as `bertkit eval`."""
         scores = {f"eval_{name}": value for name, value in self.evaluate_with(self.model).items()}
         self.log(dict(scores))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
 
@@ -159,9 +159,7 @@ def fit(
     """
     arguments = _training_arguments(training, machine, folder, len(features), best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(
-        training, best_metric, stop, progress, rows=len(features), tokens=_count_tokens(features)
-    )
+    conduct = Conduct(training, best_metric, stop, progress, rows=len(features), tokens=_count_tokens(features))
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -190,9 +188,7 @@ def fit(
 def _load_best(model: Any, folder: Path) -> Fitted:
     last, _ = newest_whole(folder)
     if last is None:
-        raise ModelError(
-            "no checkpoint was left by training", "look at the disk, then run again", file=folder
-        )
+        raise ModelError("no checkpoint was left by training", "look at the disk, then run again", file=folder)
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
     best = checkpoint_folder(folder, best_step)
@@ -224,9 +220,7 @@ def check_batch(training: Training, rows: int, processes: int) -> None:
         )
     steps = -(-rows // training.batch_size)
     if rows // steps < shares:
-        raise UsageError(
-            f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts"
-        )
+        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
 
 
 def check_extra(training: Training) -> None:
@@ -238,9 +232,7 @@ def check_extra(training: Training) -> None:
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
         if name in _DECIDED:
-            raise RecipeError(
-                f"training.extra.{name} is decided by {_DECIDED[name]}", f"set {_DECIDED[name]} instead"
-            )
+            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", f"set {_DECIDED[name]} instead")
         if name not in known:
             raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
 

@@ -45,9 +45,7 @@ def forward(
             loss = found.pop("loss", None)
             if loss is not None:
                 total, count = total + float(loss) * count_items(batch), count + count_items(batch)
-            arrays = {
-                name: value.float().cpu().numpy() for name, value in found.items() if torch.is_tensor(value)
-            }
+            arrays = {name: value.float().cpu().numpy() for name, value in found.items() if torch.is_tensor(value)}
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))

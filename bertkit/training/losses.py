@@ -41,9 +41,7 @@ def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) ->
         weight = weights.to(logits)
         if wanted.is_floating_point():  # one yes or no a label
             target = wanted * (1 - smoothing) + smoothing / 2
-            each = functional.binary_cross_entropy_with_logits(
-                logits, target, weight=weight, reduction="none"
-            )
+            each = functional.binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="none")
             return each.mean(dim=-1).sum()
         return functional.cross_entropy(
             logits.reshape(-1, len(labels)),
@@ -56,9 +54,7 @@ def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) ->
     return loss
 
 
-def class_weights(
-    wanted: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]
-) -> list[float]:
+def class_weights(wanted: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
     """Give each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
 
     >>> class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])

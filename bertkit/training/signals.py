@@ -24,9 +24,7 @@ class StopFlag:
     def error(self) -> StoppedError:
         """Give the error that ends a run which was saved and can be resumed."""
         name = {signal.SIGINT: "Ctrl-C"}.get(signal.Signals(self.signal), signal.Signals(self.signal).name)
-        return StoppedError(
-            f"stopped by {name}; all is saved", "the same command resumes", signal=self.signal
-        )
+        return StoppedError(f"stopped by {name}; all is saved", "the same command resumes", signal=self.signal)
 
 
 @contextmanager

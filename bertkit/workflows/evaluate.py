@@ -186,20 +186,14 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
 
     wanted = recipe.training.precision
     scored_in = record.get("machine", {}).get("precision")
-    machine = (
-        look_at_machine(scored_in, "as in its run")
-        if wanted == "auto" and scored_in
-        else look_at_machine(wanted)
-    )
+    machine = look_at_machine(scored_in, "as in its run") if wanted == "auto" and scored_in else look_at_machine(wanted)
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     model = task.load_model(folder, setup, new_head=False)
     return Checkpoint(model.to(machine.device), setup, machine.precision)
 
 
-def find_labels(
-    recipe: Recipe, task: Task, splits: dict[str, Split]
-) -> tuple[tuple[str, ...], dict[str, Split]]:
+def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
     """Give the label names of rows to train on, and the splits with gold values as names.
 
     Raises:
@@ -214,9 +208,7 @@ def find_labels(
     return tuple(names), named
 
 
-def _splits_to_score(
-    recipe: Recipe, task: Task, split: str | None, record: dict[str, Any] | None
-) -> dict[str, Split]:
+def _splits_to_score(recipe: Recipe, task: Task, split: str | None, record: dict[str, Any] | None) -> dict[str, Split]:
     def read(row: Any) -> Any:
         return task.read(row, recipe)
 
@@ -227,21 +219,15 @@ def _splits_to_score(
         if trained_on and len(whole.rows) > 1:
             parts = hold_out(whole, recipe.data.validation_share)
             names = (
-                recipe.labels or find_names(row[task.COLUMNS.gold] for row in parts["train"].rows)
-                if task.NAMED
-                else []
+                recipe.labels or find_names(row[task.COLUMNS.gold] for row in parts["train"].rows) if task.NAMED else []
             )
             named = name_split(parts["train"], task.COLUMNS.gold, names) if task.NAMED else parts["train"]
             if named.fingerprint() == trained_on:
                 return {"validation": parts["validation"]}
         return {ALL: whole}
-    found = read_splits(
-        recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split
-    )
+    found = read_splits(recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split)
     if not found:
-        raise DataError(
-            f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split"
-        )
+        raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     return found
 
 
@@ -252,6 +238,4 @@ def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
         RecipeError: it did not; the metrics there are, are given.
     """
     if recipe.best_metric not in scores:
-        raise RecipeError(
-            f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores)
-        )
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))

@@ -87,9 +87,7 @@ def plan(recipe: Recipe, *, output: str | Path | None = None) -> Plan:
     inputs = read_inputs(recipe, output)
     rows = {name: len(split.rows) for name, split in inputs.splits.items()}
     weights = sum(
-        file.stat().st_size
-        for file in inputs.model_folder.iterdir()
-        if file.suffix in (".safetensors", ".bin")
+        file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")
     )
     steps = math.ceil(-(-rows["train"] // recipe.training.batch_size) * recipe.training.epochs)
     resolved = write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True))
@@ -134,9 +132,7 @@ def _run(inputs: Inputs, record: dict[str, Any] | None, progress: Progress) -> l
     known = (record or {}).get("machine")
     machine = look_at_machine(known["precision"] if known else inputs.recipe.training.precision)
     log.info(
-        machine.reason
-        if known is None
-        else f"going on with {inputs.folder} ({machine.device}, {machine.precision})"
+        machine.reason if known is None else f"going on with {inputs.folder} ({machine.device}, {machine.precision})"
     )
     if record is None:
         record = runs.new_record(inputs.identity, machine=asdict(machine), model=inputs.recipe.model)
@@ -154,9 +150,7 @@ def _run(inputs: Inputs, record: dict[str, Any] | None, progress: Progress) -> l
     return results
 
 
-def _train_and_publish(
-    inputs: Inputs, record: dict[str, Any], machine: Any, progress: Progress
-) -> list[Result]:
+def _train_and_publish(inputs: Inputs, record: dict[str, Any], machine: Any, progress: Progress) -> list[Result]:
     from bertkit.features import Setup
     from bertkit.training.fit import fit
     from bertkit.training.losses import make_loss
@@ -180,9 +174,7 @@ def _train_and_publish(
 
     def score(trained: Any) -> dict[str, float]:
         name = inputs.validation.name
-        scored = score_split(
-            trained, task, setup, inputs.splits[name], machine.precision, progress, features[name]
-        )
+        scored = score_split(trained, task, setup, inputs.splits[name], machine.precision, progress, features[name])
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
     with caught_signals() as stop:
@@ -202,9 +194,7 @@ def _train_and_publish(
             progress=progress,
         )
     scored = {
-        name: score_split(
-            model, task, setup, inputs.splits[name], machine.precision, progress, features[name]
-        )
+        name: score_split(model, task, setup, inputs.splits[name], machine.precision, progress, features[name])
         for name in baseline
     }
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)

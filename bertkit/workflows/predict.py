@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub
+from bertkit.data.csv_files import Record
 from bertkit.data.files import read_records
-from bertkit.data.rows import Record, canonical_records, is_blank
+from bertkit.data.rows import canonical_records, is_blank
 from bertkit.errors import DataError
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe, Row
@@ -61,7 +62,7 @@ def _chunks(
     records: Iterable[Record], recipe: Recipe, task: Task, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
     """Give the original columns and the canonical rows, chunk by chunk."""
-    columns = replace(task.COLUMNS, gold=None)
+    columns = replace(task.COLUMNS, gold="")
     blank = 0
     rows = canonical_records(records, recipe.data, columns, source)
     while chunk := list(itertools.islice(rows, _CHUNK)):
@@ -95,8 +96,6 @@ def _predict_chunks(
         for original, row, prediction in zip(originals, rows, predictions, strict=True):
             clash = sorted(set(original) & set(prediction))
             if clash:
-                raise DataError(
-                    f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost"
-                )
+                raise DataError(f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost")
             position = next(number)
             yield {"id": row.get("id", original.get("id", position)), **original, **prediction}

@@ -82,9 +82,7 @@ def find_warnings(inputs: Inputs, scored: Scored) -> list[str]:
         warnings.append("Demo data or model: an artificial grammar. These scores compare with nothing.")
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(scored.predictions) > 1:
-        warnings.append(
-            f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet."
-        )
+        warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
     if inputs.recipe.data.limit is not None:
         warnings.append(f"Only the first {inputs.recipe.data.limit:,} rows of each split were used.")
     return warnings
@@ -103,9 +101,7 @@ def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 def _prediction_records(inputs: Inputs, name: str, scored: Scored) -> Any:
     gold = inputs.task.COLUMNS.gold
-    for number, (row, prediction) in enumerate(
-        zip(inputs.splits[name].rows, scored.predictions, strict=True)
-    ):
+    for number, (row, prediction) in enumerate(zip(inputs.splits[name].rows, scored.predictions, strict=True)):
         yield {"id": row.get("id", number), **row, gold: row[gold], **prediction}
 
 
@@ -222,7 +218,4 @@ def _suffix(split: str) -> str:
 
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: None if isinstance(value, float) and math.isnan(value) else value
-        for key, value in values.items()
-    }
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}

@@ -47,11 +47,7 @@ def test_blocks_leave_no_trace(monkeypatch, block):
     text = 'été,b\r\n"ž\r\n",€\r\n\r\n𝄞,2\r\n'
     whole = read(text.encode("utf-8-sig"))
     monkeypatch.setattr(csv_files, "_BLOCK", block)
-    assert (
-        read(text.encode("utf-8-sig"))
-        == whole
-        == [(2, {"été": "ž\r\n", "b": "€"}), (5, {"été": "𝄞", "b": "2"})]
-    )
+    assert read(text.encode("utf-8-sig")) == whole == [(2, {"été": "ž\r\n", "b": "€"}), (5, {"été": "𝄞", "b": "2"})]
     assert read(text.encode("utf-16"), encoding="utf-16") == whole
     assert read(text.replace("𝄞", "ß").encode("cp1250"), encoding="cp1250")[0] == whole[0]
     with pytest.raises(DataError, match=r"byte 0xff at offset 18 is not utf-8 \(train.csv:4\)"):
@@ -255,9 +251,7 @@ cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 @given(
-    st.integers(1, 4).flatmap(
-        lambda width: st.lists(st.lists(cells, min_size=width, max_size=width), min_size=1)
-    ),
+    st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(cells, min_size=width, max_size=width), min_size=1)),
     st.sampled_from(",;\t|"),
     st.sampled_from([("\r\n", csv.QUOTE_MINIMAL), ("\n", csv.QUOTE_ALL), ("\r", csv.QUOTE_ALL)]),
 )

@@ -268,8 +268,7 @@ def test_an_empty_and_a_missing_folder(here):
     with pytest.raises(DataError) as caught:
         find_files(Path("set"), Data())
     assert str(caught.value) == (
-        "no train, validation or test file; the folder holds nothing (set)"
-        " - name them: --set data.files.train=..."
+        "no train, validation or test file; the folder holds nothing (set) - name them: --set data.files.train=..."
     )
     with pytest.raises(BertkitError) as caught:
         find_files(Path("sett"), Data())

@@ -52,9 +52,7 @@ def test_byte_order_mark_and_encoding():
 
 
 def test_values_that_stay():
-    row = jsonl(
-        r'{"a": NaN, "b": -Infinity, "c": "\ud83d\ude00 \\u0000", "d": 9223372036854775807, "e": [{}]}'
-    )[0][1]
+    row = jsonl(r'{"a": NaN, "b": -Infinity, "c": "\ud83d\ude00 \\u0000", "d": 9223372036854775807, "e": [{}]}')[0][1]
     assert math.isnan(row["a"])
     assert (row["b"], row["c"], row["d"], row["e"]) == (-math.inf, "😀 \\u0000", 2**63 - 1, [{}])
 

@@ -64,9 +64,7 @@ def test_a_file_that_datasets_wrote(here):
 
 
 def test_columns_that_are_text_already_stay(here):
-    assert list(read_parquet(write(pa.table({"label": ["pos"]}), {"label": LABEL}))) == [
-        (1, {"label": "pos"})
-    ]
+    assert list(read_parquet(write(pa.table({"label": ["pos"]}), {"label": LABEL}))) == [(1, {"label": "pos"})]
 
 
 def test_an_unknown_label_is_refused(here):
@@ -104,9 +102,7 @@ def test_what_is_no_parquet(here, content, line):
 
 
 def test_a_cut_file_and_a_damaged_page(here):
-    path = write(
-        pa.table({"text": [f"text {i}" for i in range(2000)]}), row_group_size=1000, compression="none"
-    )
+    path = write(pa.table({"text": [f"text {i}" for i in range(2000)]}), row_group_size=1000, compression="none")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError) as caught:
@@ -129,18 +125,12 @@ def test_no_rows_and_repeated_columns(here):
     twice = pa.Table.from_arrays([pa.array(["x"]), pa.array([1])], names=["text", "text"])
     with pytest.raises(DataError) as caught:
         list(read_parquet(write(twice)))
-    assert (
-        str(caught.value) == "two columns have one name (train.parquet, column 'text') - rename one of them"
-    )
+    assert str(caught.value) == "two columns have one name (train.parquet, column 'text') - rename one of them"
 
 
-@pytest.mark.parametrize(
-    "metadata", ["{", "[]", '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}']
-)
+@pytest.mark.parametrize("metadata", ["{", "[]", '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}'])
 def test_damaged_metadata_is_refused(here, metadata):
-    pq.write_table(
-        pa.table({"label": [0]}).replace_schema_metadata({"huggingface": metadata}), "train.parquet"
-    )
+    pq.write_table(pa.table({"label": [0]}).replace_schema_metadata({"huggingface": metadata}), "train.parquet")
     with pytest.raises(DataError) as caught:
         list(read_parquet(Path("train.parquet")))
     assert str(caught.value) == (

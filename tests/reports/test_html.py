@@ -141,9 +141,7 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
 
 def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
     examples = [
-        Example(
-            str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - chance, "b": chance}, row
-        )
+        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - chance, "b": chance}, row)
         for row, chance in enumerate([0.1, 0.6, 0.99, 0.8])
     ]
     _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
@@ -214,9 +212,7 @@ def test_text_of_the_data_is_escaped(tmp_path: Path) -> None:
     nasty = "<script>alert('x')</script> & \"q\" سلام 日本 \ud800"
     label = "<b>bad</b>"
     examples = [
-        Example(
-            "<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}, 3
-        ),
+        Example("<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}, 3),
         Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}, 30),
     ]
     facts = replace(
@@ -261,9 +257,7 @@ def test_probabilities_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
 
 def test_a_large_run_stays_small(tmp_path: Path) -> None:
     labels = [f"label_{number}" for number in range(1000)]
-    history = [
-        {"step": step, "loss": 1 / step, "learning_rate": 1e-5, "grad_norm": 1.0} for step in range(1, 50_000)
-    ]
+    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-5, "grad_norm": 1.0} for step in range(1, 50_000)]
     examples = [
         Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999], None, row % 500)
         for row in range(20_000)

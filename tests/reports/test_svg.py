@@ -58,16 +58,12 @@ def test_line_chart_names_its_lines_and_its_points() -> None:
 
 
 def test_a_long_line_has_no_dots() -> None:
-    tree = parsed(
-        line_chart({"loss": [(step, 1 / (step + 1)) for step in range(5000)]}, name="loss", x="step")
-    )
+    tree = parsed(line_chart({"loss": [(step, 1 / (step + 1)) for step in range(5000)]}, name="loss", x="step"))
     assert not list(tree.iter("circle"))
 
 
 def test_higher_values_lie_higher_up() -> None:
-    tree = parsed(
-        scatter([Point(1, 1, "a"), Point(2, 5, "b")], name="s", x="x", y="y", guide=((0, 0), (5, 5)))
-    )
+    tree = parsed(scatter([Point(1, 1, "a"), Point(2, 5, "b")], name="s", x="x", y="y", guide=((0, 0), (5, 5))))
     low, high = list(tree.iter("circle"))
     assert float(high.get("cy", "")) < float(low.get("cy", ""))
     assert float(high.get("cx", "")) > float(low.get("cx", ""))

@@ -1,0 +1,266 @@
+"""The commonest mistakes, each with the one line that answers it and its exit code."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
+
+DATA_MISTAKES = {
+    "empty file": ("d.csv", b"", "the file is empty (d.csv) - give it a header line and rows"),
+    "header only": ("d.csv", b"text,label\n", "the file has a header but no rows (d.csv) - add rows"),
+    "utf-16": (
+        "d.csv",
+        "text,label\na b,good\n".encode("utf-16"),
+        "byte 0xff at offset 0 is not utf-8 (d.csv:1) - if the file is utf-16, --set data.encoding=utf-16",
+    ),
+    "latin-1": (
+        "d.csv",
+        "text,label\nok,bad\nnä b,good\n".encode("latin-1"),
+        "byte 0xe4 at offset 19 is not utf-8 (d.csv:3) - if the file is cp1252, --set data.encoding=cp1252",
+    ),
+    "too many fields": (
+        "d.csv",
+        b"text,label\nok,bad\na,b,good\n",
+        "3 fields instead of 2: 'a,b,good' (d.csv:3) - put text that holds ',' in double quotes, "
+        "or --set data.delimiter=...",
+    ),
+    "too few fields": (
+        "d.csv",
+        b"text,label\nok,bad\na\n",
+        "1 field instead of 2: 'a' (d.csv:3) - complete the row or delete it",
+    ),
+    "unclosed quote": (
+        "d.csv",
+        b'text,label\nok,bad\n"a,good\nb,bad\n',
+        "a quote is opened and never closed: '\"a,good\\nb,bad' (d.csv:3) - close or double its quotes, "
+        "or read them as text: --set data.quoting=none",
+    ),
+    "missing labels": (
+        "d.csv",
+        b"text,label\nok,bad\na,\nb,\nc,good\n",
+        "no label (also in line 4) (d.csv:3, column 'label') - fill it in, or leave the row out",
+    ),
+    "column in another case": (
+        "d.csv",
+        b"Text,label\nok,bad\n",
+        "no column 'text'; there are 'Text', 'label' (d.csv) - --set data.columns.text=Text",
+    ),
+    "blank in the column name": (
+        "d.csv",
+        b"text, label\nok,bad\n",
+        "no column 'label'; there are 'text', ' label' (d.csv) - --set 'data.columns.label=\" label\"'",
+    ),
+    "no header": (
+        "d.csv",
+        b"this is the first row of text,1\nok,0\n",
+        "no header: the first line looks like data ('this is the first row of text', '1') (d.csv:1) - "
+        "name the columns: --set 'data.header=[text, label]'",
+    ),
+    "bad jsonl line": (
+        "d.jsonl",
+        b'{"text":"a","label":"x"}\n{"text":"b","label":"y"}\n{"text":"c" "label":"x"}\n',
+        'not JSON, character 13: Expecting \',\' delimiter: \'{"text":"c" "label":"x"}\' (d.jsonl:3) - '
+        "write one JSON object per line",
+    ),
+    "no text": (
+        "d.csv",
+        b"text,label\n ,bad\na,good\n",
+        "no text (d.csv:2, column 'text') - fill it in, or --set data.empty_text=drop (or keep)",
+    ),
+    "one label only": (
+        "d.csv",
+        b"text,label\na,x\nb,x\nc,x\n",
+        "every row has the same label 'x' - a classifier needs at least two labels",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", DATA_MISTAKES)
+def test_bad_data(run, tiny_model, mistake):
+    file, content, expected = DATA_MISTAKES[mistake]
+    Path(file).write_bytes(content)
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", file)
+    assert ended.last == f"error: {expected}"
+    assert (ended.code, ended.out, Path("runs").exists()) == (3, "", False)
+
+
+def test_a_label_outside_the_declared_ones(run, tiny_model):
+    Path("d.csv").write_text("text,label\nok,0\na,1\nb,7\n")
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--set", "labels=[bad,good]")
+    assert ended.code == 3
+    assert ended.last == (
+        "error: label '7' is not one of the 2 labels (0 bad, 1 good) (d.csv:4, column 'label') - "
+        "correct the row, or declare the names under `labels:`"
+    )
+
+
+def test_texts_that_spell_missing_values_stay_texts(run, trained):
+    Path("d.csv").write_text("text\nNA\nnull\n007\nnan\n")
+    ended = run("predict", "classify", "d.csv", "--model", trained)
+    assert ended.code == 0
+    assert [line.split('"text": ')[1].split(",")[0] for line in ended.out.splitlines()] == [
+        '"NA"',
+        '"null"',
+        '"007"',
+        '"nan"',
+    ]
+
+
+def test_another_delimiter_is_said(run, tiny_model):
+    Path("d.csv").write_text(GOOD.replace(",", ";"))
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--dry-run")
+    assert ended.code == 0
+    assert ended.err.splitlines()[0] == "d.csv is separated by ';'"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code", "expected"),
+    [
+        (
+            "bert-base-uncase",
+            5,
+            "'bert-base-uncase' is neither a directory nor in the cache, and the hub cannot be reached - "
+            "did you mean bert-base-uncased; three ways on: --model DIR (any with config.json, weights and "
+            "tokenizer.json), --model demo (comes with bertkit), or on a connected machine "
+            "`hf download bert-base-uncase --local-dir DIR`, and copy it",
+        ),
+        ("./ckpt", 4, "no such directory: ./ckpt - folders in {folder}: notok"),
+        (
+            "notok",
+            4,
+            "no tokenizer files (notok) - copy tokenizer.json and tokenizer_config.json of the model it was made from",
+        ),
+        ("d.csv", 4, "a file where a model folder is wanted (d.csv) - name the folder it is in"),
+    ],
+)
+def test_bad_models(run, tiny_model, tmp_path, monkeypatch, mistake, code, expected):
+    cached = tmp_path / "hub" / "models--bert-base-uncased" / "snapshots"
+    cached.mkdir(parents=True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(cached.parent.parent))
+    shutil.copytree(tiny_model, "notok", ignore=shutil.ignore_patterns("tokenizer*"))
+    Path("d.csv").write_text(GOOD)
+    ended = run("finetune", "classify", "--model", mistake, "--data", "d.csv")
+    assert (ended.code, ended.last) == (code, "error: " + expected.format(folder=Path.cwd()))
+
+
+def test_a_checkpoint_without_a_head_is_not_scored(run, tiny_model):
+    Path("d.csv").write_text(GOOD)
+    ended = run("eval", "classify", "--model", tiny_model, "--data", "d.csv")
+    assert ended.code == 4
+    assert ended.last == (
+        f"error: no trained head for this task (it is a BertModel) ({tiny_model}) - "
+        "fine-tune it first, or name another checkpoint"
+    )
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1.0", "0.0", "100000.0"])
+def test_learning_rates_out_of_range(run, value):
+    ended = run("finetune", "cola", "--learning-rate", value)
+    expected = f"error: training.learning_rate = {value} is out of range - give a number > 0 and < 1"
+    assert (ended.code, ended.last) == (2, expected)
+
+
+def test_a_learning_rate_with_a_blank_is_a_number(run, tiny_model):
+    Path("d.csv").write_text(GOOD)
+    options = ["--model", tiny_model, "--data", "d.csv", "--learning-rate", "1e-5 ", "--dry-run"]
+    assert "learning_rate: 1.0e-05" in run("finetune", "classify", *options).out
+
+
+def test_a_misspelt_metric(run):
+    ended = run("finetune", "classify", "--set", "metrics=[accuracyy]")
+    assert ended.code == 2
+    assert ended.last == "error: no metric is called 'accuracyy' - did you mean accuracy or balanced_accuracy?"
+
+
+RECIPES = {
+    "unknown key": (
+        "extends: classify\ntraining:\n  epoch: 3\n",
+        "unknown key 'training.epoch' (r.yaml:3) - did you mean epochs?",
+    ),
+    "tab": (
+        "extends: classify\ntraining:\n\tepochs: 3\n",
+        "a tab where YAML wants blanks (r.yaml:3) - indent with blanks",
+    ),
+    "key given twice": (
+        "extends: classify\nabout: a\nabout: b\n",
+        "the key 'about' is given twice (r.yaml:3) - it stands in line 2 already",
+    ),
+    "aliases": (
+        "a: &a [1]\nb: [*a, *a]\n",
+        "anchors and aliases are not used in recipes (r.yaml:1) - write it out",
+    ),
+    "python tag": (
+        "a: !!python/object/apply:os.system [ls]\n",
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1) - plain values only",
+    ),
+    "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - drop one `extends:`"),
+    "range": (
+        "extends: classify\ntraining: {epochs: -2}\n",
+        "training.epochs = -2 is out of range (r.yaml:2) - give a number > 0 and <= 10000",
+    ),
+    "task": (
+        "extends: classify\ntask: text_clasification\n",
+        "no task family is called 'text_clasification' - did you mean text_classification?",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", RECIPES)
+def test_bad_recipes(run, mistake):
+    text, expected = RECIPES[mistake]
+    Path("r.yaml").write_text(text)
+    ended = run("recipes", "check", "r.yaml")
+    assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
+def test_words_that_yaml_1_1_would_take_for_something_else(run):
+    Path("r.yaml").write_text("extends: classify\nlabels: [no, yes]\ntraining: {learning_rate: 1e-5}\n")
+    ended = run("recipes", "show", "r.yaml", "--json")
+    assert '"labels": ["no", "yes"]' in ended.out
+    assert '"learning_rate": 1e-05' in ended.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["finetune", "colla"], "no recipe is called 'colla' - did you mean cola?"),
+        (["finetune", "nope.yaml"], "no such recipe file (nope.yaml) - `bertkit recipes list` shows the shipped ones"),
+        (["finetune", "cola", "--set", "training.epoch=1"], "unknown key 'training.epoch' - did you mean epochs?"),
+        (["finetune", "cola", "--set", "epochs"], "--set epochs is not key=value - write e.g. --set training.epochs=2"),
+        (["finetun", "cola"], "No such command 'finetun'. Did you mean 'finetune'?"),
+        (["finetune", "cola", "--nope"], "No such option: --nope (Possible options: --model)"),
+        (["finetune"], "Missing argument 'RECIPE'."),
+        (["predict", "cola"], "Missing option '--model'."),
+        (
+            ["predict", "cola", "x.csv", "--model", "m", "--text", "a"],
+            "a FILE and --text or --row - give one or the other",
+        ),
+        (
+            ["predict", "cola", "x.csv", "--model", "m", "-o", "x.xls"],
+            "--output x.xls: unknown ending '.xls' - one of .jsonl, .csv, .tsv, .parquet",
+        ),
+    ],
+)
+def test_bad_command_lines(run, arguments, expected):
+    ended = run(*arguments)
+    assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
+def test_errors_as_json(run):
+    import json
+
+    Path("r.yaml").write_text("extends: classify\ntraining:\n  epoch: 3\n")
+    printed = json.loads(run("recipes", "check", "r.yaml", "--json").out)
+    assert printed["status"] == "error"
+    assert printed["error"] == {
+        "code": 2,
+        "message": "unknown key 'training.epoch'",
+        "file": "r.yaml",
+        "row": 3,
+        "column": None,
+        "hint": "did you mean epochs?",
+    }
