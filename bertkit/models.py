@@ -135,6 +135,11 @@ def load_tokenizer(folder: Path) -> Any:
             "name one as pad_token in tokenizer_config.json",
             file=folder,
         )
+    more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
+    if more > 0:
+        raise ModelError(
+            f"the tokenizer knows {more:,} more pieces than the model", "take both from one source", file=folder
+        )
     offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
     positions = getattr(config, "max_position_embeddings", None) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - offset)
@@ -156,6 +161,7 @@ def load_model(
     quiet_transformers()
     import torch
     import transformers
+    from safetensors import SafetensorError
 
     config = _load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
@@ -170,7 +176,7 @@ def load_model(
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
+    except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
     _refuse_misfit(model, report, folder)
     same_kind = (config.architectures or [""])[0] == type(model).__name__

@@ -85,6 +85,8 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
     if record is not None and fresh:
         folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
         record = None
+    if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
+        record = None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     _make_writable(folder)
@@ -127,9 +129,6 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         ResourceError: another process holds it; its number and host are given.
     """
-    if not is_main_process():  # the main process of the launch holds it for all
-        yield
-        return
     import fcntl
 
     with (folder / _LOCK).open("a+", encoding="utf-8") as stream:

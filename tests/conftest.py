@@ -127,7 +127,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
 
         out, err = io.StringIO(), io.StringIO()
         monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode()))))
         streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         with streams[0], streams[1], pytest.raises(SystemExit) as ended:
             main()
@@ -165,3 +165,16 @@ def trained(tmp_path_factory, tiny_model) -> Path:
     }
     finetune(load_recipe("classify", changes), output=folder / "run", progress=Silent())
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def still_model(tiny_model, tmp_path_factory) -> Path:
+    """The tiny model without dropout: nothing random but the order of rows."""
+    import json
+    import shutil
+
+    folder = Path(shutil.copytree(tiny_model, tmp_path_factory.mktemp("still") / "tiny"))
+    config = json.loads((folder / "config.json").read_text())
+    config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

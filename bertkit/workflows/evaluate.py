@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub, models, runs
+from bertkit.data.files import file_fingerprint
 from bertkit.data.labels import find_names, match_names, name_split
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, hold_out, is_validation, read_splits
+from bertkit.data.sources import ALL, is_validation, read_splits
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.features import Feature, Setup
 from bertkit.progress import Progress
@@ -212,19 +213,10 @@ def _splits_to_score(recipe: Recipe, task: Task, split: str | None, record: dict
     def read(row: Any) -> Any:
         return task.read(row, recipe)
 
-    source = Path(recipe.data.source).expanduser()
-    if split is None and source.is_file() and recipe.data.split_column is None:
-        whole = read_splits(recipe, task.COLUMNS, read, lambda name: name == ALL)[ALL]
-        trained_on = (record or {}).get("identity", {}).get("data", {}).get("train")
-        if trained_on and len(whole.rows) > 1:
-            parts = hold_out(whole, recipe.data.validation_share)
-            names = (
-                recipe.labels or find_names(row[task.COLUMNS.gold] for row in parts["train"].rows) if task.NAMED else []
-            )
-            named = name_split(parts["train"], task.COLUMNS.gold, names) if task.NAMED else parts["train"]
-            if named.fingerprint() == trained_on:
-                return {"validation": parts["validation"]}
-        return {ALL: whole}
+    file = Path(recipe.data.source).expanduser()
+    one_file = file.is_file() and recipe.data.split_column is None and not recipe.data.files
+    if split is None and one_file and file_fingerprint(file) != (record or {}).get("parted_file"):
+        split = ALL  # not the file the run held rows of out, so all of it is new
     found = read_splits(recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split)
     if not found:
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")

@@ -7,15 +7,16 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub, models, runs
+from bertkit.data.files import file_fingerprint
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits
-from bertkit.errors import BertkitError, DivergedError, StoppedError
+from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe, Row, write_yaml
@@ -73,13 +74,20 @@ def finetune(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     inputs = read_inputs(recipe, output)
-    with _one_after_the_other():
-        record = runs.claim(inputs.folder, inputs.identity, fresh=fresh and runs.is_main_process())
-    if record is not None and record["status"] == "finished":
-        log.info(f"already finished on {record['finished']}; --fresh starts anew")
-        return [Result(**result) for result in record["results"]]
-    with runs.locked(inputs.folder):
-        return _run(inputs, record, progress)
+    with ExitStack() as held:
+        with _main_process_first():
+            record = _open_run(inputs, fresh, held) if runs.is_main_process() else runs.read_record(inputs.folder)
+        if record is None:
+            raise ResourceError("the main process did not open the run", "see what it says", file=inputs.folder)
+        if record["status"] == "finished":
+            log.info(f"already finished on {record['finished']}; --fresh starts anew")
+            return [Result(**result) for result in record["results"]]
+        try:
+            return _train_and_publish(inputs, record, progress)
+        except BertkitError as error:
+            status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
+            runs.write_record(inputs.folder, {**record, "status": status, "error": str(error)})
+            raise
 
 
 def plan(recipe: Recipe, *, output: str | Path | None = None) -> Plan:
@@ -126,32 +134,37 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
     return Inputs(recipe, task, splits, labels, model_folder, folder, identity)
 
 
-def _run(inputs: Inputs, record: dict[str, Any] | None, progress: Progress) -> list[Result]:
+def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
+    """Claim and lock the folder, and write the record of a new run or of one that goes on."""
+    record = runs.claim(inputs.folder, inputs.identity, fresh=fresh)
+    if record is not None and record["status"] == "finished":
+        return record
+    held.enter_context(runs.locked(inputs.folder))
     from bertkit.precision import look_at_machine
 
-    known = (record or {}).get("machine")
-    machine = look_at_machine(known["precision"] if known else inputs.recipe.training.precision)
-    log.info(
-        machine.reason if known is None else f"going on with {inputs.folder} ({machine.device}, {machine.precision})"
-    )
     if record is None:
-        record = runs.new_record(inputs.identity, machine=asdict(machine), model=inputs.recipe.model)
-        record["rows"] = {name: len(split.rows) for name, split in inputs.splits.items()}
+        machine = look_at_machine(inputs.recipe.training.precision)
+        log.info(machine.reason)
+        source = Path(inputs.recipe.data.source).expanduser()
+        record = runs.new_record(
+            inputs.identity,
+            machine=asdict(machine),
+            model=inputs.recipe.model,
+            rows={name: len(split.rows) for name, split in inputs.splits.items()},
+            parted_file=file_fingerprint(source) if source.is_file() else None,
+        )
     else:
+        machine = look_at_machine(record["machine"]["precision"], "as before")
+        log.info(f"going on with {inputs.folder}; {machine.reason}")
         _say_what_changed(record, asdict(machine))
         record = {**record, "status": "running", "resumed": [*record.get("resumed", []), runs.now()]}
     runs.write_record(inputs.folder, record)
-    try:
-        results = _train_and_publish(inputs, record, machine, progress)
-    except BertkitError as error:
-        status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
-        runs.write_record(inputs.folder, {**record, "status": status, "error": str(error)})
-        raise
-    return results
+    return record
 
 
-def _train_and_publish(inputs: Inputs, record: dict[str, Any], machine: Any, progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Result]:
     from bertkit.features import Setup
+    from bertkit.precision import Machine
     from bertkit.training.fit import fit
     from bertkit.training.losses import make_loss
     from bertkit.training.signals import caught_signals
@@ -159,6 +172,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], machine: Any, pro
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
     start = time.perf_counter()
+    machine = Machine(**record["machine"])
     setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     baseline = {
         name: task.score(task.baseline(training.rows, split.rows, setup), split.rows, setup)
@@ -214,12 +228,13 @@ def _say_what_changed(record: dict[str, Any], machine: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _one_after_the_other() -> Iterator[None]:
+def _main_process_first() -> Iterator[None]:
     """Let the main process of a launch prepare the folder before the others look at it."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
+    import torch
     from accelerate import PartialState
 
-    with PartialState().main_process_first():
+    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
         yield

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from bertkit.data.labels import find_names, match_names, name_of, name_split
+from bertkit.data.rows import Split
+from bertkit.errors import DataError, ModelError
+
+NAMES = ["unacceptable", "acceptable"]
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("acceptable", "acceptable"),
+        (1, "acceptable"),
+        (0.0, "unacceptable"),
+        ("1", "acceptable"),
+        (-1, None),
+        (None, None),
+    ],
+)
+def test_a_value_means_a_name_or_counts_them(value, name):
+    assert name_of(value, NAMES) == name
+
+
+def test_a_name_that_looks_like_a_number_is_a_name():
+    assert [name_of(value, ["1", "2", "3"]) for value in (1, "3", 2.0)] == ["1", "3", "2"]
+
+
+@pytest.mark.parametrize("value", [2, "postive", 0.5, "Acceptable"])
+def test_anything_else_is_refused(value):
+    with pytest.raises(DataError, match="is not one of the 2 labels"):
+        name_of(value, NAMES)
+
+
+def test_names_are_found_in_the_order_a_reader_expects():
+    assert find_names([10, 9, 1]) == ["1", "9", "10"]
+    assert find_names(["pos", "neg", "pos"]) == ["neg", "pos"]
+    assert find_names([["b", "a"], [], ["c"]]) == ["a", "b", "c"]
+    assert find_names([True, False]) == ["false", "true"]
+
+
+def test_one_label_or_a_thousand_are_no_classes():
+    with pytest.raises(DataError, match="every row has the same label 'x'"):
+        find_names(["x", "x"])
+    with pytest.raises(DataError, match="for numbers use the recipe `regress`"):
+        find_names([number / 7 for number in range(1, 1000)])
+
+
+def test_checkpoint_and_recipe_are_matched_by_name():
+    assert match_names(["ACCEPTABLE", "Unacceptable"], NAMES) == ["acceptable", "unacceptable"]
+
+
+def test_names_that_do_not_match_are_both_shown():
+    with pytest.raises(ModelError) as refused:
+        match_names(["LABEL_0", "LABEL_1"], NAMES)
+    assert str(refused.value) == (
+        "the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (unacceptable, acceptable) - "
+        "if you know what its outputs mean, say so in its order: --set 'model_labels=[unacceptable, acceptable]'"
+    )
+    with pytest.raises(ModelError, match="this checkpoint was made for other labels"):
+        match_names(["a", "b", "c"], NAMES)
+
+
+def test_rows_without_label_are_listed():
+    split = Split("test", "t.csv", [{"label": value} for value in (1, -1, None, -1)], [2, 3, 4, 5])
+    with pytest.raises(DataError) as refused:
+        name_split(split, "label", NAMES)
+    assert str(refused.value) == (
+        "no label (also in lines 4, 5) (t.csv:3, column 'label') - only labelled rows can be trained on or scored"
+    )

@@ -1,0 +1,63 @@
+"""Every row once, batches of one length, the same order from the same key, whatever the number of processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertkit.training.batching import KeyedBatches, plan_epoch, sorted_batches
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 40), st.integers(0, 5))
+def test_every_row_comes_once_and_sizes_differ_by_one(lengths, batch_size, epoch):
+    batches = plan_epoch(lengths, batch_size, seed=7, epoch=epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    sizes = {len(batch) for batch in batches}
+    assert max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= 1
+    assert len(batches) == -(-len(lengths) // batch_size)
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    lengths = list(range(1, 200))
+
+    def order(seed, epoch):
+        return [batch.tolist() for batch in plan_epoch(lengths, 16, seed, epoch)]
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+@pytest.mark.parametrize(("parts", "processes"), [(1, 2), (2, 1), (2, 2), (4, 2)])
+def test_shares_make_up_the_batches_of_one_process(parts, processes):
+    lengths = np.random.default_rng(0).integers(3, 50, 203).tolist()
+    whole = plan_epoch(lengths, 16, seed=3, epoch=1)
+    shares = []
+    for process in range(processes):
+        batches = KeyedBatches(lengths, 16, 3, parts=parts, processes=processes, process=process)
+        batches.set_epoch(1)
+        shares.append(list(batches))
+        assert len(shares[-1]) == len(batches) == len(whole) * parts
+    for step, batch in enumerate(whole):
+        mine = [row for share in shares for part in share[step * parts : (step + 1) * parts] for row in part]
+        assert sorted(mine) == sorted(batch.tolist())
+        assert all(part for share in shares for part in share[step * parts : (step + 1) * parts])
+
+
+def test_almost_no_padding_is_computed():
+    lengths = np.random.default_rng(0).gamma(4, 5, 8000).astype(int) + 3
+    batches = plan_epoch(lengths.tolist(), 32, seed=0, epoch=0)
+    padded = sum(len(batch) * lengths[batch].max() for batch in batches)
+    assert lengths.sum() / padded > 0.95
+
+
+def test_evaluation_batches_hold_every_row_once_within_the_budget():
+    lengths = np.random.default_rng(0).integers(1, 100, 500).tolist()
+    batches = sorted_batches(lengths, tokens=400)
+    assert sorted(row for batch in batches for row in batch) == list(range(500))
+    assert all(len(batch) * max(lengths[row] for row in batch) <= 400 for batch in batches)
+    assert sorted_batches([500], tokens=400) == [[0]]

@@ -1,0 +1,58 @@
+"""Weighted and smoothed losses beside the formulas written out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.utils
+import torch
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import Training
+from bertkit.training.losses import class_weights, make_loss
+
+
+def test_no_wish_no_loss():
+    assert make_loss(Training(), ["a", "b"], ["a", "b"]) is None
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    gold = ["a"] * 5 + ["b"] * 3 + ["c"]
+    expected = sklearn.utils.class_weight.compute_class_weight("balanced", classes=np.array(["a", "b", "c"]), y=gold)
+    assert class_weights("balanced", ["a", "b", "c"], gold) == pytest.approx(expected.tolist())
+
+
+def test_weighted_cross_entropy_is_a_weighted_sum():
+    loss = make_loss(Training(class_weights={"b": 3.0}), ["a", "b"], ["a", "b"])
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+    by_hand = -math.log(math.e**2 / (math.e**2 + 1)) - 3 * math.log(math.e / (math.e + 1)) + math.log(2)
+    assert float(loss(logits, torch.tensor([0, 1, 0]))) == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_smoothing_mixes_in_the_uniform_answer():
+    loss = make_loss(Training(label_smoothing=0.2), ["a", "b"], ["a", "b"])
+    right, wrong = math.log1p(math.exp(-2)), math.log1p(math.exp(2))
+    assert float(loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))) == pytest.approx(0.9 * right + 0.1 * wrong)
+
+
+def test_ignored_labels_weigh_nothing():
+    loss = make_loss(Training(class_weights="balanced"), ["a", "b"], ["a", "b"])
+    logits = torch.randn(1, 4, 2)
+    assert float(loss(logits, torch.tensor([[-100, 1, -100, -100]]))) == pytest.approx(
+        float(loss(logits[:, 1:2], torch.tensor([[1]])))
+    )
+
+
+def test_several_labels_at_once_sum_over_rows():
+    loss = make_loss(Training(class_weights={"a": 2.0}), ["a", "b"], [["a"], ["a", "b"]])
+    by_hand = (2 * math.log1p(math.exp(-1)) + math.log1p(math.exp(1))) / 2
+    assert float(loss(torch.tensor([[1.0, 1.0]]), torch.tensor([[1.0, 0.0]]))) == pytest.approx(by_hand)
+
+
+def test_unknown_labels_are_refused():
+    with pytest.raises(RecipeError, match="class_weights names no label 'goood'"):
+        make_loss(Training(class_weights={"goood": 2.0}), ["good", "bad"], ["good"])
+    with pytest.raises(RecipeError, match="need labels"):
+        make_loss(Training(label_smoothing=0.1), [], [1.0])
