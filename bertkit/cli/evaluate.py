@@ -32,10 +32,11 @@ def evaluate(
     json: JsonOption = False,
 ) -> None:
     """Score a checkpoint without training: bertkit's own or any Hugging Face one."""
+    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    loaded = load(recipe, settings, changes)
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows import evaluate as workflow
 
-    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
-    results = workflow.evaluate(load(recipe, settings, changes), split=split, progress=TerminalProgress())
+    results = workflow.evaluate(loaded, split=split, progress=TerminalProgress())
     show.show_results(results, as_json=json)

@@ -41,10 +41,6 @@ def finetune(
 
     The same command goes on after any interruption. A finished run says so.
     """
-    from bertkit.cli import show
-    from bertkit.cli.progress import TerminalProgress
-    from bertkit.workflows import finetune as workflow
-
     loaded = load(
         recipe,
         {
@@ -59,6 +55,10 @@ def finetune(
         },
         changes,
     )
+    from bertkit.cli import show
+    from bertkit.cli.progress import TerminalProgress
+    from bertkit.workflows import finetune as workflow
+
     if dry_run:
         show.show_plan(workflow.plan(loaded, output=output), as_json=json)
     else:

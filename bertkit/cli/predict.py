@@ -40,11 +40,8 @@ def predict(
     json: JsonOption = False,
 ) -> None:
     """Predict rows: one record a row, in order, with a probability per label."""
-    from bertkit.cli import show
-    from bertkit.cli.progress import TerminalProgress
     from bertkit.data.output_files import write_records, writer_for
     from bertkit.errors import UsageError
-    from bertkit.workflows import predict as workflow
 
     one = _one_row(text, row)
     if one is not None and file is not None:
@@ -52,6 +49,10 @@ def predict(
     if output is not None:
         writer_for(output)
     loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
+    from bertkit.cli import show
+    from bertkit.cli.progress import TerminalProgress
+    from bertkit.workflows import predict as workflow
+
     records = workflow.predict(loaded, source=file, row=one, progress=TerminalProgress())
     if output is None:
         show.show_predictions(records, as_json=json)

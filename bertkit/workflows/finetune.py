@@ -17,6 +17,7 @@ from bertkit.data.files import file_fingerprint
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
+from bertkit.features import Feature
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe, Row, write_yaml
@@ -163,7 +164,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Result]:
-    from bertkit.features import Setup
+    from bertkit.features import Setup, window
     from bertkit.precision import Machine
     from bertkit.training.fit import fit
     from bertkit.training.losses import make_loss
@@ -185,6 +186,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progres
     if model.bertkit_new_head:
         log.info("the head is new: it starts from random weights")
     features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+    _say_what_is_cut(features["train"], window(setup))
 
     def score(trained: Any) -> dict[str, float]:
         name = inputs.validation.name
@@ -212,6 +214,13 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progres
         for name in baseline
     }
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+
+
+def _say_what_is_cut(features: list[Feature], longest: int) -> None:
+    full = sum(len(feature["input_ids"]) >= longest for feature in features)
+    if full:
+        share = 100 * full / len(features)
+        log.info(f"{full:,} training rows ({share:.1f} %) fill all {longest} pieces: what is longer is cut")
 
 
 def _seed(seed: int) -> None:

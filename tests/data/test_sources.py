@@ -1,0 +1,120 @@
+"""Splits from directories, single files, data sets in the hub's schema, and the demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.rows import Columns, is_blank
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.errors import DataError, UnavailableError
+from bertkit.recipe import load_recipe
+from tests.conftest import toy_rows, write_csv
+
+COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+
+
+def read(changes: dict, wanted=lambda name: name == "train" or is_validation(name), recipe="classify"):
+    return read_splits(load_recipe(recipe, changes), COLUMNS, dict, wanted)
+
+
+def test_a_directory_with_splits_under_their_usual_names(tmp_path):
+    write_csv(tmp_path / "train.csv", toy_rows(5, 1))
+    write_csv(tmp_path / "dev.csv", toy_rows(3, 2))
+    splits = read({"data.source": str(tmp_path)})
+    assert {name: len(split.rows) for name, split in splits.items()} == {"train": 5, "validation": 3}
+    assert splits["train"].lines == [2, 3, 4, 5, 6]
+
+
+def test_a_directory_without_validation_gives_up_a_share(tmp_path):
+    write_csv(tmp_path / "train.csv", toy_rows(50, 1))
+    splits = read({"data.source": str(tmp_path), "data.validation_share": 0.2})
+    assert {name: len(split.rows) for name, split in splits.items()} == {"train": 40, "validation": 10}
+
+
+def test_a_single_file_parts_the_same_way_every_time(tmp_path):
+    file = write_csv(tmp_path / "all.csv", [{"text": f"t{n}", "label": "a"} for n in range(100)])
+    first, second = read({"data.source": str(file)}), read({"data.source": str(file)})
+    assert first["validation"].lines == second["validation"].lines
+    lines = sorted(first["train"].lines + first["validation"].lines)
+    assert lines == list(range(2, 102))
+    assert len(first["validation"].rows) == 10
+
+
+def test_a_column_may_name_the_split(tmp_path):
+    rows = [{"text": f"t{n}", "label": "a", "part": ["train", "dev", "test"][n % 3]} for n in range(9)]
+    file = write_csv(tmp_path / "all.csv", rows)
+    splits = read({"data.source": str(file), "data.split_column": "part"})
+    assert {name: len(split.rows) for name, split in splits.items()} == {"train": 3, "validation": 3}
+    with pytest.raises(DataError, match=r"no column 'prt' .* - did you mean part\?"):
+        read({"data.source": str(file), "data.split_column": "prt"})
+
+
+def test_files_may_be_named_one_by_one(tmp_path):
+    one, two = write_csv(tmp_path / "one.csv", toy_rows(4, 1)), write_csv(tmp_path / "two.csv", toy_rows(2, 2))
+    splits = read({"data.files": {"train": str(one), "valid": str(two)}})
+    assert {name: len(split.rows) for name, split in splits.items()} == {"train": 4, "validation": 2}
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    write_csv(tmp_path / "train.csv", toy_rows(2, 1))
+    with pytest.raises(DataError, match=r"no such file or directory: .*trian\.csv - did you mean train\.csv"):
+        read({"data.source": str(tmp_path / "trian.csv")})
+
+
+@pytest.mark.parametrize(("policy", "rows"), [("drop", 2), ("keep", 3)])
+def test_blank_texts_are_dropped_or_kept_when_asked(tmp_path, policy, rows):
+    file = write_csv(tmp_path / "all.csv", [{"text": text, "label": "a"} for text in (" ", "b", "c")])
+    splits = read({"data.source": str(file), "data.empty_text": policy}, lambda name: name == "all")
+    assert len(splits["all"].rows) == rows
+
+
+def test_shards_are_read_in_order(tmp_path):
+    import datasets
+
+    for number in range(2):
+        table = datasets.Dataset.from_list([{"text": f"{number}-{n}", "label": n} for n in range(3)])
+        table.to_parquet(tmp_path / f"train-0000{number}-of-00002.parquet")
+    table.to_parquet(tmp_path / "validation-00000-of-00001.parquet")
+    splits = read({"data.source": str(tmp_path)})
+    assert [row["text"] for row in splits["train"].rows] == ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"]
+
+
+def hub_folder(folder: Path) -> Path:
+    """A folder as `datasets.load_dataset` reads it, with GLUE's schema: numbered labels that have names."""
+    import datasets
+
+    names = datasets.ClassLabel(names=["unacceptable", "acceptable"])
+    features = datasets.Features({"sentence": datasets.Value("string"), "label": names, "idx": datasets.Value("int32")})
+    (folder / "data").mkdir(parents=True)
+    for split, label in (("train", 1), ("validation", 0), ("test", -1)):
+        rows = [{"sentence": f"{split} {n}", "label": label, "idx": n} for n in range(4)]
+        datasets.Dataset.from_list(rows, features=features).to_parquet(
+            folder / "data" / f"{split}-00000-of-00001.parquet"
+        )
+    return folder
+
+
+def test_a_data_set_of_the_hub_comes_through_the_datasets_library(tmp_path, monkeypatch):
+    from bertkit.data import sources
+    from bertkit.recipe import Data
+
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    folder = hub_folder(tmp_path / "glue")
+    data = Data(source=str(folder), columns={"text": "sentence"})
+    splits = sources._read_hub(data, COLUMNS, dict, lambda name: True)
+    assert [split.rows[0]["label"] for split in splits.values()] == ["acceptable", "unacceptable", None]
+    assert splits["train"].rows[1]["text"] == "train 1"
+    with pytest.raises(DataError, match=r"Unknown split \"nope\""):
+        list(sources.read_hub_split(data, "nope"))
+
+
+def test_a_data_set_that_cannot_be_reached_says_what_else_there_is():
+    with pytest.raises(UnavailableError, match=r"neither a path here nor in the cache.*--data demo"):
+        read({}, recipe="cola")
+
+
+def test_blankness():
+    assert is_blank("\u200b \t") is False
+    assert is_blank("\u00a0\t")
