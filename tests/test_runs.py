@@ -61,12 +61,20 @@ def fresh_look(monkeypatch):
 
 
 def test_a_dead_network_is_noticed_within_a_second(fresh_look):
+    import threading
     import time
 
-    fresh_look.setattr(socket, "create_connection", lambda *_, **__: time.sleep(30))
+    released = threading.Event()
+
+    def hang(*_, **__):
+        released.wait(30)
+        raise OSError
+
+    fresh_look.setattr(socket, "create_connection", hang)
     start = time.monotonic()
     assert not hub.is_online()
     assert time.monotonic() - start < 2
+    released.set()
 
 
 def test_a_network_that_answers_is_noticed(fresh_look):

@@ -47,6 +47,8 @@ def find_recipe(name: str) -> Path:
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe with its parents and the given changes (dotted key -> value).
 
+    The demo model brings training settings of its own, which changes override.
+
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of its range; it names the
             file and line, or the override, and the closest key.
@@ -58,6 +60,8 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     file = find_recipe(name)
     values, lines = _read_with_parents(file, ())
     values.setdefault("name", file.stem)
+    if (changes or {}).get("model", values.get("model")) == "demo":
+        values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
     for key, value in (changes or {}).items():
         _set(values, key, value)
     try:

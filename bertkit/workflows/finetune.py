@@ -16,7 +16,7 @@ from bertkit import hub, models, runs
 from bertkit.data.files import file_fingerprint
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits
-from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
+from bertkit.errors import BertkitError, DataError, DivergedError, ResourceError, StoppedError
 from bertkit.features import Feature
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import Progress
@@ -49,7 +49,7 @@ class Inputs:
     @property
     def validation(self) -> Split:
         """The split that chooses the best checkpoint."""
-        return next(split for name, split in self.splits.items() if is_validation(name))
+        return self.splits["validation"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,13 @@ def finetune(
         if record["status"] == "finished":
             log.info(f"already finished on {record['finished']}; --fresh starts anew")
             return [Result(**result) for result in record["results"]]
+        start = time.perf_counter() - record["seconds"]
         try:
-            return _train_and_publish(inputs, record, progress)
+            return _train_and_publish(inputs, record, start, progress)
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
-            runs.write_record(inputs.folder, {**record, "status": status, "error": str(error)})
+            ended = {"status": status, "error": str(error), "seconds": round(time.perf_counter() - start, 3)}
+            runs.write_record(inputs.folder, {**record, **ended})
             raise
 
 
@@ -122,6 +124,10 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
         return task.read(row, recipe)
 
     splits = read_splits(recipe, task.COLUMNS, read, lambda name: name == "train" or is_validation(name))
+    for wanted in ("train", "validation"):
+        if wanted not in splits:
+            there = ", ".join(splits) or "none"
+            raise DataError(f"no {wanted} split (found: {there})", "name it in data.splits or data.files")
     labels, splits = find_labels(recipe, task, splits)
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _WHERE}
@@ -150,6 +156,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
         record = runs.new_record(
             inputs.identity,
             machine=asdict(machine),
+            seconds=0.0,
             model=inputs.recipe.model,
             rows={name: len(split.rows) for name, split in inputs.splits.items()},
             parted_file=file_fingerprint(source) if source.is_file() else None,
@@ -163,7 +170,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
     return record
 
 
-def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
     from bertkit.features import Setup, window
     from bertkit.precision import Machine
     from bertkit.training.fit import fit
@@ -172,7 +179,6 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], progress: Progres
     from bertkit.workflows.publish import publish
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
-    start = time.perf_counter()
     machine = Machine(**record["machine"])
     setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     baseline = {

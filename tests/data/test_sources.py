@@ -118,3 +118,12 @@ def test_a_data_set_that_cannot_be_reached_says_what_else_there_is():
 def test_blankness():
     assert is_blank("\u200b \t") is False
     assert is_blank("\u00a0\t")
+
+
+def test_training_needs_a_validation_split(tmp_path, tiny_model):
+    from bertkit.workflows.finetune import plan
+
+    file = write_csv(tmp_path / "all.csv", [{**row, "part": "train"} for row in toy_rows(9, 1)])
+    changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "part"}
+    with pytest.raises(DataError, match=r"no validation split \(found: train\)"):
+        plan(load_recipe("classify", changes))

@@ -279,17 +279,18 @@ def test_two_processes_learn_the_same_as_one(run, still_model, launcher, tmp_pat
     settings = ["--epochs", "2", "--set", "training.log_every=1", "--seed", "3"]
     assert finetune(run, still_model, data, *settings, "--output", "one").code == 0
     launch = {
-        "torchrun": ["torch.distributed.run", "--nproc-per-node", "2"],
+        "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
         "accelerate": ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"],
     }[launcher]
     if launcher == "accelerate":
         launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"]
+        launch += ["--main_process_port", str(20000 + os.getpid() % 10000)]
     arguments = ["finetune", "classify", "--model", still_model, "--data", data, *LEARN, *settings, "--output", "two"]
     ended = subprocess.run(
         [sys.executable, "-m", *launch, "-m", "bertkit", *map(str, arguments), "--json"],
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "29611"},
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert ended.returncode == 0, ended.stderr
     printed = json.loads(ended.stdout)  # one object: only the first process prints
