@@ -57,10 +57,12 @@ def finetune(
     )
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
-    from bertkit.workflows import finetune as workflow
+    from bertkit.workflows.finetune import finetune as run
 
     if dry_run:
-        show.show_plan(workflow.plan(loaded, output=output), as_json=json)
+        from bertkit.workflows.prepare import plan
+
+        show.show_plan(plan(loaded, output=output), as_json=json)
     else:
-        results = workflow.finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        results = run(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_run(results, recipe=recipe, data=data, as_json=json)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
     from bertkit.workflows.evaluate import Result
-    from bertkit.workflows.finetune import Plan
+    from bertkit.workflows.prepare import Plan
 
 _SCHEMA = 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -17,16 +17,13 @@ from bertkit.runs import write_text
 from bertkit.training import checkpoints
 from bertkit.training.signals import StopFlag
 
-if TYPE_CHECKING:
-    from bertkit.training.fit import _Trainer
-
 MANIFEST_LOSSES = "losses"
 
 
 class Conduct(TrainerCallback):  # type: ignore[misc]
-    """Conducts a training run; created once a run by `fit`, which sets `trainer`."""
+    """Conducts a training run; created once a run by `fit`, which then sets `trainer` to the one conducted."""
 
-    trainer: _Trainer
+    trainer: Any
 
     def __init__(
         self,

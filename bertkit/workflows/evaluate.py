@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit import hub, models, runs
 from bertkit.data.files import file_fingerprint
-from bertkit.data.labels import find_names, match_names, name_split
+from bertkit.data.labels import match_names, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits
 from bertkit.errors import DataError, ModelError, RecipeError
@@ -192,21 +192,6 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     model = task.load_model(folder, setup, new_head=False)
     return Checkpoint(model.to(machine.device), setup, machine.precision)
-
-
-def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Give the label names of rows to train on, and the splits with gold values as names.
-
-    Raises:
-        DataError: values that are no label, or only one label in the training rows.
-    """
-    if not task.NAMED:
-        return (), splits
-    names = recipe.labels or find_names(row[task.COLUMNS.gold] for row in splits["train"].rows)
-    named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
-    if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:
-        find_names(row[task.COLUMNS.gold] for row in named["train"].rows)  # says that there is only one
-    return tuple(names), named
 
 
 def _splits_to_score(recipe: Recipe, task: Task, split: str | None, record: dict[str, Any] | None) -> dict[str, Split]:

@@ -16,10 +16,10 @@ from bertkit.recipe import write_yaml
 from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.html import Example, Facts, write_report
 from bertkit.workflows.evaluate import Result, Scored, find_intervals
+from bertkit.workflows.prepare import Inputs
 
 if TYPE_CHECKING:
     from bertkit.training.fit import Fitted
-    from bertkit.workflows.finetune import Inputs
 
 
 def publish(

@@ -1,0 +1,118 @@
+"""Prepare a run: everything that is read and checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import hub, models, runs
+from bertkit.data.labels import find_names, name_split
+from bertkit.data.rows import Split
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.errors import DataError
+from bertkit.recipe import Recipe, Row, write_yaml
+from bertkit.tasks import Task, load_task
+
+_NOT_IDENTITY = {
+    "about",
+    "published",
+    "model",
+}  # the model and the rows count by content, not by where they lie
+_WHERE = {"source", "files", "config", "revision"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that is known before anything heavy is imported."""
+
+    recipe: Recipe
+    task: Task
+    splits: dict[str, Split]
+    labels: tuple[str, ...]
+    model_folder: Path
+    folder: Path
+    identity: dict[str, Any]
+
+    @property
+    def validation(self) -> Split:
+        """The split that chooses the best checkpoint."""
+        return self.splits["validation"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do."""
+
+    recipe: str
+    model: str
+    folder: str
+    rows: dict[str, int]
+    labels: list[str]
+    steps: int
+    disk_bytes: int
+    resolved: str
+
+
+def plan(recipe: Recipe, *, output: str | Path | None = None) -> Plan:
+    """Check everything that can be checked without training, and tell what a run would do."""
+    inputs = read_inputs(recipe, output)
+    rows = {name: len(split.rows) for name, split in inputs.splits.items()}
+    weights = sum(
+        file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")
+    )
+    steps = math.ceil(-(-rows["train"] // recipe.training.batch_size) * recipe.training.epochs)
+    resolved = write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True))
+    return Plan(
+        recipe.name,
+        recipe.model,
+        str(inputs.folder),
+        rows,
+        list(inputs.labels),
+        steps,
+        7 * weights,  # the result, and weights with two moments in the best and the last checkpoint
+        resolved,
+    )
+
+
+def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
+    """Find the model, read and check the rows, and say what makes this run the one it is."""
+    task = load_task(recipe)
+    model_folder = hub.find_model(recipe.model)
+    models.read_config(model_folder)
+
+    def read(row: Row) -> Row:
+        return task.read(row, recipe)
+
+    splits = read_splits(recipe, task.COLUMNS, read, lambda name: name == "train" or is_validation(name))
+    for wanted in ("train", "validation"):
+        if wanted not in splits:
+            there = ", ".join(splits) or "none"
+            raise DataError(f"no {wanted} split (found: {there})", "name it in data.splits or data.files")
+    labels, splits = find_labels(recipe, task, splits)
+    settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _WHERE}
+    identity = {
+        "recipe": settings,
+        "data": {name: split.fingerprint() for name, split in splits.items()},
+        "model": models.fingerprint(model_folder),
+        "labels": list(labels),
+    }
+    folder = Path(output) if output else runs.default_folder(recipe.name)
+    return Inputs(recipe, task, splits, labels, model_folder, folder, identity)
+
+
+def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Give the label names of rows to train on, and the splits with gold values as names.
+
+    Raises:
+        DataError: values that are no label, or only one label in the training rows.
+    """
+    if not task.NAMED:
+        return (), splits
+    names = recipe.labels or find_names(row[task.COLUMNS.gold] for row in splits["train"].rows)
+    named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
+    if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:
+        find_names(row[task.COLUMNS.gold] for row in named["train"].rows)  # says that there is only one
+    return tuple(names), named
