@@ -111,20 +111,7 @@ _FRAMES = [
     "there is nothing {bad} about the {film} and its {plot}",
 ]
 """Reviews: {good}, {loved} have the polarity of the whole, {bad}, {hate} the other one."""
-_TOPICS = [
-    "film",
-    "story",
-    "cast",
-    "music",
-    "script",
-    "song",
-    "show",
-    "novel",
-    "scene",
-    "joke",
-    "comedy",
-    "ending",
-]
+_TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
 _PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
 _BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
 _LOVE, _HATE = ["love", "enjoy", "like", "praise"], ["hate", "dislike", "regret", "mock"]
@@ -274,14 +261,11 @@ def _write_pronoun(rng: Random, label: str) -> Texts:
 
 _SENTIMENT = Kind({"negative": 0.45, "positive": 0.55}, _write_review)
 _SIMILARITY = Kind({str(half / 2): 1.0 for half in range(11)}, _write_similarity, numeric=True)
+_THREE_WAYS = {"entailment": 1.0, "neutral": 1.0, "contradiction": 1.0}
 _KINDS = {
     "classify": _SENTIMENT,
     "cola": Kind({"unacceptable": 0.35, "acceptable": 0.65}, _write_acceptability),
-    "mnli": Kind(
-        {"entailment": 1, "neutral": 1, "contradiction": 1},
-        _write_inference,
-        mismatched=partial(_write_inference, kinds=("animal",)),
-    ),
+    "mnli": Kind(_THREE_WAYS, _write_inference, mismatched=partial(_write_inference, kinds=("animal",))),
     "mrpc": Kind({"not_equivalent": 0.4, "equivalent": 0.6}, _write_paraphrase),
     "qnli": Kind({"entailment": 0.5, "not_entailment": 0.5}, _write_answer),
     "qqp": Kind({"not_duplicate": 0.6, "duplicate": 0.4}, _write_duplicate),
@@ -302,7 +286,7 @@ def _write_definition(rng: Random) -> Texts:
 
 _PROSE: list[Callable[[Random], Texts]] = [
     lambda rng: _write_acceptability(rng, "acceptable"),
-    lambda rng: _write_acceptability(rng, "acceptable") + _write_acceptability(rng, "acceptable"),
+    lambda rng: _write_acceptability(rng, "acceptable"),
     lambda rng: _write_review(rng, "positive") + _write_review(rng, "positive"),
     lambda rng: _write_review(rng, "negative") + _write_review(rng, "negative"),
     lambda rng: _write_paraphrase(rng, "equivalent"),

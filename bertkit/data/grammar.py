@@ -238,9 +238,7 @@ def _fill_slots(rng: Random) -> dict[str, object]:
     """Choose words for every slot of the BREAKS."""
     it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_place(rng)
     plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
-    these = replace(
-        it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"])
-    )
+    these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))
     he, him, himself = PRONOUNS[king]
     return {
         "who": it.subject,

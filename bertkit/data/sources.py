@@ -58,7 +58,9 @@ def read_splits(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[
         held_out = hold_out(read_files("train"), data.validation_share)
         others = {name: read_files(name) for name in files if name != "train" and wanted(name)}
         return {name: split for name, split in {**held_out, **others}.items() if wanted(name)}
-    _say_missing(data, files)
+    for name in sorted(set(data.splits) - set(files)):
+        if wanted(name):
+            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
     return {name: read_files(name) for name in sorted(files, key=_order) if wanted(name)}
 
 
@@ -135,11 +137,6 @@ def _read_demo(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[s
             mapped = data if rows and "text_pair" in rows[0] else data.model_copy(update={"columns": {}})
             splits[name] = read_split(name, _numbered(rows), mapped, columns, read, f"demo/{kind}/{name}")
     return splits
-
-
-def _say_missing(data: Data, files: Iterable[str]) -> None:
-    for name in sorted(set(data.splits) - set(files)):
-        log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
 
 
 def _part(split: Split, name: str, numbers: Sequence[int]) -> Split:

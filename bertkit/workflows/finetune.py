@@ -138,7 +138,7 @@ def _say_what_is_cut(features: list[Feature], longest: int) -> None:
     full = sum(len(feature["input_ids"]) >= longest for feature in features)
     if full:
         share = 100 * full / len(features)
-        log.info(f"{full:,} training rows ({share:.1f} %) fill all {longest} pieces: what is longer is cut")
+        log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")
 
 
 def _seed(seed: int) -> None:

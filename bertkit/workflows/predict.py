@@ -13,9 +13,9 @@ from bertkit import hub
 from bertkit.data.csv_files import Record
 from bertkit.data.files import read_records
 from bertkit.data.rows import canonical_records, is_blank
-from bertkit.errors import DataError
+from bertkit.errors import DataError, UsageError
 from bertkit.progress import Progress
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe, Row, closest
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.evaluate import Checkpoint, checkpoint_labels, load_checkpoint, run_model
 
@@ -40,14 +40,29 @@ def predict(
     folder = hub.find_model(recipe.model)
     labels = checkpoint_labels(recipe, task, folder)
     if row is not None:
-        recipe = recipe.model_copy(
-            update={"data": recipe.data.model_copy(update={"columns": {name: name for name in row}})}
-        )
+        recipe = _with_columns_of(row, recipe, task)
     records = _records(source, row, recipe)
     chunks = _chunks(records, recipe, task, str(source or "--row"))
     first = next(chunks)  # a file that cannot be read says so before the model is loaded
     checkpoint = load_checkpoint(recipe, task, folder, labels)
     return _predict_chunks(itertools.chain([first], chunks), checkpoint, task, progress)
+
+
+def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
+    """Give the recipe for a row whose columns are canonical already.
+
+    Raises:
+        UsageError: a column that the recipe needs is not given, or one is given that it does not know.
+    """
+    known = [*task.COLUMNS.given, *task.COLUMNS.optional, "id"]
+    for name in row:
+        if name not in known:
+            raise UsageError(f"no canonical column is called {name!r}", closest(name, known))
+    for name in known:
+        if name not in row and (name in task.COLUMNS.given or name in recipe.data.columns):
+            raise UsageError(f"this recipe needs {name} too", f'--row {name}="..."')
+    data = recipe.data.model_copy(update={"columns": {name: name for name in row}})
+    return recipe.model_copy(update={"data": data})
 
 
 def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:

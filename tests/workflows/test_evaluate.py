@@ -191,6 +191,19 @@ def test_a_pair_needs_both_texts(run, trained):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--text", "good"], 'this recipe needs text_pair too - --row text_pair="..."'),
+        (["--row", "txt=good"], "no canonical column is called 'txt' - did you mean text?"),
+        (["--row", "good"], "--row good is not column=value - write e.g. --row text='Good.'"),
+    ],
+)
+def test_a_row_needs_the_columns_of_its_recipe(run, trained, options, expected):
+    ended = run("predict", "mnli", "--model", trained, "--set", "labels=[bad, good]", *options)
+    assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
 def test_special_pieces_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
     from bertkit.features import Setup, encode_texts
