@@ -1,3 +1,31 @@
-"""bertkit: fine-tune, evaluate and use BERT-family encoders."""
+"""bertkit: fine-tune, evaluate and use BERT-family encoders.
+
+>>> import bertkit
+>>> bertkit.load_recipe("cola").best_metric
+'matthews_correlation'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "load_recipe": "bertkit.recipe",
+    "finetune": "bertkit.workflows.finetune",
+    "evaluate": "bertkit.workflows.evaluate",
+    "predict": "bertkit.workflows.predict",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public function when it is first asked for: importing bertkit itself costs nothing."""
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

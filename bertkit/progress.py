@@ -29,3 +29,6 @@ class Silent:
 
     def finish(self) -> None:
         """Show nothing."""
+
+
+SILENT = Silent()

@@ -77,14 +77,13 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
         UsageError: the folder holds another run, or something that is no run.
         ResourceError: the folder cannot be made or written.
     """
+    if fresh and (folder / RECORD).is_file():
+        folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
         raise UsageError("the folder holds something that is no run of bertkit", "choose another --output", file=folder)
-    if record is not None and fresh:
-        folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
-        record = None
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
         record = None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
     if record is not None:

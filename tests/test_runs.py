@@ -19,9 +19,9 @@ def test_a_lock_ends_with_its_process(tmp_path):
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ResourceError, match=f"process {holder.pid} on {socket.gethostname()} is writing this run"):
-        with runs.locked(tmp_path):
-            pass
+    held = pytest.raises(ResourceError, match=f"process {holder.pid} on {socket.gethostname()} is writing this run")
+    with held, runs.locked(tmp_path):
+        pass
     holder.kill()
     holder.wait()
     holder.stdout.close()
@@ -32,7 +32,9 @@ def test_a_lock_ends_with_its_process(tmp_path):
 def test_a_record_that_is_damaged_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.read_record(tmp_path)
+        runs.claim(tmp_path, {}, fresh=False)
+    assert runs.claim(tmp_path, {}, fresh=True) is None
+    assert tmp_path.with_name(f"{tmp_path.name}.before").joinpath("run.json").read_text() == "{"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -16,7 +16,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.features import Feature, Setup
-from bertkit.progress import Progress
+from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, closest
 from bertkit.tasks import Prediction, Task, load_task
 
@@ -59,7 +59,7 @@ class Checkpoint:
     precision: str
 
 
-def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress) -> list[Result]:
+def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress = SILENT) -> list[Result]:
     """Score the checkpoint `recipe.model` on its recipe's validation splits, or on `split`.
 
     Raises:

@@ -18,7 +18,7 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.features import Feature
 from bertkit.metrics import LOWER_IS_BETTER
-from bertkit.progress import Progress
+from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.workflows.evaluate import Result, check_best_metric, score_split
 from bertkit.workflows.prepare import Inputs, read_inputs
@@ -27,7 +27,7 @@ log = logging.getLogger("bertkit")
 
 
 def finetune(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress
+    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
 ) -> list[Result]:
     """Fine-tune, or go on with the same run, or give the scores it already has: validation splits, the first leads.
 

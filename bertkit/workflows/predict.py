@@ -14,7 +14,7 @@ from bertkit.data.csv_files import Record
 from bertkit.data.files import read_records
 from bertkit.data.rows import canonical_records, is_blank
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import Progress
+from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, Row, closest
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.evaluate import Checkpoint, checkpoint_labels, load_checkpoint, run_model
@@ -25,7 +25,7 @@ _CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enou
 
 
 def predict(
-    recipe: Recipe, *, source: str | Path | None = None, row: Row | None = None, progress: Progress
+    recipe: Recipe, *, source: str | Path | None = None, row: Row | None = None, progress: Progress = SILENT
 ) -> Iterator[dict[str, Any]]:
     """Predict the rows of a file (``-`` for standard input) or one row given by canonical columns.
 
