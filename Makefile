@@ -18,6 +18,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less than a minute
 	$(BIN)/bertkit finetune cola --model demo --data demo --output runs/demo
+	@echo "To type bertkit without a path: . $(BIN)/activate"
 
 check: install ## formatting, lint, types, layers
 	$(BIN)/ruff format --check .

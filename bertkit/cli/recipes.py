@@ -18,7 +18,7 @@ def list_recipes(json: JsonOption = False) -> None:
     from bertkit.cli import show
     from bertkit.recipe import load_recipe, recipe_names
 
-    show.show_table({name: load_recipe(name).about for name in recipe_names()}, as_json=json)
+    show.show_table("recipes", {name: load_recipe(name).about for name in recipe_names()}, as_json=json)
 
 
 @app.command("show", epilog="Example: bertkit recipes show cola --set training.epochs=1")
@@ -59,4 +59,4 @@ def check_recipe(recipe: RecipeArgument, changes: SetOption = None, json: JsonOp
 
     loaded = load_recipe(recipe, parse_changes(changes or []))
     load_task(loaded)
-    show.show_table({recipe: "is a good recipe"}, as_json=json)
+    show.show_table("checked", {recipe: "is a good recipe"}, as_json=json)

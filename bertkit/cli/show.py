@@ -102,10 +102,10 @@ def show_recipe(recipe: Recipe, *, as_json: bool) -> None:
         write(write_yaml(values).rstrip())
 
 
-def show_table(values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print names and values in two columns."""
+def show_table(title: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print names and values in two columns, or as one JSON object under the title."""
     if as_json:
-        show_json(values)
+        show_json({title: values})
         return
     width = max(map(len, values), default=0)
     for name, value in values.items():

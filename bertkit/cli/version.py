@@ -10,4 +10,4 @@ def version(json: JsonOption = False) -> None:
     from bertkit.cli import show
     from bertkit.runs import versions
 
-    show.show_table(versions(), as_json=json)
+    show.show_table("versions", versions(), as_json=json)
