@@ -87,6 +87,8 @@ def matthews_correlation(gold: Values, predicted: Values) -> float:
 
     For more than two labels this is R_K (Gorodkin 2004, equation 8), which is Matthews' for two.
     """
+    if gold.ndim > 1:
+        raise RecipeError("matthews_correlation is for one label a row", "use f1_macro or f1_micro")
     table = confusion(gold, predicted).astype(np.float64)
     rows, given, guessed = table.sum(), table.sum(axis=1), table.sum(axis=0)
     spread = (rows**2 - guessed @ guessed) * (rows**2 - given @ given)
@@ -204,6 +206,8 @@ def _measure_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
         )
     try:
         found = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
+    except ImportError as error:
+        raise UnavailableError(f"the metric evaluate:{name} needs more: {str(error).splitlines()[0]}") from None
     except FileNotFoundError:
         raise UnavailableError(
             f"the metric evaluate:{name} is neither a file nor can it be fetched",

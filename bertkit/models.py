@@ -180,6 +180,8 @@ def load_model(
         raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
     _refuse_misfit(model, report, folder)
     same_kind = (config.architectures or [""])[0] == type(model).__name__
+    if not new_head and config.problem_type not in (None, problem_type):
+        raise ModelError(f"the head was trained for {config.problem_type}, not {problem_type}", _FINE_TUNE, file=folder)
     trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+_OVERFLOWS = ("deberta",)  # its attention mask is a number that bf16 cannot hold
 _WORTHWHILE = 1.3  # a smaller gain would not show in a whole step
 
 
@@ -19,7 +20,7 @@ class Machine:
     reason: str
 
 
-def look_at_machine(wanted: str, why: str = "as asked") -> Machine:
+def look_at_machine(wanted: str, why: str = "as asked", model_type: str = "") -> Machine:
     """Choose the device and the precision (``auto``: bf16 where a trial product shows that it is faster)."""
     import torch
 
@@ -28,6 +29,8 @@ def look_at_machine(wanted: str, why: str = "as asked") -> Machine:
     name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {threads} thread{'s' if threads > 1 else ''}"
     if wanted != "auto":
         return Machine(device, wanted, threads, f"{name}: {wanted}, {why}")
+    if model_type in _OVERFLOWS:
+        return Machine(device, "fp32", threads, f"{name}: fp32 (a model of type {model_type} overflows in bf16)")
     gain = _gain_of_bf16(torch.device(device))
     chosen = "bf16" if gain >= _WORTHWHILE else "fp32"
     return Machine(

@@ -75,10 +75,11 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
 
     Raises:
         UsageError: the folder holds another run, or something that is no run.
-        ResourceError: the folder cannot be made or written.
+        ResourceError: the folder cannot be made or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
-        folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+        with locked(folder):
+            folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)

@@ -100,9 +100,13 @@ def test_one_place_touches_the_trainer():
 def commands_in(page: Path) -> list[str]:
     """Give the bertkit command lines of a page's code blocks, continuation lines joined."""
     text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
-    blocks = re.findall(r"```(?:bash|console|sh|text)?\n(.*?)```", text, flags=re.DOTALL)
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
     return [line for line in lines if line.startswith("bertkit ")]
+
+
+def test_the_docs_have_commands_to_check():
+    assert sum(len(commands_in(page)) for page in PAGES) > 20
 
 
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if page.name != "cli.md"]

@@ -65,4 +65,4 @@ def finetune(
         show.show_plan(plan(loaded, output=output), as_json=json)
     else:
         results = run(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-        show.show_run(results, recipe=recipe, data=data, as_json=json)
+        show.show_run(results, as_json=json)

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.command("finetune", epilog="Example: bertkit finetune cola --model demo --data demo")(finetune.finetune)
 app.command("eval", epilog="Example: bertkit eval cola --model runs/cola --data demo")(evaluate.evaluate)
-app.command("predict", epilog='Example: bertkit predict cola --model runs/cola --text "The cats sleeps."')(
+app.command("predict", epilog='Example: bertkit predict cola --model runs/cola --text "The doctors often sleeps."')(
     predict.predict
 )
 app.add_typer(recipes.app, name="recipes")

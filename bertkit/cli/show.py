@@ -30,17 +30,17 @@ def write(line: str = "") -> None:
         sys.stdout.write(line + "\n")
 
 
-def show_run(results: Sequence[Result], *, recipe: str, data: str | None, as_json: bool) -> None:
+def show_run(results: Sequence[Result], *, as_json: bool) -> None:
     """Show what a finished run scored, and what to do next."""
     show_results(results, as_json=as_json)
     if as_json or not results:
         return
     folder = results[0].folder
-    source = f" --data {data}" if data else ""
+    recipe = f"{folder}/recipe.yaml"
     write("\nNext:")
     write(f"  open {folder}/report.html")
     write(f"  bertkit predict {recipe} --model {folder} {_example_row(recipe)}")
-    write(f"  bertkit eval {recipe} --model {folder}{source}")
+    write(f"  bertkit eval {recipe} --model {folder}")
 
 
 def show_results(results: Sequence[Result], *, as_json: bool) -> None:

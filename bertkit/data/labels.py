@@ -52,7 +52,8 @@ def find_names(values: Iterable[Any]) -> list[str]:
 def name_of(value: Any, names: Sequence[str]) -> Any:
     """Give the label name a raw value means: a name itself, else a number that counts the names from 0.
 
-    A list (several labels at once, or one a word) is named item by item. None and -1 mean unlabelled.
+    A list (several labels at once, or one a word) is named item by item. None, and -1 where it is no name, mean
+    unlabelled.
 
     >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
@@ -65,12 +66,11 @@ def name_of(value: Any, names: Sequence[str]) -> Any:
     spelling = spelled(value)
     if spelling is None or spelling in names:
         return spelling
-    if _is_integer(spelling):
-        number = int(spelling)
-        if number == -1:
-            return None
-        if 0 <= number < len(names):
-            return names[number]
+    if spelling == "-1":
+        return None
+    counts = not any(map(_is_integer, names))  # names that are numbers themselves are not counted
+    if counts and _is_integer(spelling) and 0 <= int(spelling) < len(names):
+        return names[int(spelling)]
     listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:20]))
     near = closest(spelling, names)
     hint = near if near.startswith("did") else "correct the row, or declare the names under `labels:`"

@@ -108,7 +108,8 @@ def _files_by_split(data: Data) -> dict[str, list[Path]] | None:
     folder = Path(data.source).expanduser()
     if data.files:
         beside = folder if data.source and folder.is_dir() else Path()
-        return {_ALIASES.get(name, name): [beside / file] for name, file in data.files.items()}
+        files = {_ALIASES.get(name, name): Path(file).expanduser() for name, file in data.files.items()}
+        return {name: [file if file.exists() else beside / file] for name, file in files.items()}
     if folder.is_dir():
         return find_files(folder, data)
     if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:

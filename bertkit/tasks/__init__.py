@@ -100,7 +100,8 @@ def _load_module(name: str) -> Task:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise RecipeError(f"no task family is called {name!r}", closest(name, task_names()))
+        where = f"{closest(name, task_names())}; a module of your own is named package.module and must be importable"
+        raise RecipeError(f"no task family is called {name!r}", where if "." in name else closest(name, task_names()))
     module = importlib.import_module(name)
     lacking = [part for part in (*_FUNCTIONS, *_CONSTANTS) if not hasattr(module, part)]
     if lacking:

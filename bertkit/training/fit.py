@@ -54,6 +54,8 @@ _DECIDED = {
     "save_steps": "training.evaluate_every",
     "metric_for_best_model": "best_metric",
     "output_dir": "--output",
+    "greater_is_better": "best_metric",
+    **dict.fromkeys(("use_cpu", "logging_nan_inf_filter", "remove_unused_columns", "disable_tqdm"), "bertkit itself"),
 }
 
 
@@ -232,7 +234,7 @@ def check_extra(training: Training) -> None:
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
         if name in _DECIDED:
-            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", f"set {_DECIDED[name]} instead")
+            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
         if name not in known:
             raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
 
@@ -241,31 +243,33 @@ def _training_arguments(
     training: Training, machine: Machine, folder: Path, rows: int, best_metric: str, greater_is_better: bool
 ) -> TrainingArguments:
     check_extra(training)
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        num_train_epochs=training.epochs,
-        per_device_train_batch_size=training.batch_size,
-        learning_rate=training.learning_rate,
-        lr_scheduler_type=training.schedule,
-        warmup_steps=training.warmup_ratio,
-        weight_decay=training.weight_decay,
-        max_grad_norm=training.max_grad_norm,
-        seed=training.seed,
-        bf16=machine.precision == "bf16",
-        use_cpu=machine.device == "cpu",
-        gradient_accumulation_steps=training.gradient_accumulation,
-        logging_steps=training.log_every,
-        logging_nan_inf_filter=False,
-        save_strategy="steps",
-        save_steps=2**40,  # `Conduct` says when
-        metric_for_best_model=best_metric,
-        greater_is_better=greater_is_better,
-        disable_tqdm=True,
-        report_to=[],
-        ddp_find_unused_parameters=False,
-        remove_unused_columns=False,
-        **training.extra,
-    )
+    decided = {
+        "output_dir": str(folder),
+        "num_train_epochs": training.epochs,
+        "per_device_train_batch_size": training.batch_size,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": training.schedule,
+        "warmup_steps": training.warmup_ratio,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "seed": training.seed,
+        "bf16": machine.precision == "bf16",
+        "use_cpu": machine.device == "cpu",
+        "gradient_accumulation_steps": training.gradient_accumulation,
+        "logging_steps": training.log_every,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps",
+        "save_steps": 2**40,  # `Conduct` says when
+        "metric_for_best_model": best_metric,
+        "greater_is_better": greater_is_better,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
+    defaults = {"report_to": [], "ddp_find_unused_parameters": False}
+    try:
+        arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True
     check_batch(training, rows, arguments.world_size)

@@ -187,7 +187,10 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
 
     wanted = recipe.training.precision
     scored_in = record.get("machine", {}).get("precision")
-    machine = look_at_machine(scored_in, "as in its run") if wanted == "auto" and scored_in else look_at_machine(wanted)
+    if wanted == "auto" and scored_in:
+        machine = look_at_machine(scored_in, "as in its run")
+    else:
+        machine = look_at_machine(wanted, model_type=models.read_config(folder)["model_type"])
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     model = task.load_model(folder, setup, new_head=False)

@@ -61,17 +61,19 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
     held.enter_context(runs.locked(inputs.folder))
     from bertkit.precision import look_at_machine
 
+    kind = models.read_config(inputs.model_folder)["model_type"]
     if record is None:
-        machine = look_at_machine(inputs.recipe.training.precision)
+        machine = look_at_machine(inputs.recipe.training.precision, model_type=kind)
         log.info(machine.reason)
-        source = Path(inputs.recipe.data.source).expanduser()
+        data, source = inputs.recipe.data, Path(inputs.recipe.data.source).expanduser()
+        is_parted = source.is_file() and data.split_column is None and not data.files
         record = runs.new_record(
             inputs.identity,
             machine=asdict(machine),
             seconds=0.0,
             model=inputs.recipe.model,
             rows={name: len(split.rows) for name, split in inputs.splits.items()},
-            parted_file=file_fingerprint(source) if source.is_file() else None,
+            parted_file=file_fingerprint(source) if is_parted else None,
         )
     else:
         machine = look_at_machine(record["machine"]["precision"], "as before")
@@ -101,7 +103,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
     model = task.load_model(inputs.model_folder, setup, new_head=True)
-    if model.bertkit_new_head:
+    if model.bertkit_new_head and "resumed" not in record:
         log.info("the head is new: it starts from random weights")
     features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     _say_what_is_cut(features["train"], window(setup))

@@ -59,7 +59,7 @@ def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
         if name not in known:
             raise UsageError(f"no canonical column is called {name!r}", closest(name, known))
     for name in known:
-        if name not in row and (name in task.COLUMNS.given or name in recipe.data.columns):
+        if name not in row and name != "id" and (name in task.COLUMNS.given or name in recipe.data.columns):
             raise UsageError(f"this recipe needs {name} too", f'--row {name}="..."')
     data = recipe.data.model_copy(update={"columns": {name: name for name in row}})
     return recipe.model_copy(update={"data": data})
@@ -69,7 +69,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
     if row is not None:
         return [(1, row)]
     if source is None:
-        raise DataError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
+        raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
     return read_records(source, recipe.data)
 
 

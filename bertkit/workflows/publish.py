@@ -35,7 +35,6 @@ def publish(
     """Write everything a finished run holds; the record, last of all, says that it is finished."""
     if not runs.is_main_process():
         return []
-    warnings = find_warnings(inputs, scored[inputs.validation.name])
     results = [
         Result(
             recipe=inputs.recipe.name,
@@ -48,7 +47,7 @@ def publish(
             baseline=baseline[name],
             folder=str(inputs.folder),
             source=inputs.splits[name].source,
-            warnings=warnings,
+            warnings=find_warnings(inputs, each),
         )
         for name, each in scored.items()
     ]
@@ -68,7 +67,7 @@ def publish(
         "best_checkpoint": fitted.best.name,
         "results": [dataclasses.asdict(result) for result in results],
     }
-    facts = _gather_facts(inputs, finished, fitted, scored[inputs.validation.name], results, warnings)
+    facts = _gather_facts(inputs, finished, fitted, scored[inputs.validation.name], results)
     write_report(folder, facts)
     (folder / "README.md").write_text(_card(inputs, facts, model), encoding="utf-8")
     runs.write_record(folder, finished)
@@ -136,12 +135,7 @@ def _write_results(
 
 
 def _gather_facts(
-    inputs: Inputs,
-    record: dict[str, Any],
-    fitted: Fitted,
-    scored: Scored,
-    results: list[Result],
-    warnings: list[str],
+    inputs: Inputs, record: dict[str, Any], fitted: Fitted, scored: Scored, results: list[Result]
 ) -> Facts:
     recipe, split = inputs.recipe, inputs.validation
     lengths = {feature["row"]: len(feature["input_ids"]) for feature in scored.features}
@@ -157,7 +151,7 @@ def _gather_facts(
         )
         for number, (row, prediction) in enumerate(zip(split.rows, scored.predictions, strict=True))
     ]
-    comparable = recipe.data.source != "demo"
+    comparable = recipe.data.source != "demo" and recipe.data.limit is None
     first = results[0]
     return Facts(
         name=recipe.name,
@@ -178,7 +172,7 @@ def _gather_facts(
         best_step=fitted.best_step,
         examples=examples,
         labels=list(inputs.labels),
-        warnings=warnings,
+        warnings=first.warnings,
         other_splits={result.split: result.scores for result in results[1:]},
         provenance={
             "seed": str(recipe.training.seed),
@@ -202,7 +196,7 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
         auto_class=f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows={name: len(split.rows) for name, split in inputs.splits.items()},
-        predict_command=f"bertkit predict {recipe.name} --model . "
+        predict_command="bertkit predict recipe.yaml --model . "
         + " ".join(f"--row {column}='...'" for column, _ in facts.examples[0].text),
         hyperparameters=recipe.training.model_dump(exclude={"extra"}) | recipe.training.extra,
         base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,

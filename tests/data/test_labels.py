@@ -70,3 +70,9 @@ def test_rows_without_label_are_listed():
     assert str(refused.value) == (
         "no label (also in lines 4, 5) (t.csv:3, column 'label') - only labelled rows can be trained on or scored"
     )
+
+
+def test_a_number_that_is_no_name_never_counts_names_that_are_numbers():
+    with pytest.raises(DataError, match="label '0' is not one of the 4 labels"):
+        name_of(0, ["1", "2", "3", "4"])
+    assert name_of(-1, ["-1", "1"]) == "-1"

@@ -6,6 +6,7 @@ import csv
 import fcntl
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,24 @@ def test_two_processes_never_write_one_run(run, tiny_model, toy_data):
     )
 
 
+def test_fresh_waits_for_the_lock_too(run, tiny_model, toy_data):
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+    with Path("runs/classify/.lock").open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh").code == 6
+    assert [folder.name for folder in Path("runs").iterdir()] == ["classify"]
+
+
+def test_the_next_commands_it_names_work(run, tiny_model, toy_data):
+    shown = finetune(run, tiny_model, toy_data, "--epochs", 1, "--max-length", 32).out
+    commands = [shlex.split(line) for line in shown.splitlines() if line.startswith("  bertkit ")]
+    assert [command[1] for command in commands] == ["predict", "eval"]
+    for command in commands:
+        ended = run(*command[1:])
+        assert ended.code == 0, ended.err
+        assert "max_length" not in ended.err
+
+
 def test_a_dry_run_writes_nothing(run, tiny_model, toy_data):
     ended = finetune(run, tiny_model, toy_data, "--dry-run", "--epochs", 2)
     assert ended.code == 0
@@ -196,9 +215,10 @@ def test_extra_arguments_reach_the_trainer_unless_the_recipe_decides_them(run, t
     assert finetune(run, tiny_model, toy_data, "--set", "training.extra={max_steps: 3}").code == 0
     assert json.loads(Path("runs/classify/run.json").read_text())["steps"] == 3
     decided = finetune(run, tiny_model, toy_data, "--set", "training.extra={learning_rate: 1}", "--output", "b")
-    assert decided.last == (
-        "error: training.extra.learning_rate is decided by training.learning_rate - set training.learning_rate instead"
-    )
+    assert decided.last == ("error: training.extra.learning_rate is decided by training.learning_rate - leave it out")
+    wrong = finetune(run, tiny_model, toy_data, "--set", "training.extra={optim: adamm}", "--output", "d")
+    assert wrong.code == 2
+    assert wrong.last.startswith("error: training.extra is wrong: adamm is not a valid OptimizerNames")
     unknown = finetune(run, tiny_model, toy_data, "--set", "training.extra={adam_beta: 1}", "--output", "c")
     assert unknown.code == 2
     assert "has no field 'adam_beta' - did you mean adam_beta2 or adam_beta1?" in unknown.last
@@ -240,6 +260,9 @@ def test_several_labels_at_once(run, tiny_model):
         "predict", "classify", "--model", "runs/classify", "--text", "good bad", "--set", "options.multi_label=true"
     )
     assert json.loads(predicted.out)["prediction"] == ["bad", "good"]
+    forgotten = run("predict", "classify", "--model", "runs/classify", "--text", "good bad")
+    assert forgotten.code == 4
+    assert "trained for multi_label_classification, not single_label_classification" in forgotten.last
 
 
 def test_regression_on_pairs(run, tiny_model):
