@@ -69,7 +69,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str, Any] | None:
-    """Check that a folder may be used for the run of this identity, and give its record if it holds that run already.
+    """Make a folder ready for the run of this identity, and give its record if it holds that run already.
 
     With `fresh`, what is there is moved aside, never deleted.
 
@@ -80,16 +80,22 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
     if fresh and (folder / RECORD).is_file():
         with locked(folder):
             folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+    record = check_claim(folder, identity)
+    _make_writable(folder)
+    return record
+
+
+def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Check, without writing, that a folder may be used for the run of this identity; see `claim`."""
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
         raise UsageError("the folder holds something that is no run of bertkit", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
-        record = None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
+        return None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
-    _make_writable(folder)
     return record
 
 

@@ -62,7 +62,7 @@ def finetune(
     if dry_run:
         from bertkit.workflows.prepare import plan
 
-        show.show_plan(plan(loaded, output=output), as_json=json)
+        show.show_plan(plan(loaded, output=output, fresh=fresh), as_json=json)
     else:
         results = run(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_run(results, as_json=json)

@@ -15,11 +15,8 @@ from bertkit.errors import DataError
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.tasks import Task, load_task
 
-_NOT_IDENTITY = {
-    "about",
-    "published",
-    "model",
-}  # the model and the rows count by content, not by where they lie
+# The model and the rows count by content, not by where they lie.
+_NOT_IDENTITY = {"about", "published", "model"}
 _WHERE = {"source", "files", "config", "revision"}
 
 
@@ -55,9 +52,11 @@ class Plan:
     resolved: str
 
 
-def plan(recipe: Recipe, *, output: str | Path | None = None) -> Plan:
+def plan(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> Plan:
     """Check everything that can be checked without training, and tell what a run would do."""
     inputs = read_inputs(recipe, output)
+    if not fresh:
+        runs.check_claim(inputs.folder, inputs.identity)
     rows = {name: len(split.rows) for name, split in inputs.splits.items()}
     weights = sum(
         file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")

@@ -105,6 +105,7 @@ def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data
     with (toy_data / "train.csv").open("a") as stream:
         stream.write("one more,good\n")
     assert "data.train" in finetune(run, tiny_model, toy_data, "--epochs", 1).last
+    assert finetune(run, tiny_model, toy_data, "--epochs", 3, "--dry-run").code == 2
     fresh = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh")
     assert fresh.code == 0
     assert sorted(folder.name for folder in Path("runs").iterdir()) == ["classify", "classify.before"]
