@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, UnavailableError
+from bertkit.fingerprints import feed_file
 
 _WEIGHTS = (
     "model.safetensors",
@@ -93,9 +94,7 @@ def fingerprint(folder: Path) -> str:
     for file in sorted(folder.iterdir()):
         if file.name in wanted or file.suffix in (".safetensors", ".bin"):
             digest.update(file.name.encode())
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
+            feed_file(digest, file)
     return digest.hexdigest()
 
 
@@ -203,11 +202,12 @@ def _load_config(folder: Path) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    kind = read_config(folder).get("model_type", "")
+    saved = read_config(folder)
+    kind = saved.get("model_type", "")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
-        if "auto_map" in read_config(folder):
+        if "auto_map" in saved:
             raise ModelError(
                 "this checkpoint wants to run code of its own",
                 "bertkit runs none; use a standard architecture",

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +133,7 @@ def locked(folder: Path) -> Iterator[None]:
         ResourceError: another process holds it; its number and host are given.
     """
     import fcntl
+    import socket
 
     with (folder / _LOCK).open("a+", encoding="utf-8") as stream:
         try:
@@ -154,6 +152,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """Start the record of a run."""
+    import platform
+
     return {
         "schema_version": _SCHEMA,
         "status": "running",
@@ -199,6 +199,9 @@ def sync_folder(folder: Path) -> None:
 
 def versions() -> dict[str, str]:
     """Give the versions that a result may depend on."""
+    import platform
+    from importlib import metadata
+
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from bertkit.cli import evaluate, finetune, predict, recipes, version
+from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 
@@ -60,14 +61,14 @@ def _run() -> int:
         return _end("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
         return _end(f"{error.strerror or error} ({error.filename or 'no file named'})", 6, {})
-    except Exception:
+    except Exception:  # a fault of ours: nothing is swallowed, the traceback goes to a file and the exit code is 1
         return _crash()
 
 
 def _end(message: str, code: int, facts: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG"):
         traceback.print_exc()
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_main_process():
         sys.stderr.write(f"error: {message}\n")
         if "--json" in sys.argv:
             from bertkit.cli.show import show_json
@@ -89,5 +90,5 @@ def _talk_on_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers = [handler]
-    logger.setLevel(logging.INFO if int(os.environ.get("RANK", "0")) == 0 else logging.ERROR)
+    logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
     logger.propagate = False

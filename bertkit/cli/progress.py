@@ -7,6 +7,8 @@ import sys
 import time
 from typing import Any
 
+from bertkit.runs import is_main_process
+
 _QUIET = 10.0  # seconds between lines where there is no terminal
 
 
@@ -14,7 +16,7 @@ class TerminalProgress:
     """Shows one stretch of work at a time; nothing where another process of the launch shows it."""
 
     def __init__(self) -> None:
-        self.shows = int(os.environ.get("RANK", "0")) == 0
+        self.shows = is_main_process()
         self.live = self.shows and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.outer: list[tuple[str, int, int, float]] = []
         self.bar: Any = None

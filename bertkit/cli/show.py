@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from bertkit.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
@@ -26,7 +27,7 @@ def show_json(values: Mapping[str, Any]) -> None:
 
 def write(line: str = "") -> None:
     """Print a line on stdout; of several processes of a launch, only the first prints."""
-    if int(os.environ.get("RANK", "0")) == 0:
+    if is_main_process():
         sys.stdout.write(line + "\n")
 
 

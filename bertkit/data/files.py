@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import stat
 import sys
@@ -25,11 +24,12 @@ _READERS = {
 }
 _SUFFIXES = (*_READERS, *(f"{suffix}.gz" for suffix in _READERS), ".parquet")
 
-_SPLITS = {
+SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "dev", "valid", "val"),
     "test": ("test",),
 }
+"""Split -> the names it goes by."""
 
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?")
 
@@ -89,8 +89,8 @@ def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
     _refuse_arrow(folder)
     there = _group_files(folder)
     found = {}
-    for split in dict.fromkeys([*_SPLITS, *data.splits]):
-        names = (data.splits[split].lower(),) if split in data.splits else _SPLITS[split]
+    for split in dict.fromkeys([*SPLIT_NAMES, *data.splits]):
+        names = (data.splits[split].lower(),) if split in data.splits else SPLIT_NAMES[split]
         groups = [group for group in there if group.name in names]
         if len(groups) > 1:
             both = " and ".join(str(there[group][0].relative_to(folder)) for group in groups[:2])
@@ -106,15 +106,6 @@ def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
         hint = "name them: --set data.files.train=..."
         raise DataError(f"no train, validation or test file; the folder holds {held}", hint, file=folder)
     return found
-
-
-def file_fingerprint(path: Path) -> str:
-    """Give the SHA-256 of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 class _Group(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.csv_files import Record
 from bertkit.data.demo import demo_rows
-from bertkit.data.files import find_files, read_records
+from bertkit.data.files import SPLIT_NAMES, find_files, read_records
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
 from bertkit.errors import DataError
@@ -20,7 +20,7 @@ from bertkit.recipe import Data, Recipe, Row, closest
 log = logging.getLogger("bertkit")
 
 ALL = "all"
-_ALIASES = {"dev": "validation", "valid": "validation", "val": "validation", "training": "train"}
+_ALIASES = {alias: split for split, aliases in SPLIT_NAMES.items() for alias in aliases}
 
 Read = Callable[[Row], Row]
 

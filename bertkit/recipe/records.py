@@ -69,6 +69,10 @@ class Training(Section):
     log_every: int = Field(50, ge=1, description="steps between logged losses")
     extra: dict[str, Any] = Field({}, description="any other field of transformers' TrainingArguments")
 
+    def steps_per_epoch(self, rows: int) -> int:
+        """Give the optimizer steps of one pass over so many rows."""
+        return -(-rows // self.batch_size)
+
     @field_validator("evaluate_every")
     @classmethod
     def _steps_are_positive(cls, value: int | str) -> int | str:

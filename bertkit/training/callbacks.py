@@ -52,8 +52,8 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
         last = state.global_step >= state.max_steps
-        steps_per_epoch = -(-self.rows // self.training.batch_size)
-        every = steps_per_epoch if self.training.evaluate_every == "epoch" else int(self.training.evaluate_every)
+        wanted = self.training.evaluate_every
+        every = self.training.steps_per_epoch(self.rows) if wanted == "epoch" else int(wanted)
         if last or state.global_step % every == 0:
             control.should_evaluate = control.should_save = control.should_log = True
         self._agree_on_signals()
@@ -145,6 +145,6 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
 
     def _figures(self, state: Any) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
-        share = (state.global_step - self.first_step) / -(-self.rows // self.training.batch_size)
+        share = (state.global_step - self.first_step) / self.training.steps_per_epoch(self.rows)
         speed = {"rows/s": share * self.rows / seconds, "tokens/s": share * self.tokens / seconds}
         return {**self.figures, **speed}

@@ -7,7 +7,6 @@ valid manifest is no checkpoint.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from bertkit.fingerprints import file_fingerprint
 from bertkit.runs import sync_folder, write_json
 
 MANIFEST = "bertkit-manifest.json"
@@ -35,7 +35,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
             file.chmod(readable)
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
-            files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": _sha256(file)}
+            files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
     write_json(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": files})
     sync_folder(folder.parent)
 
@@ -61,7 +61,7 @@ def find_fault(folder: Path) -> str | None:
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != wanted["size"] or _sha256(file) != wanted["sha256"]:
+        if file.stat().st_size != wanted["size"] or file_fingerprint(file) != wanted["sha256"]:
             return f"{name} does not match its checksum"
     return None
 
@@ -105,14 +105,6 @@ def discard(folder: Path) -> None:
 def _by_step(run: Path) -> list[Path]:
     folders = [folder for folder in run.glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
     return sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _umask() -> int:

@@ -220,8 +220,7 @@ def check_batch(training: Training, rows: int, processes: int) -> None:
             f"{training.gradient_accumulation} part(s) each",
             f"make it a multiple of {shares}",
         )
-    steps = -(-rows // training.batch_size)
-    if rows // steps < shares:
+    if rows // training.steps_per_epoch(rows) < shares:
         raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub, models, runs
-from bertkit.data.files import file_fingerprint
 from bertkit.data.labels import match_names, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.features import Feature, Setup
+from bertkit.fingerprints import file_fingerprint
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, closest
 from bertkit.tasks import Prediction, Task, load_task

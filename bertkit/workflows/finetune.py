@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import models, runs
-from bertkit.data.files import file_fingerprint
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.features import Feature
+from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe

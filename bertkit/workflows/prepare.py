@@ -61,7 +61,7 @@ def plan(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = Fals
     weights = sum(
         file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")
     )
-    steps = math.ceil(-(-rows["train"] // recipe.training.batch_size) * recipe.training.epochs)
+    steps = math.ceil(recipe.training.steps_per_epoch(rows["train"]) * recipe.training.epochs)
     resolved = write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True))
     return Plan(
         recipe.name,

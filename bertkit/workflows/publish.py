@@ -99,9 +99,8 @@ def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def _prediction_records(inputs: Inputs, name: str, scored: Scored) -> Any:
-    gold = inputs.task.COLUMNS.gold
     for number, (row, prediction) in enumerate(zip(inputs.splits[name].rows, scored.predictions, strict=True)):
-        yield {"id": row.get("id", number), **row, gold: row[gold], **prediction}
+        yield {"id": row.get("id", number), **row, **prediction}
 
 
 def _write_results(

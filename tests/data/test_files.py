@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertkit.data.files import file_fingerprint, find_files, read_records
+from bertkit.data.files import find_files, read_records
 from bertkit.errors import BertkitError, DataError, ResourceError, UsageError
+from bertkit.fingerprints import file_fingerprint
 from bertkit.recipe.records import Data
 
 ROWS = [{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]
