@@ -34,8 +34,13 @@ class Data(Section):
     revision: str | None = Field(None, description="revision of the hub data set")
     files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, where that differs")
-    columns: dict[str, str] = Field({}, description="canonical column -> column in the source")
-    header: list[str] | None = Field(None, description="column names of a csv or tsv file without a header line")
+    columns: dict[str, str | list[str]] = Field(
+        {}, description="canonical column -> column in the source; several columns make one list"
+    )
+    format: Literal["auto", "csv", "jsonl", "json", "parquet", "conll", "conllu", "lines"] = Field(
+        "auto", description="how files are read; by their endings when `auto`"
+    )
+    header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
     delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; read off the header line when absent")
     quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")
     encoding: str = Field("utf-8", description="encoding of text files")
