@@ -26,6 +26,70 @@ class Setup:
     labels: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Frame:
+    """The special pieces around one text or two, and the segment numbers where the tokenizer makes them."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    segments: tuple[int, int] | None
+
+    @property
+    def size(self) -> int:
+        """How many special pieces there are."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
+        """Give ``input_ids`` (and ``token_type_ids``) of texts that are already pieces."""
+        start = [*self.before, *first]
+        rest = [*self.between, *second, *self.after] if second is not None else self.after
+        feature: Feature = {"input_ids": [*start, *rest]}
+        if self.segments is not None:
+            opening = len(start) + (len(self.between) if second is not None else len(rest))
+            one, two = self.segments
+            feature["token_type_ids"] = [one] * opening + [two] * (len(feature["input_ids"]) - opening)
+        return feature
+
+
+def find_frame(tokenizer: Any, *, pair: bool) -> Frame:
+    """Read the special pieces off an encoded example, since every tokenizer has its own."""
+    encoded = tokenizer("a", "a" if pair else None)
+    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    first = [place for place, side in enumerate(sides) if side == 0]
+    second = [place for place, side in enumerate(sides) if side == 1] or first
+    types = encoded.get("token_type_ids")
+    return Frame(
+        before=ids[: first[0]],
+        between=ids[first[-1] + 1 : second[0]],
+        after=ids[second[-1] + 1 :],
+        segments=(types[first[0]], types[second[0]]) if types is not None else None,
+    )
+
+
+def encode_pieces(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+    """Give the pieces of whole texts, or of texts that are lists of words, without special ones around them.
+
+    Each result has ``ids``, ``offsets`` (first and last + 1 character) and ``word_ids``.
+    """
+    are_words = not isinstance(texts[0], str)
+    encoded = tokenizer(
+        list(texts),
+        is_split_into_words=are_words,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )
+    return list(encoded.encodings)
+
+
+def count_pieces(feature: Feature) -> int:
+    """Count the pieces a feature costs; several texts (choices) cost as many times the longest."""
+    ids = feature["input_ids"]
+    return len(ids) * max(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids)
+
+
 def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, cut to the recipe's ``max_length``.
 
@@ -51,15 +115,18 @@ def window(setup: Setup) -> int:
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
-def padding_collator(setup: Setup, *, label_type: str = "int64") -> Collator:
+def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: bool = False) -> Collator:
     """Make the collator that pads a batch on the right to its longest row.
 
     It gives ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids`` of shape
-    ``(rows, pieces)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)`` where every row has one.
+    ``(rows, pieces)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, pieces)`` padded
+    with -100, where every row has them.
     """
     import torch
 
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
+    if label_a_piece:
+        padding["labels"] = -100
     dtype = getattr(torch, label_type)
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
@@ -71,7 +138,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64") -> Collator:
                 batch[name][number, : lengths[number]] = torch.tensor(feature[name])
         positions = torch.arange(max(lengths))
         batch["attention_mask"] = (positions < torch.tensor(lengths)[:, None]).long()
-        if all("labels" in feature for feature in features):
+        if not label_a_piece and all("labels" in feature for feature in features):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features], dtype=dtype)
         return batch
 

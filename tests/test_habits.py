@@ -145,7 +145,7 @@ def test_every_command_has_an_example():
 def test_recipe_names_are_completed():
     from bertkit.cli.options import complete_recipe
 
-    assert complete_recipe("s") == ["sst2", "stsb"]
+    assert complete_recipe("st") == ["stsb"]
 
 
 def test_the_public_functions_are_there_and_cost_nothing_until_used(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,6 +29,10 @@ def evaluate(
     ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
+    ] = None,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -38,5 +43,5 @@ def evaluate(
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows import evaluate as workflow
 
-    results = workflow.evaluate(loaded, split=split, progress=TerminalProgress())
+    results = workflow.evaluate(loaded, split=split, output=output, progress=TerminalProgress())
     show.show_results(results, as_json=json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,11 @@ def predict(
     text: Annotated[str | None, typer.Option(help="One text; short for --row text=...", show_default=False)] = None,
     row: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="One row, by canonical columns.", show_default=False),
+        typer.Option(
+            metavar="COLUMN=VALUE",
+            help="One row, by canonical columns; repeat a column that is a list.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -60,13 +64,14 @@ def predict(
         show.show_written(output, write_records(records, output), as_json=json)
 
 
-def _one_row(text: str | None, assignments: list[str] | None) -> dict[str, str] | None:
+def _one_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
     from bertkit.errors import UsageError
 
-    row = {} if text is None else {"text": text}
+    row: dict[str, Any] = {} if text is None else {"text": text}
     for assignment in assignments or []:
         column, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
-        row[column] = value
+        before = row.get(column, [])
+        row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
     return row or None

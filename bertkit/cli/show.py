@@ -36,11 +36,16 @@ def show_run(results: Sequence[Result], *, as_json: bool) -> None:
     show_results(results, as_json=as_json)
     if as_json or not results:
         return
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import example_row, load_task
+
     folder = results[0].folder
     recipe = f"{folder}/recipe.yaml"
+    loaded = load_recipe(recipe)
+    example = example_row(load_task(loaded), loaded)
     write("\nNext:")
     write(f"  open {folder}/report.html")
-    write(f"  bertkit predict {recipe} --model {folder} {_example_row(recipe)}")
+    write(f"  bertkit predict {recipe} --model {folder} {example}")
     write(f"  bertkit eval {recipe} --model {folder}")
 
 
@@ -56,6 +61,8 @@ def show_results(results: Sequence[Result], *, as_json: bool) -> None:
             line = f"  {name:<22} {_number(value)}  95 % interval {_number(low)} to {_number(high)}"
             baseline = f"  baseline {_number(result.baseline[name])}" if name in result.baseline else ""
             write(line + baseline)
+        for title, rows in result.tables.items():
+            _show_rows(title, rows)
         for warning in result.warnings:
             write(f"  {warning}")
 
@@ -113,11 +120,23 @@ def show_table(title: str, values: Mapping[str, Any], *, as_json: bool) -> None:
         write(f"{name:<{width}}  {value}".rstrip())
 
 
-def _example_row(recipe: str) -> str:
-    from bertkit.recipe import load_recipe
+def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) -> None:
+    """Write a table, its first column to the left and the others to the right."""
+    if not rows:
+        return
+    lines = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:most])]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    write(f"  {title}")
+    for first, *others in lines:
+        write("    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
+    if len(rows) > most:
+        write(f"    ... {len(rows) - most:,} more with --json")
 
-    mapped = load_recipe(recipe).data.columns
-    return '--row text="..." --row text_pair="..."' if "text_pair" in mapped else '--text "..."'
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return _number(value).strip()
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _number(value: float) -> str:

@@ -7,47 +7,32 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from bertkit.data.grammar import (
-    ADJECTIVES,
-    ANIMATE,
-    BREAKS,
-    KIND_OF,
-    MOODS,
-    PEOPLE,
-    PRONOUNS,
-    SYNONYMS,
-    TRANSITIVE,
-    Clause,
-    Phrase,
-    join,
-    minimal_pair,
-    past_of,
-    pick_clause,
-    pick_noun,
-    pick_place,
-    sentence,
-)
+from bertkit.data import demo_texts as texts
+from bertkit.data.demo_choices import write_choice, write_continuation
+from bertkit.data.demo_names import write_named
+from bertkit.data.demo_questions import write_question
+from bertkit.data.demo_senses import write_sense
+from bertkit.data.demo_words import write_word_classes
 from bertkit.errors import DataError
 from bertkit.recipe import Row, closest
 
 SIZES = {"train": 3000, "validation": 500, "test": 500}
 """Split -> rows in it."""
 
-Texts = tuple[str, ...]
+Write = Callable[[Random, str], Row]
+"""Writes a row for a split."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the rows of a recipe are: the share of each label, and who writes texts for a label."""
+    """Who writes the rows of a recipe, and those of its mismatched splits if it has any."""
 
-    shares: dict[str, float]
-    write: Callable[[Random, str], Texts]
-    mismatched: Callable[[Random, str], Texts] | None = None
-    numeric: bool = False
+    write: Write
+    mismatched: Write | None = None
 
 
 def demo_rows(kind: str, split: str, rows: int | None = None) -> list[Row]:
@@ -69,11 +54,10 @@ def demo_rows(kind: str, split: str, rows: int | None = None) -> list[Row]:
         raise DataError(f"the demo data of {kind!r} has no split {split!r}", closest(split, SIZES))
     rng, found = Random(f"{kind}/{split}"), dict[str, Row]()
     while len(found) < (SIZES[part] if rows is None else rows):
-        (label,) = rng.choices(list(wanted.shares), list(wanted.shares.values()))
-        texts = write(rng, label)
-        if _split_of(texts[0]) == part and texts[0] not in found and texts[0] not in texts[1:]:
-            row: Row = dict(zip(("text", "text_pair"), texts, strict=False))
-            found[texts[0]] = row | {"label": float(label) if wanted.numeric else label}
+        row = write(rng, part)
+        text = _told_text(row)
+        if _split_of(text) == part and text not in found and text != row.get("text_pair"):
+            found[text] = row
     return list(found.values())
 
 
@@ -81,220 +65,64 @@ def demo_text(rows: int, seed: int) -> Iterator[str]:
     """Write paragraphs of one or two acceptable sentences to pretrain on, none of them held out."""
     rng = Random(f"text/{seed}")
     while rows > 0:
-        texts = rng.choice(_PROSE)(rng)
-        if all(_split_of(text) == "train" for text in texts):
+        paragraph = rng.choice(texts.PROSE)(rng)
+        if all(_split_of(text) == "train" for text in paragraph):
             rows -= 1
-            yield " ".join(texts)
+            yield " ".join(paragraph)
+
+
+def _told_text(row: Row) -> str:
+    """Give the text that no other row of any split may have: a row's first one, without what is asked about it."""
+    return str(row.get("text") or row.get("context") or " ".join(row["tokens"]))
 
 
 def _split_of(text: str) -> str:
     return ("validation", "test", "train", "train", "train")[zlib.crc32(text.encode()) % 5]
 
 
-def _write_acceptability(rng: Random, label: str) -> Texts:
-    good, broken = minimal_pair(rng, rng.choice(list(BREAKS)))
-    return (good if label == "acceptable" else broken,)
+def _labeled(
+    shares: dict[str, float], write_texts: Callable[[Random, str], texts.Texts], numeric: bool = False
+) -> Write:
+    """Make a writer of rows from one of texts for a label, given the share of each label."""
+
+    def write(rng: Random, _split: str) -> Row:
+        (label,) = rng.choices(list(shares), list(shares.values()))
+        row: Row = dict(zip(("text", "text_pair"), write_texts(rng, label), strict=False))
+        return row | {"label": float(label) if numeric else label}
+
+    return write
 
 
-_FRAMES = [
-    "the {film} is {very} {good}",
-    "the {film} is not {bad}",
-    "the {film} with the {good} {plot} is never {bad}",
-    "{we} {loved} the {film} and the {good} {plot}",
-    "{we} {loved} the {film} last {night}",
-    "{we} did not {hate} the {good} {film}",
-    "although the {plot} is {very} {bad} , the {film} is {good}",
-    "the {plot} is {bad} , but {we} {loved} the {film}",
-    "nobody could call the {film} {bad}",
-    "a {good} {film} with a {very} {good} {plot}",
-    "{we} have never seen a more {good} {film}",
-    "there is nothing {bad} about the {film} and its {plot}",
-]
-"""Reviews: {good}, {loved} have the polarity of the whole, {bad}, {hate} the other one."""
-_TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
-_PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
-_BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
-_LOVE, _HATE = ["love", "enjoy", "like", "praise"], ["hate", "dislike", "regret", "mock"]
-
-
-def _write_review(rng: Random, label: str) -> Texts:
-    good, bad = (_PRAISE, _BLAME) if label == "positive" else (_BLAME, _PRAISE)
-    love, hate = (_LOVE, _HATE) if label == "positive" else (_HATE, _LOVE)
-    film, plot = rng.sample(_TOPICS, 2)
-    words = {
-        "film": film,
-        "plot": plot,
-        "good": rng.choice(good),
-        "bad": rng.choice(bad),
-        "loved": past_of(rng.choice(love)).replace("regreted", "regretted"),
-        "hate": rng.choice(hate),
-        "we": rng.choice(["we", "they", f"the {pick_noun(rng, ANIMATE[:3])}s"]),
-        "very": rng.choice(["", "very", "really", "quite"]),
-        "night": rng.choice(["night", "week", "month", "year"]),
-    }
-    return (sentence(*rng.choice(_FRAMES).format_map(words).split()),)
-
-
-def _synonym(rng: Random, word: str) -> str:
-    return SYNONYMS.get(word, word) if rng.random() < 0.5 else word
-
-
-def _reworded(rng: Random, it: Clause) -> Clause:
-    """Put synonyms for some of the words."""
-    return replace(
-        it,
-        subject=replace(it.subject, adjective=_synonym(rng, it.subject.adjective)),
-        object=replace(it.object, adjective=_synonym(rng, it.object.adjective)),
-        verb=_synonym(rng, it.verb),
-    )
-
-
-def _retold(rng: Random, it: Clause) -> str:
-    """Say the same in other words: synonyms, the passive voice, the place first."""
-    it = _reworded(rng, it)
-    if it.place and rng.random() < 0.3:
-        return sentence(it.place, ",", replace(it, place=""))
-    return sentence(rng.choice([str(it), it.passive()]))
-
-
-def _changed(rng: Random, it: Clause, part: str) -> Clause:
-    """Make something else of one part of a clause; `roles` are swapped where the object can act."""
-    if part == "roles" and it.object.kind in ANIMATE:
-        return replace(it, subject=it.object, object=it.subject)
-    if part == "place":
-        return replace(it, place=pick_place(rng, but=it.place))
-    if part == "subject":
-        return replace(it, subject=_renamed(rng, it.subject))
-    if part == "object":
-        return replace(it, object=_renamed(rng, it.object))
-    return replace(it, verb=rng.choice([verb for verb in TRANSITIVE if verb != it.verb]))
-
-
-def _renamed(rng: Random, phrase: Phrase) -> Phrase:
-    return replace(phrase, noun=pick_noun(rng, (phrase.kind,), but=phrase.noun))
-
-
-def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
-    it, part = pick_clause(rng), rng.choice(["roles", "subject", "object", "verb"])
-    return it, _changed(rng, it, part) if label.startswith("not_") else it
-
-
-def _write_paraphrase(rng: Random, label: str) -> Texts:
-    it, other = _same_or_changed(rng, label)
-    return sentence(it), _retold(rng, other)
-
-
-def _write_duplicate(rng: Random, label: str) -> Texts:
-    it, other = _same_or_changed(rng, label)
-    other = _reworded(rng, other)
-    return sentence(it.question()), sentence(rng.choice([other.question(), other.passive_question()]))
-
-
-def _write_similarity(rng: Random, grade: str) -> Texts:
-    """Share as many of five parts as the grade says; a synonym is half a point."""
-    it = pick_clause(rng)
-    old, new = rng.sample(list(ADJECTIVES), 2)
-    it = replace(it, place=it.place or pick_place(rng), subject=replace(it.subject, adjective=old))
-    parts, shared = rng.sample(["subject", "verb", "object", "place", "adjective"], 5), float(grade)
-    alike = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
-    parts = [part for part in parts if part != alike][int(shared) :]
-    other = it
-    for part in parts:
-        if part != "adjective":
-            other = _changed(rng, other, part)
-    adjective = new if "adjective" in parts else SYNONYMS[old] if alike == "adjective" else old
-    other = replace(other, subject=replace(other.subject, adjective=adjective))
-    if alike == "verb":
-        other = replace(other, verb=SYNONYMS[it.verb])
-    return sentence(it), sentence(rng.choice([str(other), other.passive()]))
-
-
-def _weakened(rng: Random, it: Clause) -> Clause:
-    """Leave out an adjective or the place, or name a kind instead of one of its kind."""
-    ways = [
-        replace(it, subject=replace(it.subject, adjective="")),
-        replace(it, object=replace(it.object, adjective="")),
-        replace(it, place=""),
-        replace(it, subject=replace(it.subject, noun=it.subject.kind)),
-        replace(it, object=replace(it.object, noun=it.object.kind)),
-    ]
-    return rng.choice([way for way in ways if way != it])
-
-
-def _write_inference(rng: Random, label: str, kinds: tuple[str, ...] = PEOPLE) -> Texts:
-    """Entail the general from the special, and the negated special from the negated general."""
-    special = pick_clause(rng, kinds)
-    general = _weakened(rng, special)
-    if negated := rng.random() < 0.3:
-        special, general = replace(general, negated=True), replace(special, negated=True)
-    if label == "neutral" and rng.random() < 0.5:
-        return sentence(general), _retold(rng, special)
-    if label == "neutral":
-        general = replace(_changed(rng, general, rng.choice(["verb", "object"])), negated=rng.random() < 0.3)
-    if label == "contradiction":
-        general = replace(general, negated=not negated)
-    return sentence(special), _retold(rng, general)
-
-
-def _write_entailment(rng: Random, label: str) -> Texts:
-    return _write_inference(rng, label if label == "entailment" else rng.choice(["neutral", "contradiction"]))
-
-
-def _write_answer(rng: Random, label: str) -> Texts:
-    """Ask for a part of a clause; where there is no answer, another part has changed."""
-    it = replace(pick_clause(rng), place=pick_place(rng))
-    asked, *others = rng.sample(["subject", "object", "place"], 3)
-    told = it if label == "entailment" else _changed(rng, it, rng.choice(["verb", *others]))
-    return sentence(it.question_about(asked)), _retold(rng, told)
-
-
-def _write_pronoun(rng: Random, label: str) -> Texts:
-    """Say in the second text who the pronoun of the first one is, rightly or not."""
-    one, two = rng.sample(list(PRONOUNS), 2)
-    first, second = Phrase(pick_noun(rng, (one,))), Phrase(pick_noun(rng, (two,)))
-    meant, other = rng.sample([first, second], 2)
-    why = f"{PRONOUNS[meant.kind][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
-    named = meant if label == "entailment" else other
-    text = join(first, past_of(rng.choice(list(TRANSITIVE))), second, "because", why)
-    return sentence(text), sentence(named, *why.split()[1:])
-
-
-_SENTIMENT = Kind({"negative": 0.45, "positive": 0.55}, _write_review)
-_SIMILARITY = Kind({str(half / 2): 1.0 for half in range(11)}, _write_similarity, numeric=True)
+_SENTIMENT = Kind(_labeled({"negative": 0.45, "positive": 0.55}, texts.write_review))
+_SIMILARITY = Kind(_labeled({str(half / 2): 1.0 for half in range(11)}, texts.write_similarity, numeric=True))
 _THREE_WAYS = {"entailment": 1.0, "neutral": 1.0, "contradiction": 1.0}
+_NAMES, _QUESTIONS, _SENSES = Kind(write_named), Kind(write_question), Kind(write_sense)
 _KINDS = {
+    "choose": Kind(write_choice),
     "classify": _SENTIMENT,
-    "cola": Kind({"unacceptable": 0.35, "acceptable": 0.65}, _write_acceptability),
-    "mnli": Kind(_THREE_WAYS, _write_inference, mismatched=partial(_write_inference, kinds=("animal",))),
-    "mrpc": Kind({"not_equivalent": 0.4, "equivalent": 0.6}, _write_paraphrase),
-    "qnli": Kind({"entailment": 0.5, "not_entailment": 0.5}, _write_answer),
-    "qqp": Kind({"not_duplicate": 0.6, "duplicate": 0.4}, _write_duplicate),
+    "cola": Kind(_labeled({"unacceptable": 0.35, "acceptable": 0.65}, texts.write_acceptability)),
+    "mnli": Kind(
+        _labeled(_THREE_WAYS, texts.write_inference),
+        mismatched=_labeled(_THREE_WAYS, partial(texts.write_inference, kinds=("animal",))),
+    ),
+    "mrpc": Kind(_labeled({"not_equivalent": 0.4, "equivalent": 0.6}, texts.write_paraphrase)),
+    "ner": _NAMES,
+    "ner-features": _NAMES,
+    "pos": Kind(write_word_classes),
+    "qa": _QUESTIONS,
+    "qnli": Kind(_labeled({"entailment": 0.5, "not_entailment": 0.5}, texts.write_answer)),
+    "qqp": Kind(_labeled({"not_duplicate": 0.6, "duplicate": 0.4}, texts.write_duplicate)),
     "regress": _SIMILARITY,
-    "rte": Kind({"entailment": 0.5, "not_entailment": 0.5}, _write_entailment),
+    "rte": Kind(_labeled({"entailment": 0.5, "not_entailment": 0.5}, texts.write_entailment)),
+    "squad": _QUESTIONS,
+    "squad2": Kind(partial(write_question, unanswerable=1 / 3)),
     "sst2": _SENTIMENT,
     "stsb": _SIMILARITY,
-    "wnli": Kind({"not_entailment": 0.5, "entailment": 0.5}, _write_pronoun),
+    "swag": Kind(write_continuation),
+    "tag": _NAMES,
+    "wnli": Kind(_labeled({"not_entailment": 0.5, "entailment": 0.5}, texts.write_pronoun)),
+    "wsd": _SENSES,
+    "wsd-nearest": _SENSES,
 }
 DEMO_KINDS = tuple(_KINDS)
 """The recipes that have demo data."""
-
-
-def _write_definition(rng: Random) -> Texts:
-    noun = rng.choice(list(KIND_OF))
-    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", KIND_OF[noun]),)
-
-
-_PROSE: list[Callable[[Random], Texts]] = [
-    lambda rng: _write_acceptability(rng, "acceptable"),
-    lambda rng: _write_acceptability(rng, "acceptable"),
-    lambda rng: _write_review(rng, "positive") + _write_review(rng, "positive"),
-    lambda rng: _write_review(rng, "negative") + _write_review(rng, "negative"),
-    lambda rng: _write_paraphrase(rng, "equivalent"),
-    lambda rng: _write_duplicate(rng, "duplicate"),
-    lambda rng: _write_similarity(rng, "5.0"),
-    lambda rng: _write_inference(rng, "entailment", ANIMATE),
-    lambda rng: _write_answer(rng, "entailment"),
-    lambda rng: _write_pronoun(rng, "entailment"),
-    _write_definition,
-]
-"""What paragraphs of pretraining text are made of; two sentences of one paragraph belong together."""

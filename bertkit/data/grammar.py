@@ -229,13 +229,13 @@ A slot is named by what may fill it; one with a star is the same word in the wro
 def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
     """Write an acceptable sentence, and the same sentence broken in one of the BREAKS."""
     before, right, wrong, after = re.split(r"[\[|\]]", BREAKS[name])
-    words = _fill_slots(rng)
+    words = fill_slots(rng)
     good, bad = (f"{before}{middle}{after}".replace("?", " ?").format_map(words) for middle in (right, wrong))
     return sentence(*good.split()), sentence(*bad.split())
 
 
-def _fill_slots(rng: Random) -> dict[str, object]:
-    """Choose words for every slot of the BREAKS."""
+def fill_slots(rng: Random) -> dict[str, object]:
+    """Choose words for every slot of a frame, such as those of the BREAKS: a phrase, or its words."""
     it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_place(rng)
     plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
     these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))

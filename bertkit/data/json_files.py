@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from bertkit.data.csv_files import Record, Source, excerpt, nul_remedy, read_lines, read_text
+from bertkit.data.squad_files import questions
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
@@ -35,11 +37,11 @@ def read_jsonl(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def read_json(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the objects of a json file: a list of them, or one under the key ``data``.
+    """Yield the objects of a json file: a list of them, or one under the key ``data``; of SQuAD, its questions.
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return _check_items(_parse_list(source, data, name), name)
+    return _check_items(_lay_out(_parse_list(source, data, name), name), name)
 
 
 def _parse_lines(source: Source, data: Data, name: str) -> Iterator[_Item]:
@@ -67,6 +69,26 @@ def _parse_list(source: Source, data: Data, name: str) -> Iterator[_Item]:
         raise DataError(*_bad_text(error, text), file=name) from None
     except (DataError, RecursionError) as error:
         raise _placed(error, name, row + 1 if _LIST.match(text) else None) from None
+
+
+def _lay_out(items: Iterator[_Item], name: str) -> Iterator[_Item]:
+    """Pass rows on; where they are the articles of SQuAD, give their questions instead."""
+    first = next(items, None)
+    if first is None:
+        return
+    if not isinstance(first[2], dict) or "paragraphs" not in first[2]:
+        yield first
+        yield from items
+        return
+    number = 0
+    for place, is_suspect, article in chain([first], items):
+        try:
+            for question in questions(article, place, number):
+                number += 1
+                yield number, is_suspect, question
+        except DataError as error:
+            error.file = name
+            raise
 
 
 def _elements(text: str) -> Iterator[tuple[bool, Any]]:

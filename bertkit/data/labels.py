@@ -46,6 +46,8 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"{len(names):,} different labels in {len(spellings):,} rows",
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
+    if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
+        names |= {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}  # IOB2 is whole or nothing
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
@@ -88,7 +90,7 @@ def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
     for line, row in zip(split.lines, split.rows, strict=True):
         try:
             named = name_of(row[gold], names)
-            if named is None or (isinstance(named, list) and None in named):
+            if named is None or (isinstance(named, list) and named and not any(named)):
                 raise DataError("no label", "only labelled rows can be trained on or scored")
             rows.append({**row, gold: named})
         except DataError as error:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.csv_files import Record, looks_like_data
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Row, assignment, closest
+
+log = logging.getLogger("bertkit")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,18 @@ class Columns:
     gold: str
     """The answer, such as ``label``; empty where rows need not have one."""
     optional: tuple[str, ...] = ()
+    blank: tuple[str, ...] = ()
+    """Those that may be blank text."""
+    lists: tuple[str, ...] = ()
+    """Those that hold several values, which may come from several columns of the source."""
+    text_instead: Mapping[str, str] = field(default_factory=dict)
+    """Given column -> the column that may stand in for it in rows to predict, such as plain text for its words."""
+
+    @property
+    def names(self) -> list[str]:
+        """All canonical columns that a recipe may map."""
+        gold = [self.gold] if self.gold else []
+        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, "id"]))
 
 
 @dataclass(frozen=True)
@@ -50,28 +65,40 @@ def canonical_records(
     Raises:
         DataError: a column is missing; it lists the columns there are.
     """
-    names: dict[str, str] | None = None
+    names: dict[str, list[str]] | None = None
     for line, values in records:
         if names is None:
             names = map_columns(list(values), data, columns, source)
-        yield line, values, {canonical: values[actual] for canonical, actual in names.items()}
+        row = {
+            canonical: [values[name] for name in actual] if len(actual) > 1 else values[actual[0]]
+            for canonical, actual in names.items()
+        }
+        yield line, values, row
 
 
-def map_columns(there: list[str], data: Data, columns: Columns, source: str) -> dict[str, str]:
-    """Map canonical to actual columns; an optional one counts when the recipe maps it.
+def map_columns(there: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
+    """Map each canonical column to the actual ones it is made of; an optional one counts when the recipe maps it.
+
+    In rows to predict, ``id`` may be missing, and a column may stand in for another (`Columns.text_instead`).
 
     Raises:
         DataError: a wanted column is not there, two canonical columns share one, or the header is a row of data.
     """
     optional = [name for name in (*columns.optional, "id") if name in data.columns]
     gold = [columns.gold] if columns.gold else []
-    wanted = {name: data.columns.get(name, name) for name in (*columns.given, *optional, *gold)}
+    wanted = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
+    if not gold:
+        _make_do(wanted, there, data, columns)
     for canonical, actual in wanted.items():
-        if actual not in there:
-            raise _missing_column(canonical, actual, there, source)
-    twice = {actual for actual in wanted.values() if list(wanted.values()).count(actual) > 1}
+        if len(actual) > 1 and canonical not in columns.lists:
+            raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
+        for name in actual:
+            if name not in there:
+                raise _missing_column(canonical, name, there, source)
+    named = [name for actual in wanted.values() for name in actual]
+    twice = {name for name in named if named.count(name) > 1}
     if twice:
-        both = " and ".join(name for name, actual in wanted.items() if actual in twice)
+        both = " and ".join(name for name, actual in wanted.items() if twice & set(actual))
         raise DataError(
             f"{both} are the same column {min(twice)!r}",
             "map them to two columns in data.columns",
@@ -85,7 +112,7 @@ def read_split(
     records: Iterable[Record],
     data: Data,
     columns: Columns,
-    read: Callable[[Row], Row],
+    read: Callable[[Row], Row | None],
     source: str | Path,
 ) -> Split:
     """Read the rows of a split through a task family's ``read``.
@@ -96,23 +123,31 @@ def read_split(
     rows: list[Row] = []
     lines: list[int] = []
     faults: list[DataError] = []
+    seen: dict[str, int] = {}
+    left_out = 0
     for line, _, row in canonical_records(records, data, columns, str(source)):
         if data.limit is not None and len(rows) >= data.limit:
             break
         try:
-            blank = next((column for column in row if column != columns.gold and is_blank(row[column])), None)
-            if blank is not None and data.empty_text == "drop":
+            if data.empty_text != "keep" and _has_blank(row, data, columns):
                 continue
-            if blank is not None and data.empty_text == "refuse":
-                raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
-            rows.append(read(row))
+            known = read(row)
+            if known is None:
+                left_out += 1
+                continue
+            first = seen.setdefault(str(known["id"]), line) if "id" in known else line
+            if first != line:
+                raise DataError(f"the id {known['id']!r} is that of line {first} too", "give each row its own")
+            rows.append(known)
             lines.append(line)
         except DataError as error:
             error.file, error.row = str(source), line
-            error.column = data.columns.get(error.column or "", error.column)
+            error.column = " ".join(_actual(error.column, data)) if error.column else None
             faults.append(error)
     if faults:
         raise first_of(faults)
+    if left_out:
+        log.info(f"{left_out:,} rows of {source} have no labels: they are left out")
     if not rows:
         raise DataError(f"the {name} split has no rows", "give it some", file=source)
     return Split(name, str(source), rows, lines)
@@ -135,6 +170,31 @@ def first_of(faults: list[DataError]) -> DataError:
         shown = ", ".join(alike[:10]) + (", ..." if len(alike) > 10 else "")
         first.what += f" (also in line{'s' if len(alike) > 1 else ''} {shown})"
     return first
+
+
+def _has_blank(row: Row, data: Data, columns: Columns) -> bool:
+    """Tell whether a row has a blank text that is to be dropped; refuse one that is not."""
+    may_be_blank = (columns.gold, *columns.blank)
+    blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
+    if blank is not None and data.empty_text == "refuse":
+        raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
+    return blank is not None
+
+
+def _actual(canonical: str, data: Data) -> list[str]:
+    """Give the source's columns that a canonical one is made of."""
+    mapped = data.columns.get(canonical, canonical)
+    return [mapped] if isinstance(mapped, str) else mapped
+
+
+def _make_do(wanted: dict[str, list[str]], there: list[str], data: Data, columns: Columns) -> None:
+    """Do without an id, and with what may stand in for a column that is not there."""
+    if not set(wanted.get("id", ())) <= set(there):
+        del wanted["id"]
+    for name, instead in columns.text_instead.items():
+        if not set(wanted[name]) <= set(there) and set(_actual(instead, data)) <= set(there):
+            del wanted[name]
+            wanted[instead] = _actual(instead, data)
 
 
 def _missing_column(canonical: str, actual: str, there: list[str], source: str) -> DataError:

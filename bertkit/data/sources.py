@@ -22,7 +22,7 @@ log = logging.getLogger("bertkit")
 ALL = "all"
 _ALIASES = {alias: split for split, aliases in SPLIT_NAMES.items() for alias in aliases}
 
-Read = Callable[[Row], Row]
+Read = Callable[[Row], Row | None]
 
 
 def is_validation(split: str) -> bool:
@@ -129,14 +129,13 @@ def _read_hub(data: Data, columns: Columns, read: Read, wanted: Callable[[str], 
 
 def _read_demo(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]) -> dict[str, Split]:
     kind = recipe.data.config or recipe.name
-    data = recipe.data.model_copy(update={"columns": {"text_pair": "text_pair"}})
     named = ["train", "validation", *(name for name in recipe.data.splits if is_validation(name)), "test"]
     splits = {}
     for name in dict.fromkeys(named):
         if wanted(name):
             rows = demo_rows(kind, name)
-            mapped = data if rows and "text_pair" in rows[0] else data.model_copy(update={"columns": {}})
-            splits[name] = read_split(name, _numbered(rows), mapped, columns, read, f"demo/{kind}/{name}")
+            data = recipe.data.model_copy(update={"columns": {column: column for column in rows[0]}})
+            splits[name] = read_split(name, _numbered(rows), data, columns, read, f"demo/{kind}/{name}")
     return splits
 
 

@@ -13,25 +13,9 @@ from markupsafe import Markup
 
 from bertkit import statistics
 from bertkit.reports import svg
+from bertkit.reports.examples import Example, find_measured, find_mistakes, find_named, is_finite
 
-Answer = str | float | list[str]
-"""A label name or other text, a number, or the names of a multi-label row."""
-
-MOST_MISTAKES = 10
 MOST_POINTS = 1500
-
-
-@dataclass(frozen=True)
-class Example:
-    """One evaluated row: its columns as (name, text), the gold answer and the prediction."""
-
-    id: str
-    text: list[tuple[str, str]]
-    gold: Answer
-    predicted: Answer
-    probabilities: dict[str, float] | None = None
-    length: int | None = None
-    """Pieces of the encoded row."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +44,8 @@ class Facts:
     best_step: int | None = None
     examples: list[Example] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Title -> rows with the same keys: what the task family tells beside its scores."""
     warnings: list[str] = field(default_factory=list)
     other_splits: dict[str, dict[str, float]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
@@ -86,7 +72,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         reliability=_reliability(facts),
         lengths=_lengths(facts),
         numbers=_number_pictures(facts),
-        mistakes=_mistakes(facts),
+        mistakes=find_mistakes(facts.examples, facts.labels),
     )
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
@@ -106,8 +92,8 @@ def score_text(value: Any) -> str:
     ('0.8571', '0.5600 – 0.6000', 'n/a', 'n/a')
     """
     if isinstance(value, list | tuple):
-        return " – ".join(score_text(end) for end in value) if _finite(*value) else "n/a"
-    if not _finite(value):
+        return " – ".join(score_text(end) for end in value) if is_finite(*value) else "n/a"
+    if not is_finite(value):
         return "n/a"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
 
@@ -124,10 +110,6 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _finite(*values: Any) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
-
-
 def _headline(facts: Facts) -> Markup | None:
     """Draw this run's best metric beside the baseline and the literature, on one axis."""
     metric = facts.best_metric
@@ -137,13 +119,13 @@ def _headline(facts: Facts) -> Markup | None:
         found.append((label, entry.get(metric)))
     spans = []
     value = facts.scores.get(metric, math.nan)
-    if _finite(value):
+    if is_finite(value):
         ends = facts.intervals.get(metric, (value, value))
-        low, high = ends if _finite(*ends) else (value, value)
+        low, high = ends if is_finite(*ends) else (value, value)
         spans.append(svg.Span("This run", score_text(value), value, low, high, own=True))
     for label, other in found:
         low, high = other if isinstance(other, list | tuple) else (other, other)
-        if _finite(low, high):
+        if is_finite(low, high):
             spans.append(svg.Span(label, score_text(other), None if low != high else low, low, high))
     return svg.interval_strip(spans, name=f"{metric} beside others") if len(spans) > 1 else None
 
@@ -161,7 +143,7 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
     for caption, keys in panels.items():
         lines = {}
         for label, key in keys.items():
-            log = [entry for entry in facts.history if _finite(entry.get("step"), entry.get(key))]
+            log = [entry for entry in facts.history if is_finite(entry.get("step"), entry.get(key))]
             if log:
                 lines[label] = svg.thin([(entry["step"], entry[key]) for entry in log], MOST_POINTS)
         if lines:
@@ -169,33 +151,9 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
     return drawn
 
 
-def _named(facts: Facts) -> list[tuple[Example, frozenset[str], frozenset[str]]]:
-    """Give the rows whose answers are label names, as (row, gold names, predicted names)."""
-    known = set(facts.labels)
-    named = []
-    for example in facts.examples:
-        gold, predicted = ([a] if isinstance(a, str) else a for a in (example.gold, example.predicted))
-        if isinstance(gold, list) and isinstance(predicted, list):
-            sets = frozenset(gold), frozenset(predicted)
-            if sets[0] | sets[1] <= known and len(sets[0]) == len(gold) and len(sets[1]) == len(predicted):
-                named.append((example, *sets))
-    return named
-
-
-def _measured(facts: Facts) -> list[tuple[Example, float, float]]:
-    """Give the rows whose answers are numbers, as (row, gold, predicted)."""
-    return [
-        (example, example.gold, example.predicted)
-        for example in facts.examples
-        if isinstance(example.gold, int | float)
-        and isinstance(example.predicted, int | float)
-        and _finite(example.gold, example.predicted)
-    ]
-
-
 def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
     """Count gold by predicted label, where each row has one of each; rare labels share one line."""
-    named = _named(facts)
+    named = find_named(facts.examples, facts.labels)
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
@@ -203,17 +161,17 @@ def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
 
 
 def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
-    named = _named(facts)
+    named = find_named(facts.examples, facts.labels)
     return statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels) if named else []
 
 
 def _reliability(facts: Facts) -> tuple[float, Markup] | None:
     """Draw accuracy over confidence; of a multi-label row, every label's probability is one."""
     pairs = []
-    for example, gold, predicted in _named(facts):
+    for example, gold, predicted in find_named(facts.examples, facts.labels):
         chances = example.probabilities or {}
         names = predicted if isinstance(example.predicted, str) else chances
-        pairs += [(chances[name], name in gold) for name in names if _finite(chances.get(name))]
+        pairs += [(chances[name], name in gold) for name in names if is_finite(chances.get(name))]
     if not pairs:
         return None
     found = statistics.calibration(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
@@ -230,7 +188,9 @@ def _reliability(facts: Facts) -> tuple[float, Markup] | None:
 
 def _lengths(facts: Facts) -> Markup | None:
     """Draw the share of wrong rows over bins of length that hold about equally many rows."""
-    rows = [(e.length, gold != predicted) for e, gold, predicted in _named(facts) if e.length is not None]
+    told = [(e, not e.right) for e in facts.examples if e.right is not None]
+    answered = told or [(e, gold != predicted) for e, gold, predicted in find_named(facts.examples, facts.labels)]
+    rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
     bars = []
@@ -245,7 +205,7 @@ def _lengths(facts: Facts) -> Markup | None:
 
 def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
     """Draw predicted over gold numbers, and what is left over by length, as (caption, picture)."""
-    measured = _measured(facts)
+    measured = find_measured(facts.examples)
     if not measured:
         return []
     rows = svg.thin(measured, MOST_POINTS)
@@ -261,29 +221,3 @@ def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
         caption = "Residual (predicted − gold) by length"
         drawn.append((caption + note, svg.scatter(left, name=caption, x="pieces", y="residual", guide=zero)))
     return drawn
-
-
-def _mistakes(facts: Facts) -> dict[str, Any] | None:
-    """Choose the rows whose answer was most confidently, or furthest, wrong; None without answers."""
-    named, measured = _named(facts), _measured(facts)
-    if named:
-        wrong = [(_confidence(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
-        certain = any(weight >= 0 for weight, _ in wrong)
-        title = "The most confident mistakes" if certain else "Mistakes"
-        note = "probability of the error {:.3f}"
-    elif measured:
-        wrong = [(abs(p - g), e) for e, g, p in measured if p != g]
-        title, note = "The largest errors", "off by {:.4g}"
-    else:
-        return None
-    wrong.sort(key=lambda pair: -pair[0])
-    rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong[:MOST_MISTAKES]]
-    return {"title": title, "count": len(wrong), "rows": rows}
-
-
-def _confidence(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:
-    """Give the probability of the worst wrong decision of a row, -1 where it is not known."""
-    chances = {name: chance for name, chance in (example.probabilities or {}).items() if _finite(chance)}
-    added = [chances[name] for name in predicted - gold if name in chances]
-    missed = [1 - chances[name] for name in gold - predicted if name in chances]
-    return max(added if isinstance(example.predicted, str) else added + missed, default=-1.0)

@@ -18,11 +18,14 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
+from bertkit.tasks import no_details, no_precompute, no_tuning
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = metrics.CLASSIFICATION
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
+
+precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -89,19 +92,26 @@ def decode(
     ]
 
 
-def score(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, float]:
-    """Score labels by number, counted in the recipe's order: F1 of two labels is that of the second."""
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Give ``gold`` and ``predicted`` by number, or as 0/1 indicators where a row may have several labels.
+
+    Labels are counted in the recipe's order, so that F1 of two labels is that of the second.
+    """
     names = setup.recipe.labels or list(setup.labels)
     gold = [row["label"] for row in rows]
     predicted = [prediction["prediction"] for prediction in predictions]
     if _is_multi_label(setup.recipe):
-        return metrics.measure(setup.recipe, _indicators(gold, names), _indicators(predicted, names))
+        return {"gold": _indicators(gold, names), "predicted": _indicators(predicted, names)}
     numbers = {name: number for number, name in enumerate(names)}
-    return metrics.measure(
-        setup.recipe,
-        np.array([numbers[name] for name in gold]),
-        np.array([numbers[name] for name in predicted]),
-    )
+    return {
+        "gold": np.array([numbers[name] for name in gold]),
+        "predicted": np.array([numbers[name] for name in predicted]),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Measure the labels."""
+    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:

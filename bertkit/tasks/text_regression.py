@@ -14,11 +14,14 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
+from bertkit.tasks import no_details, no_precompute, no_tuning
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
 METRICS: tuple[str, ...] = metrics.REGRESSION
 OPTIONS: Mapping[str, Any] = {}
+
+precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -71,10 +74,17 @@ def decode(
     return [{"prediction": float(output["logits"][0])} for output in outputs]
 
 
-def score(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, float]:
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Give ``gold`` and ``predicted`` numbers."""
+    return {
+        "gold": np.array([row["label"] for row in rows]),
+        "predicted": np.array([each["prediction"] for each in predictions]),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     """Compare the numbers."""
-    gold = np.array([row["label"] for row in rows])
-    return metrics.measure(setup.recipe, gold, np.array([each["prediction"] for each in predictions]))
+    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError, RecipeError, UsageError
-from bertkit.features import Collator, Feature
+from bertkit.features import Collator, Feature, count_pieces
 from bertkit.precision import Machine
 from bertkit.progress import Progress
 from bertkit.recipe import Training, closest
@@ -61,11 +61,11 @@ _DECIDED = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training leaves: its history and where its best and last checkpoints are."""
+    """What training leaves: its history and where its best and last checkpoints are, None without training."""
 
     history: list[dict[str, Any]]
-    best: Path
-    last: Path
+    best: Path | None
+    last: Path | None
     best_step: int
     steps: int
     epochs: float
@@ -99,9 +99,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Give this process its share of the keyed batches."""
-        lengths = [len(feature["input_ids"]) for feature in self.train_dataset]
         batches = KeyedBatches(
-            lengths,
+            [count_pieces(feature) for feature in self.train_dataset],
             self.training.batch_size,
             self.training.seed,
             parts=self.training.gradient_accumulation,
@@ -161,7 +160,9 @@ def fit(
     """
     arguments = _training_arguments(training, machine, folder, len(features), best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(training, best_metric, stop, progress, rows=len(features), tokens=_count_tokens(features))
+    conduct = Conduct(
+        training, best_metric, stop, progress, rows=len(features), tokens=sum(map(count_pieces, features))
+    )
     trainer = _Trainer(
         model=model,
         args=arguments,
@@ -185,6 +186,11 @@ def fit(
         if stop.signal:
             raise stop.error()
     return _load_best(model, folder)
+
+
+def untrained() -> Fitted:
+    """Give what is left where there was nothing to train."""
+    return Fitted(history=[], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
 def _load_best(model: Any, folder: Path) -> Fitted:
@@ -275,7 +281,3 @@ def _training_arguments(
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
     return arguments
-
-
-def _count_tokens(features: Sequence[Feature]) -> int:
-    return sum(len(feature["input_ids"]) for feature in features)

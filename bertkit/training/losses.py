@@ -67,6 +67,6 @@ def class_weights(wanted: str | Mapping[str, float] | None, labels: Sequence[str
             if name not in labels:
                 raise RecipeError(f"class_weights names no label {name!r}", closest(name, labels))
         return [float(wanted.get(name, 1.0)) for name in labels]
-    counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]))
+    counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
     total = sum(counts.values())
     return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]

@@ -11,6 +11,7 @@ from typing import Any
 
 from bertkit import hub, models, runs
 from bertkit.data.labels import match_names, name_split
+from bertkit.data.output_files import write_records
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits
 from bertkit.errors import DataError, ModelError, RecipeError
@@ -18,7 +19,7 @@ from bertkit.features import Feature, Setup
 from bertkit.fingerprints import file_fingerprint
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, closest
-from bertkit.tasks import Prediction, Task, load_task
+from bertkit.tasks import Compared, Details, Prediction, Task, load_task, shown, with_options
 
 log = logging.getLogger("bertkit")
 
@@ -38,16 +39,19 @@ class Result:
     folder: str | None = None
     source: str = ""
     warnings: list[str] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The predictions of a split, with its features and scores."""
+    """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
     predictions: list[Prediction]
     features: list[Feature]
+    compared: Compared
     scores: dict[str, float]
     loss: float | None
+    setup: Setup
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,16 @@ class Checkpoint:
     precision: str
 
 
-def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress = SILENT) -> list[Result]:
+def evaluate(
+    recipe: Recipe,
+    *,
+    split: str | None = None,
+    output: Path | None = None,
+    progress: Progress = SILENT,
+) -> list[Result]:
     """Score the checkpoint `recipe.model` on its recipe's validation splits, or on `split`.
+
+    With `output`, a folder, predictions are written there under the names they have in a run folder.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -77,8 +89,12 @@ def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress = S
     for name, each in splits.items():
         start = time.perf_counter()
         scored = score_split(checkpoint.model, task, checkpoint.setup, each, checkpoint.precision, progress)
-        intervals = find_intervals(task, checkpoint.setup, each, scored.predictions)
+        details = task.details(scored.predictions, each.rows, checkpoint.setup)
+        intervals = find_intervals(task, scored)
         seconds = time.perf_counter() - start
+        if output is not None and runs.is_main_process():
+            output.mkdir(parents=True, exist_ok=True)
+            write_predictions(output, each, scored.predictions, details)
         results.append(
             Result(
                 recipe.name,
@@ -89,6 +105,8 @@ def evaluate(recipe: Recipe, *, split: str | None = None, progress: Progress = S
                 seconds,
                 intervals,
                 source=each.source,
+                warnings=details.warnings,
+                tables=details.tables,
             )
         )
     return results
@@ -102,12 +120,18 @@ def score_split(
     precision: str,
     progress: Progress,
     features: list[Feature] | None = None,
+    tune: bool = False,
 ) -> Scored:
-    """Encode, run, decode and score the rows of a split."""
+    """Encode, run, decode and score the rows of a split; with `tune`, after tuning the task's options on it."""
     features = features if features is not None else task.encode(split.rows, setup)
     outputs, loss = run_model(model, task, setup, features, precision, progress, f"scoring {split.name}")
     predictions = task.decode(outputs, features, split.rows, setup)
-    return Scored(predictions, features, task.score(predictions, split.rows, setup), loss)
+    tuned = task.tune(predictions, split.rows, setup) if tune else {}
+    if tuned:
+        setup = with_options(setup, tuned)
+        predictions = task.decode(outputs, features, split.rows, setup)
+    compared = task.compare(predictions, split.rows, setup)
+    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup)
 
 
 def run_model(
@@ -136,16 +160,27 @@ def run_model(
         progress.finish()
 
 
-def find_intervals(
-    task: Task, setup: Setup, split: Split, predictions: Sequence[Prediction]
-) -> dict[str, tuple[float, float]]:
+def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]:
     """Give a 95 % bootstrap interval over rows for each metric."""
     from bertkit.statistics import bootstrap_intervals
 
-    return bootstrap_intervals(
-        lambda rows: task.score([predictions[n] for n in rows], [split.rows[n] for n in rows], setup),
-        len(split.rows),
+    def score(rows: Any) -> dict[str, float]:
+        return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
+
+    return bootstrap_intervals(score, len(scored.predictions))
+
+
+def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> None:
+    """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
+    suffix = split.name.removeprefix("validation")
+    records = (
+        {"id": row.get("id", number), **row, **shown(prediction)}
+        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
+    write_records(records, folder / f"predictions{suffix}.jsonl")
+    for name, content in details.files.items():
+        file = folder / name
+        runs.write_json(file.with_stem(f"{file.stem}{suffix}"), content)
 
 
 def checkpoint_labels(recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
@@ -193,6 +228,10 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
         machine = look_at_machine(wanted, model_type=models.read_config(folder)["model_type"])
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
+    tuned = {name: value for name, value in record.get("tuned", {}).items() if name not in recipe.options}
+    if tuned:
+        log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
+    setup = with_options(setup, tuned)
     model = task.load_model(folder, setup, new_head=False)
     return Checkpoint(model.to(machine.device), setup, machine.precision)
 

@@ -15,12 +15,12 @@ from typing import Any
 from bertkit import models, runs
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
-from bertkit.features import Feature
+from bertkit.features import Feature, Setup, count_pieces, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.workflows.evaluate import Result, check_best_metric, score_split
+from bertkit.workflows.evaluate import Result, Scored, check_best_metric, run_model, score_split
 from bertkit.workflows.prepare import Inputs, read_inputs
 
 log = logging.getLogger("bertkit")
@@ -85,9 +85,8 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
-    from bertkit.features import Setup, window
     from bertkit.precision import Machine
-    from bertkit.training.fit import fit
+    from bertkit.training.fit import fit, untrained
     from bertkit.training.losses import make_loss
     from bertkit.training.signals import caught_signals
     from bertkit.workflows.publish import publish
@@ -96,7 +95,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     machine = Machine(**record["machine"])
     setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     baseline = {
-        name: task.score(task.baseline(training.rows, split.rows, setup), split.rows, setup)
+        name: task.score(task.compare(task.baseline(training.rows, split.rows, setup), split.rows, setup), setup)
         for name, split in inputs.splits.items()
         if is_validation(name)
     }
@@ -106,38 +105,51 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     if model.bertkit_new_head and "resumed" not in record:
         log.info("the head is new: it starts from random weights")
     features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
-    _say_what_is_cut(features["train"], window(setup))
+    _say_what_is_long(features["train"], len(training.rows), window(setup))
+
+    def run(module: Any, wanted: Any) -> Any:
+        return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
+
+    def score_one(trained: Any, name: str, setup: Setup, tune: bool = False) -> Scored:
+        split = inputs.splits[name]
+        return score_split(trained, task, setup, split, machine.precision, progress, features[name], tune)
 
     def score(trained: Any) -> dict[str, float]:
-        name = inputs.validation.name
-        scored = score_split(trained, task, setup, inputs.splits[name], machine.precision, progress, features[name])
+        scored = score_one(trained, inputs.validation.name, setup, tune=True)
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
+    is_complete = task.precompute(model, features, setup, run)
     with caught_signals() as stop:
-        fitted = fit(
-            model,
-            setup.tokenizer,
-            features["train"],
-            task.collator(setup),
-            recipe.training,
-            machine,
-            inputs.folder,
-            best_metric=recipe.best_metric,
-            greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
-            evaluate=score,
-            loss=make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows]),
-            stop=stop,
-            progress=progress,
+        fitted = (
+            untrained()
+            if is_complete
+            else fit(
+                model,
+                setup.tokenizer,
+                features["train"],
+                task.collator(setup),
+                recipe.training,
+                machine,
+                inputs.folder,
+                best_metric=recipe.best_metric,
+                greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
+                evaluate=score,
+                loss=make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows]),
+                stop=stop,
+                progress=progress,
+            )
         )
-    scored = {
-        name: score_split(model, task, setup, inputs.splits[name], machine.precision, progress, features[name])
-        for name in baseline
-    }
-    return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+    first = score_one(model, inputs.validation.name, setup, tune=True)
+    others = [name for name in baseline if name != inputs.validation.name]
+    scored = {inputs.validation.name: first, **{name: score_one(model, name, first.setup) for name in others}}
+    return publish(inputs, record, fitted, model, first.setup, scored, baseline, time.perf_counter() - start)
 
 
-def _say_what_is_cut(features: list[Feature], longest: int) -> None:
-    full = sum(len(feature["input_ids"]) >= longest for feature in features)
+def _say_what_is_long(features: list[Feature], rows: int, longest: int) -> None:
+    if len(features) > rows:
+        log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")
+        return
+    full = sum(count_pieces(feature) >= longest for feature in features)
     if full:
         share = 100 * full / len(features)
         log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")

@@ -16,7 +16,7 @@ from bertkit.data.rows import canonical_records, is_blank
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, Row, closest
-from bertkit.tasks import Task, load_task
+from bertkit.tasks import Task, load_task, shown
 from bertkit.workflows.evaluate import Checkpoint, checkpoint_labels, load_checkpoint, run_model
 
 log = logging.getLogger("bertkit")
@@ -54,13 +54,16 @@ def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
     Raises:
         UsageError: a column that the recipe needs is not given, or one is given that it does not know.
     """
-    known = [*task.COLUMNS.given, *task.COLUMNS.optional, "id"]
+    columns = task.COLUMNS
+    known = [name for name in columns.names if name != columns.gold]
     for name in row:
         if name not in known:
             raise UsageError(f"no canonical column is called {name!r}", closest(name, known))
-    for name in known:
-        if name not in row and name != "id" and (name in task.COLUMNS.given or name in recipe.data.columns):
-            raise UsageError(f"this recipe needs {name} too", f'--row {name}="..."')
+    wanted = [*columns.given, *(name for name in columns.optional if name in recipe.data.columns)]
+    for name in wanted:
+        if name not in row and columns.text_instead.get(name) not in row:
+            instead = columns.text_instead.get(name, name)
+            raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
     data = recipe.data.model_copy(update={"columns": {name: name for name in row}})
     return recipe.model_copy(update={"data": data})
 
@@ -84,12 +87,12 @@ def _chunks(
         originals, canonical = [], []
         for line, original, row in chunk:
             try:
-                canonical.append(task.read(row, recipe))
+                canonical.append(task.read(row, recipe) or row)
             except DataError as error:
                 error.file, error.row = source, line
                 raise
             originals.append(original)
-            blank += any(map(is_blank, row.values()))
+            blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical
     if blank:
         log.info(f"{blank:,} rows have no text; they are predicted all the same")
@@ -108,7 +111,7 @@ def _predict_chunks(
             checkpoint.model, task, checkpoint.setup, features, checkpoint.precision, progress, "predicting"
         )
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        for original, row, prediction in zip(originals, rows, predictions, strict=True):
+        for original, row, prediction in zip(originals, rows, map(shown, predictions), strict=True):
             clash = sorted(set(original) & set(prediction))
             if clash:
                 raise DataError(f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost")

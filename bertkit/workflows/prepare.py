@@ -81,7 +81,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
     model_folder = hub.find_model(recipe.model)
     models.read_config(model_folder)
 
-    def read(row: Row) -> Row:
+    def read(row: Row) -> Row | None:
         return task.read(row, recipe)
 
     splits = read_splits(recipe, task.COLUMNS, read, lambda name: name == "train" or is_validation(name))

@@ -6,16 +6,20 @@ import dataclasses
 import math
 import re
 import shutil
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import runs
-from bertkit.data.output_files import write_records
-from bertkit.features import Setup
+from bertkit.data.rows import Split
+from bertkit.features import Setup, count_pieces
 from bertkit.recipe import write_yaml
 from bertkit.reports.card import CardFacts, model_card
-from bertkit.reports.html import Example, Facts, write_report
-from bertkit.workflows.evaluate import Result, Scored, find_intervals
+from bertkit.reports.examples import Example
+from bertkit.reports.html import Facts, write_report
+from bertkit.tasks import Answer, Details, example_row
+from bertkit.workflows.evaluate import Result, Scored, find_intervals, write_predictions
 from bertkit.workflows.prepare import Inputs
 
 if TYPE_CHECKING:
@@ -35,28 +39,18 @@ def publish(
     """Write everything a finished run holds; the record, last of all, says that it is finished."""
     if not runs.is_main_process():
         return []
+    splits, task = inputs.splits, inputs.task
+    details = {name: task.details(each.predictions, splits[name].rows, setup) for name, each in scored.items()}
     results = [
-        Result(
-            recipe=inputs.recipe.name,
-            model=inputs.recipe.model,
-            split=name,
-            scores=each.scores,
-            rows=len(each.predictions),
-            seconds=seconds,
-            intervals=find_intervals(inputs.task, setup, inputs.splits[name], each.predictions),
-            baseline=baseline[name],
-            folder=str(inputs.folder),
-            source=inputs.splits[name].source,
-            warnings=find_warnings(inputs, each),
-        )
-        for name, each in scored.items()
+        _result(inputs, each, details[name], splits[name], baseline[name], seconds) for name, each in scored.items()
     ]
     folder = inputs.folder
     _export_model(model, setup.tokenizer, folder)
-    write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    write_yaml(setup.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     for name, each in scored.items():
-        write_records(_prediction_records(inputs, name, each), folder / f"predictions{_suffix(name)}.jsonl")
+        write_predictions(folder, splits[name], each.predictions, details[name])
     _write_results(folder, fitted, inputs, results, scored, seconds)
+    given, options = inputs.recipe.options, setup.recipe.options
     finished = {
         **record,
         "status": "finished",
@@ -64,14 +58,35 @@ def publish(
         "seconds": round(seconds, 3),
         "steps": fitted.steps,
         "best_step": fitted.best_step,
-        "best_checkpoint": fitted.best.name,
+        "best_checkpoint": fitted.best.name if fitted.best else None,
+        "tuned": {name: value for name, value in options.items() if given.get(name) != value},
         "results": [dataclasses.asdict(result) for result in results],
     }
-    facts = _gather_facts(inputs, finished, fitted, scored[inputs.validation.name], results)
+    first = inputs.validation.name
+    facts = _gather_facts(inputs, finished, fitted, scored[first], results, details[first])
     write_report(folder, facts)
     (folder / "README.md").write_text(_card(inputs, facts, model), encoding="utf-8")
     runs.write_record(folder, finished)
     return results
+
+
+def _result(
+    inputs: Inputs, scored: Scored, details: Details, split: Split, baseline: dict[str, float], seconds: float
+) -> Result:
+    return Result(
+        recipe=inputs.recipe.name,
+        model=inputs.recipe.model,
+        split=split.name,
+        scores=scored.scores,
+        rows=len(scored.predictions),
+        seconds=seconds,
+        intervals=find_intervals(inputs.task, scored),
+        baseline=baseline,
+        folder=str(inputs.folder),
+        source=split.source,
+        warnings=find_warnings(inputs, scored) + details.warnings,
+        tables=details.tables,
+    )
 
 
 def find_warnings(inputs: Inputs, scored: Scored) -> list[str]:
@@ -96,11 +111,6 @@ def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
         file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors makes files that nobody else may read
         file.replace(folder / file.name)
     staging.rmdir()
-
-
-def _prediction_records(inputs: Inputs, name: str, scored: Scored) -> Any:
-    for number, (row, prediction) in enumerate(zip(inputs.splits[name].rows, scored.predictions, strict=True)):
-        yield {"id": row.get("id", number), **row, **prediction}
 
 
 def _write_results(
@@ -130,26 +140,19 @@ def _write_results(
     runs.write_json(folder / "train_results.json", train)
     runs.write_json(folder / "eval_results.json", _without_nan(evaluation))
     runs.write_json(folder / "all_results.json", _without_nan({**evaluation, **train}))
-    shutil.copyfile(fitted.last / "trainer_state.json", folder / "trainer_state.json")
+    if fitted.last is not None:
+        shutil.copyfile(fitted.last / "trainer_state.json", folder / "trainer_state.json")
 
 
 def _gather_facts(
-    inputs: Inputs, record: dict[str, Any], fitted: Fitted, scored: Scored, results: list[Result]
+    inputs: Inputs,
+    record: dict[str, Any],
+    fitted: Fitted,
+    scored: Scored,
+    results: list[Result],
+    details: Details,
 ) -> Facts:
     recipe, split = inputs.recipe, inputs.validation
-    lengths = {feature["row"]: len(feature["input_ids"]) for feature in scored.features}
-    gold = inputs.task.COLUMNS.gold
-    examples = [
-        Example(
-            id=str(row.get("id", number)),
-            text=[(column, str(value)) for column, value in row.items() if column not in (gold, "id")],
-            gold=row[gold],
-            predicted=prediction["prediction"],
-            probabilities=prediction.get("probabilities"),
-            length=lengths.get(number),
-        )
-        for number, (row, prediction) in enumerate(zip(split.rows, scored.predictions, strict=True))
-    ]
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     first = results[0]
     return Facts(
@@ -169,8 +172,9 @@ def _gather_facts(
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         history=fitted.history,
         best_step=fitted.best_step,
-        examples=examples,
+        examples=_examples(inputs, scored, details),
         labels=list(inputs.labels),
+        tables=details.tables,
         warnings=first.warnings,
         other_splits={result.split: result.scores for result in results[1:]},
         provenance={
@@ -186,6 +190,29 @@ def _gather_facts(
     )
 
 
+def _examples(inputs: Inputs, scored: Scored, details: Details) -> list[Example]:
+    """Give the scored rows of the first validation split, with the family's own words for answers where it has some."""
+    rows = inputs.validation.rows
+    lengths = Counter[int]()
+    for feature in scored.features:
+        lengths[feature["row"]] += count_pieces(feature)
+    gold = inputs.task.COLUMNS.gold
+    answers: Sequence[Answer | None] = details.answers or [None] * len(rows)
+    return [
+        Example(
+            id=str(row.get("id", number)),
+            text=[(column, _as_text(column, value)) for column, value in row.items() if column not in (gold, "id")],
+            gold=row[gold] if answer is None else answer.gold,
+            predicted=prediction["prediction"] if answer is None else answer.predicted,
+            right=None if answer is None else answer.right,
+            confidence=None if answer is None else answer.confidence,
+            probabilities=prediction.get("probabilities") if answer is None else None,
+            length=lengths.get(number),
+        )
+        for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))
+    ]
+
+
 def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
     recipe = inputs.recipe
     head = type(model).__name__.partition("For")[2]
@@ -195,8 +222,7 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
         auto_class=f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows={name: len(split.rows) for name, split in inputs.splits.items()},
-        predict_command="bertkit predict recipe.yaml --model . "
-        + " ".join(f"--row {column}='...'" for column, _ in facts.examples[0].text),
+        predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra"}) | recipe.training.extra,
         base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
         dataset_id=recipe.data.source if on_hub else None,
@@ -208,6 +234,12 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
 
 def _suffix(split: str) -> str:
     return split.removeprefix("validation")
+
+
+def _as_text(column: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return (" " if column == "tokens" else " | ").join(map(str, value))
+    return str(value)
 
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:

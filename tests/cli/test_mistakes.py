@@ -204,7 +204,7 @@ RECIPES = {
     ),
     "task": (
         "extends: classify\ntask: text_clasification\n",
-        "no task family is called 'text_clasification' - did you mean text_classification?",
+        "no task family is called 'text_clasification' - did you mean text_classification or token_classification?",
     ),
 }
 

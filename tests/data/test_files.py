@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import io
+import logging
 import os
 import pickle
 import sys
@@ -44,6 +45,59 @@ def test_the_suffix_names_the_format(here, name, content):
     Path(name).write_text(content)
     Path(f"{name}.gz").write_bytes(gzip.compress(content.encode()))
     assert rows(name) == rows(Path(name)) == rows(f"{name}.gz") == ROWS
+
+
+NER = [{"tokens": ["EU", "says"], "tags": ["B-ORG", "O"]}, {"tokens": ["no"], "tags": ["O"]}]
+COLUMNS = "EU B-ORG\nsays O\n\nno O\n"
+FIELDS = {name: ["_"] for name in ("lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")}
+UD = "1\tno" + "\t_" * 8 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        *((f"a.{suffix}", COLUMNS, NER) for suffix in ("conll", "BIO", "iob", "iob2", "txt")),
+        *((f"a.{suffix}", UD, [{"id": "1", "text": "no", "tokens": ["no"], **FIELDS}]) for suffix in ("conllu", "txt")),
+        ("a.txt", "one\n\ntwo", [{"text": "one"}, {"text": ""}, {"text": "two"}]),
+    ],
+)
+def test_files_of_lines(here, name, content, expected):
+    Path(name).write_text(content)
+    Path(f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    assert rows(name) == rows(f"{name}.gz") == expected
+
+
+@pytest.mark.parametrize("name", ["eng.train", "a", "a.csv", "a.jsonl", "a.parquet", "a.txt"])
+@pytest.mark.parametrize(
+    ("format", "content", "expected"),
+    [
+        ("csv", "text,label\nx,1\ny,0\n", ROWS),
+        ("csv", "text\tlabel\nx\t1\ny\t0\n", ROWS),
+        ("jsonl", '{"text": "x", "label": "1"}\n{"text": "y", "label": "0"}\n', ROWS),
+        ("json", '[{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]', ROWS),
+        ("conll", COLUMNS, NER),
+        ("conllu", UD, [{"id": "1", "text": "no", "tokens": ["no"], **FIELDS}]),
+        ("lines", "say O\n", [{"text": "say O"}]),
+    ],
+)
+def test_the_format_of_the_recipe_wins(here, monkeypatch, name, format, content, expected):
+    Path(name).write_text(content)
+    Path(f"{name}.gz").write_bytes(gzip.compress(content.encode()))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content.encode()))))
+    assert rows(name, format=format) == rows(f"{name}.gz", format=format) == rows("-", format=format) == expected
+
+
+def test_parquet_by_another_name(here):
+    pq.write_table(pa.Table.from_pylist(ROWS), "a.train")
+    assert rows("a.train", format="parquet") == ROWS
+    Path("a.train").rename("a.parquet")
+    for file, error, line in [
+        ("a.parquet", DataError, "a Parquet file (a.parquet) - --set data.format=auto"),
+        ("-", UsageError, "Parquet is not read from standard input - name the file"),
+    ]:
+        with pytest.raises(error) as caught:
+            rows(file, format="parquet" if file == "-" else "conll")
+        assert str(caught.value) == line
 
 
 def test_parquet(here):
@@ -101,7 +155,7 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
         (arrow(), f"an Arrow file (train.csv) - {AS_PARQUET}"),
         (b"ARROW1\0\0", f"an Arrow file (train.csv) - {AS_PARQUET}"),
         (b"PAR1\x15\x04", "a Parquet file (train.csv) - let its name end in .parquet"),
-        (gzip.compress(b"a\n1\n"), "a gzip file (train.csv) - let its name end in .gz, as in train.csv.gz"),
+        (gzip.compress(b"a\n1\n", mtime=0), "a gzip file (train.csv) - let its name end in .gz, as in train.csv.gz"),
         (b"BZh91AY", "a compressed file (train.csv) - unpack it"),
         (b"\n<!DOCTYPE html>\n<html>", "a web page (train.csv) - download the file itself"),
         (b'<html lang="en">', "a web page (train.csv) - download the file itself"),
@@ -119,12 +173,12 @@ def test_other_kinds_of_files_are_recognized(here, content, line):
 
 
 def test_an_unknown_suffix(here):
-    touch("train.txt")
+    touch("eng.train")
     with pytest.raises(DataError) as caught:
-        read_records("train.txt", Data())
+        read_records("eng.train", Data())
     assert str(caught.value) == (
-        "files of this kind are not read (train.txt) - known are .csv, .tsv, .jsonl, .ndjson, .json, .csv.gz,"
-        " .tsv.gz, .jsonl.gz, .ndjson.gz, .json.gz, .parquet"
+        "files of this kind are not read (eng.train) - known are .csv, .tsv, .jsonl, .ndjson, .json, .conll, .bio,"
+        " .iob, .iob2, .conllu, .txt (and these with .gz) and .parquet; or say what it is: --set data.format=conll"
     )
 
 
@@ -132,7 +186,7 @@ def test_damaged_gzip(here):
     cut = "Compressed file ended before the end-of-stream marker was reached"
     for content, fault in {
         b"text\nx\n": "Not a gzipped file (b'te')",
-        gzip.compress(b"text\nx\n")[:-9]: cut,
+        gzip.compress(b"text\nx\n", mtime=0)[:-9]: cut,
     }.items():
         Path("train.csv.gz").write_bytes(content)
         with pytest.raises(DataError) as caught:
@@ -207,6 +261,14 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
             {"train": 2, "test": 1},
         ),
         (["data/train-00000-of-00001-0a1b2c3d.parquet"], {"train": 1}),
+        (["train.txt", "testa.txt", "testb.txt"], {"train": 1, "validation": 1, "test": 1}),
+        (["train-v1.1.json", "dev-v1.1.json"], {"train": 1, "validation": 1}),
+        (
+            ["en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu", "en_ewt-ud-test.conllu", "LICENSE.md"],
+            {"train": 1, "validation": 1, "test": 1},
+        ),
+        (["NER.Train.bio.gz", "test_2020.bio"], {"train": 1, "test": 1}),
+        (["squad_train-00000-of-00002.parquet", "squad_train-00001-of-00002.parquet"], {"train": 2}),
     ],
 )
 def test_find_files(here, names, found):
@@ -228,6 +290,26 @@ def test_find_files_by_the_names_of_the_recipe(here):
     }
 
 
+def test_find_files_of_any_name_where_the_format_is_given(here):
+    touch("eng.train", "eng.testa.gz", "testb", "README", ".eng.test")
+    assert find_files(here, Data(format="conll")) == {
+        "train": [here / "eng.train"],
+        "validation": [here / "eng.testa.gz"],
+        "test": [here / "testb"],
+    }
+
+
+def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
+    touch("train.csv", "train_old.csv", "dev_matched.csv", "dev_mismatched.csv", "train_test.csv", ".dev.csv")
+    with caplog.at_level(logging.INFO, logger="bertkit"):
+        assert find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"})) == {
+            "train": [here / "train.csv"],
+            "validation": [here / "dev_matched.csv"],
+            "mismatched": [here / "dev_mismatched.csv"],
+        }
+    assert caplog.messages == ["dev_matched.csv is taken for the validation split"]
+
+
 @pytest.mark.parametrize(
     ("names", "line"),
     [
@@ -245,6 +327,16 @@ def test_find_files_by_the_names_of_the_recipe(here):
             ["train.csv", "data/train.csv"],
             "two files could be the train split: data/train.csv and train.csv (set)"
             " - choose one: --set data.files.train=set/data/train.csv",
+        ),
+        (
+            ["train.csv", "dev-v1.csv", "v2-dev.csv"],
+            "two files could be the validation split: dev-v1.csv and v2-dev.csv (set)"
+            " - choose one: --set data.files.validation=set/dev-v1.csv",
+        ),
+        (
+            ["train_test.csv", "retrain.csv", "trains.csv"],
+            "no train, validation or test file; the folder holds retrain.csv, train_test.csv, trains.csv (set)"
+            " - name them: --set data.files.train=...",
         ),
         (
             ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bertkit.reports.html import Example, Facts, write_report
+from bertkit.reports.examples import Example
+from bertkit.reports.html import Facts, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 BARE = Facts(

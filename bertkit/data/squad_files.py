@@ -1,0 +1,78 @@
+"""Lay out the nested JSON of SQuAD as rows: one per question, with the columns of the hub's `squad`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from bertkit.errors import DataError
+
+_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+
+
+def questions(article: Any, place: int, number: int) -> Iterator[dict[str, Any]]:
+    """Yield the questions of an article, as ``id, title, context, question`` and ``answers`` where there are any.
+
+    An impossible question (SQuAD 2.0) has no answers, and its plausible ones are left out. An article may lack its
+    title, which then is empty, and an id may be a number.
+
+    Args:
+        article: an object of the list ``data``.
+        place: the article's place in the file, from 1.
+        number: how many questions come before it in the file.
+
+    Raises:
+        DataError: a key is missing or its value is not what SQuAD has there; it says where, but not in which file.
+    """
+    where = f"article {place}"
+    _check(article, dict, where, "the article")
+    title = _get(article, "title", str, where) if "title" in article else ""
+    for part, paragraph in enumerate(_get(article, "paragraphs", list, where), 1):
+        inside = f"{where}, paragraph {part}"
+        _check(paragraph, dict, inside, "the paragraph")
+        context = _get(paragraph, "context", str, inside)
+        for nth, question in enumerate(_get(paragraph, "qas", list, inside), 1):
+            number += 1
+            try:
+                yield _as_row(question, title, context, f"{inside}, question {nth}")
+            except DataError as error:
+                error.row = number
+                raise
+
+
+def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, Any]:
+    _check(question, dict, where, "the question")
+    if type(question.get("id")) is int:
+        question = {**question, "id": str(question["id"])}
+    name = _get(question, "id", str, where)
+    where = f"{where} (id {name[:40]!r})"
+    text = _get(question, "question", str, where)
+    row = {"id": name, "title": title, "context": context, "question": text}
+    if "is_impossible" in question and _get(question, "is_impossible", bool, where):
+        return {**row, "answers": {"text": [], "answer_start": []}}
+    if "answers" not in question:
+        return row
+    return {**row, "answers": _as_lists(_get(question, "answers", list, where), where)}
+
+
+def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
+    texts, starts = [], []
+    for place, answer in enumerate(answers, 1):
+        inside = f"{where}, answer {place}"
+        _check(answer, dict, inside, "the answer")
+        texts.append(_get(answer, "text", str, inside))
+        starts.append(_get(answer, "answer_start", int, inside))
+    return {"text": texts, "answer_start": starts}
+
+
+def _get(thing: dict[str, Any], key: str, kind: type, where: str) -> Any:
+    if key not in thing:
+        raise DataError(f"no {key!r} in {where}", "add it")
+    _check(thing[key], kind, where, repr(key))
+    return thing[key]
+
+
+def _check(value: Any, kind: type, where: str, what: str) -> None:
+    """Refuse a value of another kind; true and false are whole numbers to Python, but not here."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise DataError(f"{what} must be {_KINDS[kind]}, in {where}", "write it as SQuAD has it")

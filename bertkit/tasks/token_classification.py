@@ -1,0 +1,292 @@
+"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or tags of one's own.
+
+A word's tag is read off its first piece. A text longer than the window is read in windows that overlap, in training,
+scoring and predicting alike, so every word has a tag at any length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import entities, models
+from bertkit.data.labels import name_of, spelled
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError, RecipeError
+from bertkit.features import Collator, Feature, Setup, find_frame, padding_collator, window
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Answer, Details, no_precompute, no_tuning
+from bertkit.words import check_alignment, cut_windows, find_pieces, read_words, split_text
+
+COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
+NAMED: bool = True
+METRICS: tuple[str, ...] = (
+    "f1",
+    "precision",
+    "recall",
+    "f1_strict",
+    "precision_strict",
+    "recall_strict",
+    "accuracy",
+    "f1_macro",
+)
+OPTIONS: Mapping[str, Any] = {"scheme": "auto", "decoding": "repair", "overlap": 64}
+
+precompute, tune = no_precompute, no_tuning
+
+_IGNORED = -100
+
+
+def read(row: Row, recipe: Recipe) -> Row | None:
+    """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` to predict is cut into words.
+
+    A tag of -100 (or -1, or null) is one that nobody gave: it is neither learned nor scored. A row of nothing else is
+    left out.
+
+    Raises:
+        DataError: not as many tags as words, an unknown tag, or tags that break their scheme.
+    """
+    if "tokens" not in row:
+        spans = split_text(row["text"])
+        return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
+    tokens = read_words(row["tokens"], "tokens")
+    if "tags" not in row:
+        return {**row, "tokens": tokens}
+    raw = row["tags"] if isinstance(row["tags"], (list, tuple)) else read_words(row["tags"], "tags")
+    if len(raw) != len(tokens):
+        what = f"{len(tokens)} words but {len(raw)} tags"
+        raise DataError(what, "give every word one tag", column="tags")
+    if not tokens:
+        raise DataError("no words", "leave the row out", column="tokens")
+    tags = [_name_tag(tag, place, tokens, recipe) for place, tag in enumerate(raw)]
+    if not any(tags):
+        return None
+    return {**row, "tokens": tokens, "tags": entities.read_tags(tags, tokens, _scheme(recipe))}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with a linear layer over every piece, one output a tag."""
+    return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode words in windows; ``words`` are those read off in a window, ``places`` where, ``labels`` their tags."""
+    tokens = [row["tokens"] for row in rows]
+    check_alignment(setup.tokenizer, tokens)
+    frame = find_frame(setup.tokenizer, pair=False)
+    room = window(setup) - frame.size
+    overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
+    numbers = {name: number for number, name in enumerate(setup.labels)}
+    features = []
+    for number, pieces in enumerate(find_pieces(setup.tokenizer, tokens, longest=room // 2)):
+        if "O" not in numbers:  # a word without pieces must be read off somewhere: here it cannot be outside
+            pieces = [word or [setup.tokenizer.unk_token_id] for word in pieces]
+        for part in cut_windows(pieces, room, overlap):
+            feature = {"row": number, **frame.fill(part.pieces)}
+            places = [len(frame.before) + place for place in part.places]
+            if "tags" in rows[number]:
+                feature["labels"] = [_IGNORED] * len(feature["input_ids"])
+                for word, place in zip(part.words, places, strict=True):
+                    tag = rows[number]["tags"][word]
+                    feature["labels"][place] = _IGNORED if tag is None else numbers[tag]
+            features.append({**feature, "words": part.words, "places": places})
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the padding collator."""
+    return padding_collator(setup, label_a_piece=True)
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each word its tag, and where tags are entity tags, the entities.
+
+    An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
+    blank), and ``probability``, the mean of its words' probabilities.
+    """
+    scores = [np.full((len(row["tokens"]), len(setup.labels)), np.nan) for row in rows]
+    for output, feature in zip(outputs, features, strict=True):
+        scores[feature["row"]][feature["words"]] = output["logits"][feature["places"]]
+    return [_decode_row(row, each, setup) for row, each in zip(rows, scores, strict=True)]
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Count, a row, what was right, what there was and what was predicted.
+
+    Returns:
+        ``tags`` of shape (rows, tags, 3), and for entity tags ``entities`` and ``strict`` of shape (rows, types, 3).
+    """
+    pairs = [_known(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)]
+    as_words = [(_as_spans(gold), _as_spans(found)) for gold, found in pairs]
+    if not _has_entities(setup):
+        return {"tags": entities.count_spans(as_words, setup.labels)}
+    types = entity_types(setup)
+    gold = [entities.find_spans(tags) for tags, _ in pairs]
+    found = [entities.find_spans(tags) for _, tags in pairs]
+    strict = [entities.find_strict_spans(tags) for _, tags in pairs]
+    return {
+        "tags": entities.count_spans(as_words, setup.labels),
+        "entities": entities.count_spans(list(zip(gold, found, strict=True)), types),
+        "strict": entities.count_spans(list(zip(gold, strict, strict=True)), types),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Give the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
+
+    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
+    ``f1_macro`` the mean over entity types (or tags).
+    """
+    return {name: _measure(name, compared) for name in setup.recipe.metrics}
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Predict the most frequent tag of the training rows for every word."""
+    frequent = Counter(tag for row in training for tag in row["tags"] if tag).most_common(1)[0][0]
+    return [{"prediction": [frequent] * len(row["tokens"])} for row in rows]
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Tell the scores of each entity type (or tag), and what became of the entities."""
+    compared = compare(predictions, rows, setup)
+    pairs = [_known(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)]
+    if not _has_entities(setup):
+        answers = [_answer_by_word(row, each) for row, each in zip(rows, predictions, strict=True)]
+        return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
+    errors: Counter[str] = Counter()
+    for gold, found in pairs:
+        errors += entities.sort_errors(entities.find_spans(gold), entities.find_spans(found))
+    tables = {
+        "entity types": entities.score_table("type", entity_types(setup), compared["entities"]),
+        "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.ERRORS],
+    }
+    silent = not any(entities.find_spans(each["prediction"]) for each in predictions)
+    warnings = ["The model finds no entity at all: it has learned nothing yet."] if silent and rows else []
+    answers = [_answer_by_entity(row, each) for row, each in zip(rows, predictions, strict=True)]
+    return Details(tables, answers=answers, warnings=warnings)
+
+
+def entity_types(setup: Setup) -> list[str]:
+    """Give the types of the entity tags among the labels."""
+    return list(dict.fromkeys(label[2:] for label in setup.labels if label != "O"))
+
+
+def _option(recipe: Recipe, name: str) -> Any:
+    return recipe.options.get(name, OPTIONS[name])
+
+
+def _scheme(recipe: Recipe) -> str:
+    scheme = str(_option(recipe, "scheme"))
+    if scheme not in ("auto", "none", *entities.SCHEMES):
+        raise RecipeError(f"options.scheme is {scheme!r}", "one of auto, iob2, iob1, bioes, none")
+    return scheme
+
+
+def _name_tag(tag: Any, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
+    """Give a tag as text; with the recipe's labels a number is one of them, and None is no tag."""
+    spelling = spelled(tag)
+    if spelling in (None, "-100", "-1"):
+        return None
+    if recipe.labels and isinstance(tag, int):
+        try:
+            return str(name_of(tag, recipe.labels))
+        except DataError as error:
+            raise DataError(f"word {place + 1} {tokens[place]!r}: {error.what}", error.remedy, column="tags") from None
+    return spelling
+
+
+def _has_entities(setup: Setup) -> bool:
+    scheme = _scheme(setup.recipe)
+    return scheme in entities.SCHEMES or (
+        scheme == "auto" and "O" in setup.labels and all(map(entities.is_entity_tag, setup.labels))
+    )
+
+
+def _known(gold: Sequence[str | None], found: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Leave out the words whose tag nobody knows."""
+    pairs = [(one, other) for one, other in zip(gold, found, strict=True) if one is not None]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def _as_spans(tags: Sequence[str]) -> list[entities.Span]:
+    return [(tag, place, place + 1) for place, tag in enumerate(tags)]
+
+
+def _measure(name: str, compared: Mapping[str, Any]) -> float:
+    if name == "accuracy":
+        return float(entities.ratios(compared["tags"].sum(axis=(0, 1)))["recall"])
+    counts = compared["strict" if name.endswith("_strict") else "entities" if "entities" in compared else "tags"]
+    if name == "f1_macro":
+        by_type = counts.sum(axis=0)
+        seen = by_type[by_type[:, 1:].any(axis=1)]
+        return float(entities.ratios(seen)["f1"].mean()) if len(seen) else 0.0
+    if "entities" not in compared:
+        raise RecipeError(f"the metric {name} is for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
+    return float(entities.ratios(counts.sum(axis=(0, 1)))[name.removesuffix("_strict")])
+
+
+def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
+    """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without pieces."""
+    is_read = ~np.isnan(scores).any(axis=1)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    chances = weights / weights.sum(axis=1, keepdims=True)
+    chances[~is_read] = np.array([label == "O" for label in setup.labels], dtype=float)
+    decoding = str(_option(setup.recipe, "decoding"))
+    if decoding not in ("greedy", "repair", "constrained"):
+        raise RecipeError(f"options.decoding is {decoding!r}", "one of greedy, repair, constrained")
+    has_entities = _has_entities(setup)
+    if has_entities and decoding == "constrained":
+        chosen = entities.most_probable_valid(chances, setup.labels)
+    else:
+        chosen = chances.argmax(axis=1).tolist() if len(chances) else []
+    tags = [setup.labels[number] for number in chosen]
+    if has_entities and decoding == "repair":
+        tags = entities.repair(tags)
+    certain = [float(chances[word, number]) if is_read[word] else None for word, number in enumerate(chosen)]
+    record: dict[str, Any] = {"prediction": tags}
+    if "offsets" in row:
+        record["words"] = row["tokens"]
+    if has_entities:
+        record["entities"] = _describe_entities(row, tags, certain)
+    return {**record, "word_probabilities": certain}
+
+
+def _describe_entities(row: Row, tags: Sequence[str], certain: Sequence[float | None]) -> list[dict[str, Any]]:
+    offsets, text = row.get("offsets"), row.get("text") if "offsets" in row else " ".join(row["tokens"])
+    if offsets is None:
+        ends = np.cumsum([len(word) + 1 for word in row["tokens"]])
+        offsets = [(int(end) - 1 - len(word), int(end) - 1) for end, word in zip(ends, row["tokens"], strict=True)]
+    found = []
+    for kind, first, last in entities.find_spans(tags):
+        start, end = offsets[first][0], offsets[last - 1][1]
+        known = [chance for chance in certain[first:last] if chance is not None]
+        mean = float(np.mean(known)) if known else None
+        found.append({"type": kind, "text": str(text)[start:end], "start": start, "end": end, "probability": mean})
+    return found
+
+
+def _answer_by_word(row: Row, prediction: Mapping[str, Any]) -> Answer:
+    """Tell the words whose tag is wrong."""
+    words = zip(row["tokens"], row["tags"], prediction["prediction"], prediction["word_probabilities"], strict=True)
+    wrong = [(word, gold, found, chance) for word, gold, found, chance in words if gold not in (None, found)]
+    gold, found = (" ".join(f"{each[0]}/{each[side]}" for each in wrong) for side in (1, 2))
+    return Answer(gold, found, not wrong, max((each[3] or 0.0 for each in wrong), default=None))
+
+
+def _answer_by_entity(row: Row, prediction: Mapping[str, Any]) -> Answer:
+    """Tell the entities; the confidence is that of the surest wrong one."""
+    gold = entities.find_spans([tag or "O" for tag in row["tags"]])
+    found = entities.find_spans(prediction["prediction"])
+    wanted, named = [
+        ", ".join(f"{' '.join(row['tokens'][start:end])} ({kind})" for kind, start, end in spans) or "none"
+        for spans in (gold, found)
+    ]
+    chances = [each["probability"] for each in prediction["entities"]]
+    wrong = [chance or 0.0 for span, chance in zip(found, chances, strict=True) if span not in gold]
+    return Answer(wanted, named, set(gold) == set(found), max(wrong, default=None))
