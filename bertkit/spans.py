@@ -1,0 +1,128 @@
+"""Spans of a text in pieces: where an answer lies, and which spans a model believes in most."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Values = np.ndarray[Any, Any]
+
+_WINDOWS_AT_ONCE = 256
+
+
+def stretch(text: str, offsets: Values) -> Values:
+    """Let pieces stand for the characters beside them that have no piece, such as combining or zero-width ones.
+
+    So an answer in whole words is found whole, whatever the tokenizer leaves out. Blanks end the stretching.
+
+    Args:
+        text: what was encoded.
+        offsets: first and last + 1 character of each piece, shape (pieces, 2).
+    """
+    stretched = offsets.copy()
+    gaps = np.stack([np.append(0, offsets[:, 1]), np.append(offsets[:, 0], len(text))], axis=1)
+    for number in np.flatnonzero(gaps[:, 1] > gaps[:, 0]):
+        gap = text[gaps[number, 0] : gaps[number, 1]]
+        head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*$"))  # type: ignore[index]
+        if number > 0:
+            stretched[number - 1, 1] += head
+            tail = 0 if head == len(gap) else tail
+        if number < len(offsets):
+            stretched[number, 0] -= tail
+    return stretched
+
+
+def cut(pieces: int, room: int, overlap: int) -> list[slice]:
+    """Cut so many pieces in windows; the last one is where the text ends."""
+    starts = [0]
+    while starts[-1] + room < pieces:
+        starts.append(starts[-1] + room - overlap)
+    return [slice(start, start + room) for start in starts]
+
+
+def place_answer(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Give the first and last piece of the first gold answer; (-1, -1) where it is not whole in the window."""
+    if not gold["text"] or not len(offsets):
+        return -1, -1
+    start = gold["answer_start"][0]
+    end = start + len(gold["text"][0])
+    if offsets[0, 0] > start or offsets[-1, 1] < end:
+        return -1, -1
+    first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
+    last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
+    return (  # several pieces may stand for one character: all of them are meant
+        int(np.searchsorted(offsets[:, 0], first, side="left")),
+        int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
+    )
+
+
+def find_n_best(
+    starts: Sequence[Values], ends: Sequence[Values], rows: Values, *, n_best: int, longest: int
+) -> dict[str, Values]:
+    """Find the best spans of every row over all its windows, without a loop over windows.
+
+    As in the usual loop, the `n_best` highest starts and ends of each window are combined to spans of at most
+    `longest` pieces; then the `n_best` spans of a row are kept.
+
+    Args:
+        starts: logits of each window's context pieces to begin the answer.
+        ends: the same to end it.
+        rows: each window's row, shape (windows,), ascending.
+        n_best: how many to keep.
+        longest: most pieces of an answer.
+
+    Returns:
+        ``row``, ``window``, ``start``, ``end`` (pieces of the window's context, the last included), ``start_logit``,
+        ``end_logit`` and ``score`` of the spans, by row and then best first.
+    """
+    found = []
+    for first in range(0, len(starts), _WINDOWS_AT_ONCE):
+        part = slice(first, first + _WINDOWS_AT_ONCE)
+        spans = _spans_of_windows(starts[part], ends[part], n_best, longest)
+        spans["window"] += first
+        found.append(spans)
+    spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+    spans["row"] = rows[spans["window"]]
+    order = np.lexsort((-spans["score"], spans["row"]))
+    sorted_rows = spans["row"][order]
+    rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
+    kept = order[rank < n_best]
+    return {name: values[kept] for name, values in spans.items()}
+
+
+def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int) -> dict[str, Values]:
+    """Give the `n_best` spans of each window, best first, as flat arrays."""
+    width = max(map(len, starts))
+    first, last = (np.full((len(starts), width), -np.inf, dtype=np.float32) for _ in range(2))
+    for number, (one, other) in enumerate(zip(starts, ends, strict=True)):
+        first[number, : len(one)], last[number, : len(other)] = one, other
+    begins, finishes = _highest(first, n_best), _highest(last, n_best)
+    begin_logits, finish_logits = np.take_along_axis(first, begins, 1), np.take_along_axis(last, finishes, 1)
+    lengths = finishes[:, None, :] - begins[:, :, None] + 1
+    scores = begin_logits[:, :, None] + finish_logits[:, None, :]
+    scores[(lengths < 1) | (lengths > longest)] = -np.inf
+    scores = scores.reshape(len(scores), -1)
+    best = _highest(scores, n_best)
+    best_scores = np.take_along_axis(scores, best, 1)
+    windows, columns = np.nonzero(best_scores > -np.inf)
+    chosen = best[windows, columns]
+    one, other = chosen // finishes.shape[1], chosen % finishes.shape[1]
+    return {
+        "window": windows,
+        "start": begins[windows, one],
+        "end": finishes[windows, other],
+        "start_logit": begin_logits[windows, one],
+        "end_logit": finish_logits[windows, other],
+        "score": best_scores[windows, columns],
+    }
+
+
+def _highest(values: Values, count: int) -> Values:
+    """Give the columns of the highest values of each line, highest first."""
+    count = min(count, values.shape[1])
+    columns = np.argpartition(-values, count - 1, axis=1)[:, :count]
+    order = np.argsort(-np.take_along_axis(values, columns, 1), axis=1, kind="stable")
+    return np.take_along_axis(columns, order, 1)

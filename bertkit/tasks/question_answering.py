@@ -1,0 +1,299 @@
+"""Answer a question by a span of a text (SQuAD 1.1; Devlin et al. 2019, section 4.2), or say that there is none (2.0).
+
+A text longer than the window is read in windows that overlap; the best spans of all windows compete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import answers, models, spans
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, padding_collator, window
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Answer, Details, no_precompute
+
+COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
+NAMED: bool = False
+METRICS: tuple[str, ...] = (
+    "exact_match",
+    "f1",
+    "HasAns_exact",
+    "HasAns_f1",
+    "NoAns_exact",
+    "NoAns_f1",
+    "best_exact",
+    "best_exact_thresh",
+    "best_f1",
+    "best_f1_thresh",
+)
+OPTIONS: Mapping[str, Any] = {
+    "no_answer": False,
+    "overlap": 128,
+    "n_best": 20,
+    "max_answer_length": 30,
+    "null_threshold": None,
+}
+
+precompute = no_precompute
+
+_NO_ANSWER = "no answer"
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the question, the text and the answers, which become ``{"text": [...], "answer_start": [...]}``.
+
+    Answers come so, as a list of ``{"text", "answer_start"}``, as (text, start), as JSON of one of these, or as plain
+    text that occurs once.
+
+    Raises:
+        DataError: no text, no answer where there must be one, or an answer that is not where it is said to be.
+    """
+    for column in ("question", "context"):
+        if not isinstance(row[column], str) or not row[column].strip():
+            raise DataError(f"{answers.name(row)}no {column}", "fill it in, or leave the row out", column=column)
+    if "answers" not in row:
+        return row
+    texts, starts = answers.read_answers(row)
+    if not texts and not _option(recipe, "no_answer"):
+        what = f"{answers.name(row)}no answer, though every question has one here"
+        raise DataError(what, "use the recipe squad2, or --set options.no_answer=true", column="answers")
+    for text, start in zip(texts, starts, strict=True):
+        if not text.strip():
+            raise DataError(f"{answers.name(row)}an answer without text", "leave it out", column="answers")
+        if row["context"][start : start + len(text)] != text or start < 0:
+            raise DataError(
+                f"{answers.name(row)}{answers.misplaced(row['context'], text, start)}", "correct it", column="answers"
+            )
+    return {**row, "answers": {"text": texts, "answer_start": starts}}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with two outputs a piece: does the answer begin here, does it end here."""
+    return models.load_model("AutoModelForQuestionAnswering", folder, models.placeholder_names(2), new_head=new_head)
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode question and text in windows of the text.
+
+    ``context`` is the position of the window's first piece of the text, ``offsets`` the characters its pieces stand
+    for, shape (pieces, 2). A window without the answer has it at position 0, as has a question without one.
+    """
+    frame = find_frame(setup.tokenizer, pair=True)
+    questions = _encode_once([row["question"].lstrip() for row in rows], setup)
+    contexts = _encode_once([row["context"] for row in rows], setup)
+    offsets = {
+        text: spans.stretch(text, np.array(encoded.offsets).reshape(-1, 2)) for text, encoded in contexts.items()
+    }
+    overlap = int(_option(setup.recipe, "overlap"))
+    features = []
+    for number, row in enumerate(rows):
+        question = questions[row["question"].lstrip()].ids[: (window(setup) - frame.size) // 2]
+        pieces, places = contexts[row["context"]].ids, offsets[row["context"]]
+        first = len(frame.before) + len(question) + len(frame.between)
+        room = window(setup) - frame.size - len(question)
+        for part in spans.cut(len(pieces), room, min(overlap, room // 2)):
+            feature = {"row": number, **frame.fill(question, pieces[part])}
+            feature.update(context=first, offsets=places[part])
+            if "answers" in row:
+                begin, end = spans.place_answer(row["answers"], places[part])
+                feature.update(start_positions=first + begin if end >= 0 else 0)
+                feature.update(end_positions=first + end if end >= 0 else 0)
+            features.append(feature)
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the padding collator, which gives ``start_positions`` and ``end_positions`` of shape (windows,) too."""
+    import torch
+
+    pad = padding_collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = pad(features)
+        if all("start_positions" in feature for feature in features):
+            for name in ("start_positions", "end_positions"):
+                batch[name] = torch.tensor([feature[name] for feature in features])
+        return batch
+
+    return collate
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each question its best answer: ``prediction``, its characters ``start`` and ``end``, score, probability.
+
+    The score is the sum of the two logits; the probability is among the best spans. With `no_answer`, ``null_odds``
+    is the score of no answer less that of the best span: above the threshold, the prediction is empty.
+    """
+    inside = [slice(each["context"], each["context"] + len(each["offsets"])) for each in features]
+    found = spans.find_n_best(
+        [output["start_logits"][part] for output, part in zip(outputs, inside, strict=True)],
+        [output["end_logits"][part] for output, part in zip(outputs, inside, strict=True)],
+        np.array([each["row"] for each in features]),
+        n_best=int(_option(setup.recipe, "n_best")),
+        longest=int(_option(setup.recipe, "max_answer_length")),
+    )
+    edges = np.searchsorted(found["row"], np.arange(len(rows) + 1))
+    all_offsets = np.concatenate([each["offsets"] for each in features])
+    before = np.cumsum([0, *(len(each["offsets"]) for each in features)])[found["window"]]
+    columns = {
+        "start": all_offsets[before + found["start"], 0].tolist(),
+        "end": all_offsets[before + found["end"], 1].tolist(),
+        "start_logit": found["start_logit"].tolist(),
+        "end_logit": found["end_logit"].tolist(),
+    }
+    nulls: list[float | None] = [None] * len(rows)
+    if _option(setup.recipe, "no_answer"):
+        for output, feature in zip(outputs, features, strict=True):
+            null = float(output["start_logits"][0]) + float(output["end_logits"][0])
+            known = nulls[feature["row"]]
+            nulls[feature["row"]] = null if known is None else min(known, null)
+    threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
+    decoded = []
+    for number, row in enumerate(rows):
+        part = slice(edges[number], edges[number + 1])
+        best = list(zip(*(values[part] for values in columns.values()), strict=True))
+        decoded.append(_decode_row(row["context"], best, nulls[number], threshold))
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Give exact match and F1 of each question in [0, 1], and with `no_answer` what the best threshold depends on."""
+    no_answer = bool(_option(setup.recipe, "no_answer"))
+    scored = [
+        answers.score_answer(row["answers"]["text"], each["prediction"], no_answer=no_answer)
+        for row, each in zip(rows, predictions, strict=True)
+    ]
+    return {
+        "exact": np.array([exact for exact, _ in scored]),
+        "f1": np.array([f1 for _, f1 in scored]),
+        "has_answer": np.array([bool(row["answers"]["text"]) for row in rows]),
+        "empty": np.array([not each["prediction"] for each in predictions]),
+        "null_odds": np.array([each.get("null_odds", 0.0) for each in predictions]),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Give the metrics of the official evaluation in percent; NaN where no question is of the kind."""
+    return {name: _measure(name, compared) for name in setup.recipe.metrics}
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Predict no answer."""
+    return [{"prediction": ""} for _ in rows]
+
+
+def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Choose the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
+    if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
+        return {}
+    best = [{**each, "prediction": each["_spans"][0]["text"] if each["_spans"] else ""} for each in predictions]
+    found = compare(best, rows, setup)
+    return {
+        "null_threshold": answers.best_threshold(found["f1"], found["empty"], found["null_odds"], found["has_answer"])[
+            1
+        ]
+    }
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Tell the scores by the question's first word, and write the files that SQuAD's evaluation reads."""
+    compared = compare(predictions, rows, setup)
+    ids = [str(row.get("id", number)) for number, row in enumerate(rows)]
+    files: dict[str, Any] = {
+        "predictions.json": {name: each["prediction"] for name, each in zip(ids, predictions, strict=True)},
+        "nbest_predictions.json": {name: _n_best(each) for name, each in zip(ids, predictions, strict=True)},
+    }
+    if _option(setup.recipe, "no_answer"):
+        files["null_odds.json"] = {name: each["null_odds"] for name, each in zip(ids, predictions, strict=True)}
+    told = [
+        Answer(
+            " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER,
+            each["prediction"] or _NO_ANSWER,
+            bool(exact),
+            each["probability"],
+        )
+        for row, each, exact in zip(rows, predictions, compared["exact"], strict=True)
+    ]
+    return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, told)
+
+
+def _option(recipe: Recipe, name: str) -> Any:
+    return recipe.options.get(name, OPTIONS[name])
+
+
+def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
+    """Give the pieces of each different text: SQuAD asks about five questions of one paragraph."""
+    different = list(dict.fromkeys(texts))
+    return dict(zip(different, encode_pieces(setup.tokenizer, different), strict=True)) if different else {}
+
+
+def _decode_row(
+    context: str, best: Sequence[tuple[int, int, float, float]], null: float | None, threshold: float
+) -> dict[str, Any]:
+    """Choose the answer of one question among its best spans (start, end, their logits)."""
+    listed = [
+        {"text": context[start:end], "start": start, "end": end, "start_logit": one, "end_logit": other}
+        for start, end, one, other in best
+    ]
+    scores = np.array([one + other for _, _, one, other in best] + ([] if null is None else [null]))
+    weights = np.exp(scores - scores.max()) if len(scores) else scores
+    chances = (weights / weights.sum()).tolist() if len(scores) else []
+    for span, chance in zip(listed, chances, strict=False):
+        span["probability"] = chance
+    record: dict[str, Any] = {"prediction": "", "start": None, "end": None, "score": null, "probability": None}
+    odds = {} if null is None else {"null_odds": null - float(scores[0]) if listed else float("inf")}
+    if null is not None:
+        record["probability"] = chances[-1]
+    if listed and (null is None or odds["null_odds"] <= threshold):
+        top = listed[0]
+        record = {"prediction": top["text"], "start": top["start"], "end": top["end"], "score": float(scores[0])}
+        record["probability"] = top["probability"]
+    return {**record, **odds, "_spans": listed, "_null": null}
+
+
+def _n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give a question's n-best list as the Hugging Face script writes it."""
+    kept = ("text", "probability", "start_logit", "end_logit")
+    listed = [{key: span[key] for key in kept} for span in prediction["_spans"]]
+    if prediction["_null"] is not None:
+        null = prediction["_null"]
+        chance = 1 - sum(span["probability"] for span in listed)
+        listed.append({"text": "", "probability": chance, "start_logit": null / 2, "end_logit": null / 2})
+        listed.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
+    return listed
+
+
+def _measure(name: str, compared: Mapping[str, Any]) -> float:
+    exact, f1, has_answer = compared["exact"], compared["f1"], compared["has_answer"]
+    if name.startswith("best_"):
+        scores = exact if name.startswith("best_exact") else f1
+        best, threshold = answers.best_threshold(scores, compared["empty"], compared["null_odds"], has_answer)
+        return threshold if name.endswith("_thresh") else 100 * best
+    values = f1 if name.endswith("f1") else exact
+    if name.startswith(("HasAns", "NoAns")):
+        values = values[has_answer if name.startswith("HasAns") else ~has_answer]
+    return float(100 * values.mean()) if len(values) else float("nan")
+
+
+def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int = 8) -> list[dict[str, Any]]:
+    """Give the scores of the questions that begin with each of the most frequent words, and of the others."""
+    words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
+    frequent = [word for word, _ in Counter(words).most_common(most)]
+    kinds = np.array([word if word in frequent else "other" for word in words])
+    table = []
+    for word in [*frequent, "other"]:
+        chosen = kinds == word
+        if chosen.any():
+            scores = {"exact_match": compared["exact"][chosen].mean(), "f1": compared["f1"][chosen].mean()}
+            shown = {name: float(100 * share) for name, share in scores.items()}
+            table.append({"question": word, **shown, "questions": int(chosen.sum())})
+    return table
