@@ -1,0 +1,182 @@
+"""Choose among texts the one that goes with a context (SWAG; Devlin et al. 2019, section 4.4).
+
+Every choice is read beside the context and gets one number; a softmax over the row's choices makes probabilities of
+them. Rows may have different numbers of choices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import metrics, models
+from bertkit.data.labels import spelled
+from bertkit.data.rows import Columns, is_blank
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Answer, Details, no_precompute, no_tuning
+
+COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("accuracy",)
+OPTIONS: Mapping[str, Any] = {}
+
+precompute, tune = no_precompute, no_tuning
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts, and read the label as the number of a choice, from 0.
+
+    Blank choices at the end are none, so that a table may have as many columns as its longest row needs.
+
+    Raises:
+        DataError: fewer than two choices, a blank one, or a label that is none of them.
+    """
+    choices = row["choices"]
+    if not isinstance(choices, (list, tuple)) or not all(isinstance(each, str) or each is None for each in choices):
+        what = f"{str(choices)[:60]!r} is not a list of texts"
+        raise DataError(what, "give a list, or map several columns: {choices: [a, b, c]}", column="choices")
+    texts = list(choices)
+    while texts and (texts[-1] is None or is_blank(texts[-1])):
+        texts.pop()
+    if len(texts) < 2:
+        raise DataError(f"{len(texts)} choices", "give two or more", column="choices")
+    for number, text in enumerate(texts):
+        if text is None or is_blank(text):
+            raise DataError(f"choice {number} of {len(texts)} is blank", "fill it in", column="choices")
+    for column in ("context", "stem"):
+        if not isinstance(row.get(column, ""), str):
+            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    known = {**row, "choices": texts}
+    return known if "label" not in row else {**known, "label": _number(row["label"], len(texts))}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with one output a choice; choices that a row lacks get no probability."""
+    model = models.load_model("AutoModelForMultipleChoice", folder, models.placeholder_names(2), new_head=new_head)
+    model.register_forward_hook(_leave_out_missing, with_kwargs=True)
+    return model
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode the context beside each choice; ``input_ids`` is a list of pieces for each choice."""
+    pairs = [
+        {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
+        for row in rows
+        for choice in row["choices"]
+    ]
+    encoded = iter(encode_texts(pairs, setup))
+    features = []
+    for number, row in enumerate(rows):
+        choices = [next(encoded) for _ in row["choices"]]
+        names = [name for name in choices[0] if name != "row"]
+        feature = {"row": number, **{name: [choice[name] for choice in choices] for name in names}}
+        features.append(feature | ({"labels": row["label"]} if "label" in row else {}))
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the collator that pads rows to equally many choices, and choices to equal length.
+
+    It gives ``input_ids`` and the like of shape (rows, choices, pieces), and ``labels`` of shape (rows,). A choice
+    that a row lacks is one piece of padding: the only kind that has a single piece.
+    """
+    import torch
+
+    pad = padding_collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        most = max(len(feature["input_ids"]) for feature in features)
+        flat: list[Feature] = []
+        for feature in features:
+            names = [name for name in ("input_ids", "token_type_ids") if name in feature]
+            for number in range(most):
+                is_there = number < len(feature["input_ids"])
+                flat.append({name: feature[name][number] if is_there else [0] for name in names})
+        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
+        if all("labels" in feature for feature in features):
+            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
+        return batch
+
+    return collate
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each row the number of its most probable choice, that choice's text, and every choice's probability."""
+    decoded = []
+    for row, output in zip(rows, outputs, strict=True):
+        logits = output["logits"][: len(row["choices"])].astype(np.float64)
+        weights = np.exp(logits - logits.max())
+        best = int(logits.argmax())
+        chances = (weights / weights.sum()).tolist()
+        decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": chances})
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Give ``gold`` and ``predicted`` numbers of choices."""
+    return {
+        "gold": np.array([row["label"] for row in rows]),
+        "predicted": np.array([each["prediction"] for each in predictions]),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Give the share of rows whose choice is right."""
+    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Choose the place that is most often right in the training rows."""
+    frequent = [place for place, _ in Counter(row["label"] for row in training).most_common()]
+    return [{"prediction": next((place for place in frequent if place < len(row["choices"])), 0)} for row in rows]
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Tell the scores by the number of choices, where it differs, beside what guessing would score."""
+    right = np.array([row["label"] == each["prediction"] for row, each in zip(rows, predictions, strict=True)])
+    sizes = np.array([len(row["choices"]) for row in rows])
+    table = [
+        {
+            "choices": f"{n}",
+            "accuracy": float(right[sizes == n].mean()),
+            "by chance": 1 / n,
+            "rows": int((sizes == n).sum()),
+        }
+        for n in sorted(set(sizes.tolist()))
+    ]
+    told = [
+        Answer(row["choices"][row["label"]], each["choice"], bool(hit), max(each["choice_probabilities"]))
+        for row, each, hit in zip(rows, predictions, right, strict=True)
+    ]
+    return Details({"by number of choices": table}, answers=told)
+
+
+def _number(label: Any, count: int) -> int:
+    spelling = spelled(label)
+    if spelling is None:
+        raise DataError("no label", "fill it in, or leave the row out", column="label")
+    if not spelling.isascii() or not spelling.isdigit() or int(spelling) >= count:
+        what = f"label {spelling!r} is none of the {count} choices"
+        raise DataError(what, f"count them from 0 to {count - 1}", column="label")
+    return int(spelling)
+
+
+def _leave_out_missing(model: Any, arguments: Any, inputs: Mapping[str, Any], output: Any) -> Any:
+    """Take the choices that a row lacks out of the softmax and the loss."""
+    import torch
+    from torch.nn import functional
+
+    missing = inputs["attention_mask"].sum(dim=-1) == 1
+    logits = output.logits.float()
+    output.logits = logits.masked_fill(missing, torch.finfo(logits.dtype).min)
+    if output.loss is not None:
+        output.loss = functional.cross_entropy(output.logits, inputs["labels"])
+    return output
