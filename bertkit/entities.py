@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,12 +58,49 @@ def find_strict_spans(tags: Sequence[str]) -> list[Span]:
     return [(kind, start, end) for kind, start, end in find_spans(tags) if tags[start][0] == "B"]
 
 
-def first_fault(tags: Sequence[str]) -> int | None:
-    """Give the place of the first ``I-`` that does not go on with an entity of its type; None in valid IOB2."""
-    before = "O"
-    for place, tag in enumerate(tags):
-        if tag.startswith("I-") and before[2:] != tag[2:]:
-            return place
+def leave_out_unknown(gold: Sequence[str | None], found: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Give the tags of the words whose gold tag is known."""
+    pairs = [(one, other) for one, other in zip(gold, found, strict=True) if one is not None]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+def word_spans(tags: Sequence[str]) -> list[Span]:
+    """Take every word for a span of its own, which serves to count tags that are no entities.
+
+    >>> word_spans(["DET", "NOUN"])
+    [('DET', 0, 1), ('NOUN', 1, 2)]
+    """
+    return [(tag, place, place + 1) for place, tag in enumerate(tags)]
+
+
+def describe(
+    tags: Sequence[str], text: str, offsets: Sequence[tuple[int, int]], chances: Sequence[float | None]
+) -> list[dict[str, Any]]:
+    """Give the entities of IOB2 tags with their characters in the text, and the mean probability of their words."""
+    described = []
+    for kind, first, last in find_spans(tags):
+        start, end = offsets[first][0], offsets[last - 1][1]
+        known = [chance for chance in chances[first:last] if chance is not None]
+        mean = float(np.mean(known)) if known else None
+        described.append({"type": kind, "text": text[start:end], "start": start, "end": end, "probability": mean})
+    return described
+
+
+def first_fault(tags: Sequence[str | None], scheme: str = "iob2") -> int | None:
+    """Give the place of the first tag that may not stand where it does, None in valid tags.
+
+    An ``I-`` (``E-``, ``L-``) has to go on with an entity of its type, and in BIOES a ``B-`` or ``I-`` has to be gone
+    on with. Beside an unknown tag (None) all may stand.
+    """
+    before: str | None = "O"
+    for place, tag in enumerate([*tags, "O"] if scheme == "bioes" else tags):
+        if tag is not None and before is not None:
+            goes_on = tag[:2] in ("I-", "E-", "L-")
+            is_open = before[:2] in (("B-", "I-") if scheme == "bioes" else ("B-", "I-", "S-", "U-"))
+            if goes_on and not (is_open and before[2:] == tag[2:]):
+                return place
+            if scheme == "bioes" and is_open and not goes_on:
+                return place - 1
         before = tag
     return None
 
@@ -147,18 +184,19 @@ def read_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str) -> 
     for place, tag in enumerate(tags):
         fault = _fault_of(tag or "O", scheme)
         if fault:
-            remedy = "--set options.scheme=bioes if they are BIOES, none if they are no entities"
-            raise DataError(f"word {place + 1} {words[place]!r}: the tag {tag!r} {fault}", remedy, column="tags")
+            raise DataError(f"word {place + 1} {words[place]!r}: the tag {tag!r} {fault[0]}", fault[1], column="tags")
     known = [tag or "O" for tag in tags]
     if scheme == "auto" and not all(map(is_entity_tag, known)):
         return list(tags)
-    found = to_iob2(known, scheme)
-    place_of_fault = first_fault(found)
+    place_of_fault = None if scheme == "iob1" else first_fault(tags, scheme)
     if place_of_fault is not None:
         before = f"after {known[place_of_fault - 1]}" if place_of_fault else "at the beginning"
         what = f"word {place_of_fault + 1} {words[place_of_fault]!r}: {known[place_of_fault]} {before}"
-        name = "IOB2" if scheme == "auto" else scheme.upper()
-        raise DataError(f"{what} is not {name}", "--set options.scheme=iob1 reads such tags", column="tags")
+        name, remedy = ("IOB2", "--set options.scheme=iob1 reads such tags")
+        if scheme == "bioes":
+            name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if that is what the tags are"
+        raise DataError(f"{what} is not {name}", remedy, column="tags")
+    found = to_iob2(known, scheme)
     return [None if tag is None else new for tag, new in zip(tags, found, strict=True)]
 
 
@@ -207,6 +245,18 @@ def ratios(counts: Counts) -> dict[str, Counts]:
     }
 
 
+def measure(name: str, counts: Mapping[str, Counts]) -> float:
+    """Give a metric of counts of shape (rows, types, 3): ``tags`` (words), and of entities ``entities``, ``strict``."""
+    if name == "accuracy":
+        return float(ratios(counts["tags"].sum(axis=(0, 1)))["recall"])
+    of_spans = counts["strict" if name.endswith("_strict") else "entities" if "entities" in counts else "tags"]
+    if name == "f1_macro":
+        by_type = of_spans.sum(axis=0)
+        seen = by_type[by_type[:, 1:].any(axis=1)]
+        return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
+    return float(ratios(of_spans.sum(axis=(0, 1)))[name.removesuffix("_strict")])
+
+
 def score_table(head: str, types: Sequence[str], counts: Counts) -> list[dict[str, Any]]:
     """Give precision, recall, F1 and number of each type that occurs or is predicted, the most frequent first."""
     summed = counts.sum(axis=0)
@@ -219,15 +269,19 @@ def score_table(head: str, types: Sequence[str], counts: Counts) -> list[dict[st
     ]
 
 
-def _fault_of(tag: str, scheme: str) -> str:
-    """Say what is wrong with a tag by itself; empty where nothing is."""
+def _fault_of(tag: str, scheme: str) -> tuple[str, str] | None:
+    """Say what is wrong with a tag by itself and what may help; None where nothing is."""
     if len(tag) == 2 and tag[1] == "-" and tag[0] in "BIESLU":
-        return "has no type"
+        return "has no type", "correct the row"
     if scheme != "bioes" and tag[:2] in ("E-", "S-", "L-", "U-"):
-        return "is not IOB2"
+        return (
+            f"is not {'IOB2' if scheme == 'auto' else scheme.upper()}",
+            "--set options.scheme=bioes if they are BIOES",
+        )
     if scheme != "auto" and not is_entity_tag(*to_iob2([tag], scheme)):
-        return "is no entity tag"
-    return ""
+        remedy = "for tags that are no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+        return "is no entity tag", remedy
+    return None
 
 
 @functools.cache

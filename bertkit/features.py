@@ -90,6 +90,12 @@ def count_pieces(feature: Feature) -> int:
     return len(ids) * max(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids)
 
 
+def is_full(feature: Feature, longest: int) -> bool:
+    """Tell whether a text of a feature fills the window, so that some of it may have been cut off."""
+    ids = feature["input_ids"]
+    return max(map(len, ids)) >= longest if ids and isinstance(ids[0], list) else len(ids) >= longest
+
+
 def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, cut to the recipe's ``max_length``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,17 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_model(
-    auto_class: str, folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str | None = None
+    auto_class: str | Callable[[Any], Any],
+    folder: Path,
+    labels: Sequence[str],
+    *,
+    new_head: bool,
+    problem_type: str | None = None,
+    head: dict[str, Any] | None = None,
 ) -> Any:
     """Load a checkpoint in float32 under one of transformers' Auto classes.
+
+    Or under the class that a function makes for the class of its config, which then holds `head`.
 
     The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
     labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which.
@@ -164,13 +172,17 @@ def load_model(
 
     config = _load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
+    config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
+    config.problem_type = problem_type
+    model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
+    if head is not None:
+        config.bertkit_head = head
     try:
-        model, report = getattr(transformers, auto_class).from_pretrained(
+        model, report = model_class.from_pretrained(
             folder,
+            config=config,
             dtype=torch.float32,
-            id2label=dict(enumerate(labels)),
-            label2id={name: number for number, name in enumerate(labels)},
-            problem_type=problem_type,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             trust_remote_code=False,
@@ -178,9 +190,9 @@ def load_model(
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
     _refuse_misfit(model, report, folder)
-    same_kind = (config.architectures or [""])[0] == type(model).__name__
-    if not new_head and config.problem_type not in (None, problem_type):
-        raise ModelError(f"the head was trained for {config.problem_type}, not {problem_type}", _FINE_TUNE, file=folder)
+    same_kind = saved_class == type(model).__name__
+    if not new_head and saved_problem not in (None, problem_type):
+        raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
     trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"

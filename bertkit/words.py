@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.features import encode_pieces
-
-log = logging.getLogger("bertkit")
 
 _PROBE = ("The", "old", "man", "saw", "it", "again", ".")
 _TESTED_ROWS = 100
@@ -33,8 +30,8 @@ class Window:
     places: list[int]
 
 
-def read_words(value: Any, column: str) -> list[str]:
-    """Give words as a list: they come as one, as JSON, or parted by blanks.
+def read_list(value: Any, column: str) -> list[Any]:
+    """Give a list, which comes as one, as JSON, or as text parted by blanks.
 
     Raises:
         DataError: something else.
@@ -46,9 +43,27 @@ def read_words(value: Any, column: str) -> list[str]:
             value = json.loads(value)
         except ValueError:
             raise DataError("a list that is not JSON", 'write ["EU", "rejects"]', column=column) from None
-    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
-        raise DataError(f"{str(value)[:60]!r} is not a list of words", "give a list of strings", column=column)
+    if not isinstance(value, (list, tuple)):
+        raise DataError(f"{str(value)[:60]!r} is not a list", 'write ["EU", "rejects"]', column=column)
     return list(value)
+
+
+def read_target(value: Any, count: int) -> list[int]:
+    """Give a place in a text as `count` whole numbers, which come as numbers, as text, or parted by ``:``.
+
+    Raises:
+        DataError: something else.
+    """
+    parts = value.split(":") if isinstance(value, str) else value
+    listed = list(parts) if isinstance(parts, (list, tuple)) else [parts]
+    try:
+        numbers = [int(part) for part in listed if not isinstance(part, bool)]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != count or len(listed) != count:
+        wanted = "the index of a word" if count == 1 else "two numbers of characters, such as 4:9"
+        raise DataError(f"the target {value!r} is not {wanted}", f"give {wanted}", column="target")
+    return numbers
 
 
 def split_text(text: str) -> list[tuple[int, int]]:
@@ -80,65 +95,77 @@ def split_text(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def check_alignment(tokenizer: Any, rows: Sequence[Sequence[str]]) -> None:
-    """Prove that words given one by one become the pieces they are in running text; mend the tokenizer if need be.
-
-    A byte-level tokenizer tells the beginning of a word by the blank before it. Given words without blanks, it makes
-    of ``["hello", "world"]`` the pieces of "helloworld", in silence, unless it was told to add the blank.
-
-    Raises:
-        ModelError: it cannot be mended.
-    """
-    probes = [_PROBE, *(words for words in rows[:_TESTED_ROWS] if words)]
-    if _share_aligned(tokenizer, probes) > 0.5:
-        return
-    _add_prefix_space(tokenizer)
-    if _share_aligned(tokenizer, probes) > 0.5:
-        log.info("this tokenizer needs a blank before each word of a list: it is told to add one")
-        return
-    raise ModelError(
-        "the tokenizer makes other pieces of a list of words than of the same text",
-        "use a checkpoint whose tokenizer.json has add_prefix_space",
-    )
-
-
-def _share_aligned(tokenizer: Any, rows: Sequence[Sequence[str]]) -> float:
-    """Give the share of rows whose words give the same pieces one by one and in running text, the probe above all."""
-    apart = encode_pieces(tokenizer, [list(words) for words in rows])
-    running = encode_pieces(tokenizer, [f" {' '.join(words)}" for words in rows])
-    # what stands for a bare blank (SentencePiece) may begin the running text
-    same = [one.ids == other.ids or one.ids == other.ids[1:] for one, other in zip(apart, running, strict=True)]
-    return float(np.mean(same)) if same[0] else 0.0
-
-
-def _add_prefix_space(tokenizer: Any) -> None:
-    from tokenizers import Tokenizer
-
-    parts = json.loads(tokenizer.backend_tokenizer.to_str())
-    found = parts["pre_tokenizer"] or {}
-    for part in [found, *found.get("pretokenizers", [])]:
-        if part.get("type") == "ByteLevel":
-            part["add_prefix_space"] = True
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(parts))
-    tokenizer.init_kwargs["add_prefix_space"] = True
-
-
 def find_pieces(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> list[list[list[int]]]:
     """Give each row's words as lists of pieces, which are empty where a word has none (a zero-width character, say).
 
-    Of a word of more than `longest` pieces only the first are kept: it is its beginning that speaks for a word.
+    A byte-level tokenizer tells the beginning of a word by the blank before it. Given words without blanks, it makes
+    of ``["hello", "world"]`` the pieces of "helloworld", in silence, unless it was told to add the blank. So a probe
+    and the first rows have to give the same pieces as words and in running text; where the probe does not, pieces are
+    taken from running text and find their words by their characters.
+
+    Args:
+        tokenizer: a fast one.
+        rows: lists of words.
+        longest: of a word of more pieces only the first are kept: it is its beginning that speaks for a word.
+
+    Raises:
+        ModelError: words cannot be told from its pieces.
     """
     filled = [number for number, words in enumerate(rows) if words]
+    texts = [rows[number] for number in filled]
+    if _share_aligned(tokenizer, [_PROBE]) == 1:
+        probes = texts[:_TESTED_ROWS]
+        if probes and _share_aligned(tokenizer, probes) <= 0.5:
+            raise _not_told_apart()
+        pieces = [_by_words(each, len(words)) for each, words in zip(_as_words(tokenizer, texts), texts, strict=True)]
+    else:
+        _by_characters(_as_text(tokenizer, [_PROBE])[0], _PROBE)  # raises where a piece has parts of two words
+        pieces = [_by_characters(each, words) for each, words in zip(_as_text(tokenizer, texts), texts, strict=True)]
     found: list[list[list[int]]] = [[] for _ in rows]
-    if not filled:
-        return found
-    for number, encoded in zip(filled, encode_pieces(tokenizer, [list(rows[n]) for n in filled]), strict=True):
-        pieces: list[list[int]] = [[] for _ in rows[number]]
-        for piece, word in zip(encoded.ids, encoded.word_ids, strict=True):
-            if len(pieces[word]) < longest:
-                pieces[word].append(piece)
-        found[number] = pieces
+    for number, each in zip(filled, pieces, strict=True):
+        found[number] = [word[:longest] for word in each]
     return found
+
+
+def _as_words(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
+    return encode_pieces(tokenizer, [list(words) for words in rows]) if rows else []
+
+
+def _as_text(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
+    return encode_pieces(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
+
+
+def _share_aligned(tokenizer: Any, rows: Sequence[Sequence[str]]) -> float:
+    """Give the share of rows that have the same pieces as words and in running text."""
+    pairs = zip(_as_words(tokenizer, rows), _as_text(tokenizer, rows), strict=True)
+    # what stands for a bare blank (SentencePiece) may begin the running text
+    return float(np.mean([one.ids == other.ids or one.ids == other.ids[1:] for one, other in pairs]))
+
+
+def _by_words(encoded: Any, count: int) -> list[list[int]]:
+    pieces: list[list[int]] = [[] for _ in range(count)]
+    for piece, word in zip(encoded.ids, encoded.word_ids, strict=True):
+        pieces[word].append(piece)
+    return pieces
+
+
+def _by_characters(encoded: Any, words: Sequence[str]) -> list[list[int]]:
+    """Give the pieces of running text (a blank before every word) to the words that their characters belong to."""
+    starts = np.cumsum([1, *(len(word) + 1 for word in words)])
+    pieces: list[list[int]] = [[] for _ in words]
+    for piece, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
+        word = int(np.searchsorted(starts, end - 1, side="right")) - 1
+        if word < 0 or end == start:
+            continue
+        if start < starts[word] - 1:
+            raise _not_told_apart()
+        pieces[word].append(piece)
+    return pieces
+
+
+def _not_told_apart() -> ModelError:
+    what = "the tokenizer makes other pieces of a list of words than of the same text"
+    return ModelError(what, "use a checkpoint whose tokenizer keeps words apart")
 
 
 def cut_windows(pieces: Sequence[Sequence[int]], room: int, overlap: int) -> list[Window]:
@@ -152,7 +179,7 @@ def cut_windows(pieces: Sequence[Sequence[int]], room: int, overlap: int) -> lis
     """
     sizes = [len(word) for word in pieces]
     ends = np.cumsum([0, *sizes])
-    spans = _find_spans_of_windows(ends, room, overlap)
+    spans = _find_spans_of_windows(ends, room, max(0, overlap))
     if not spans:
         return []
     best = np.full(len(pieces), -1)

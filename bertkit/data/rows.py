@@ -32,6 +32,8 @@ class Columns:
     """Those that hold several values, which may come from several columns of the source."""
     text_instead: Mapping[str, str] = field(default_factory=dict)
     """Given column -> the column that may stand in for it in rows to predict, such as plain text for its words."""
+    text_always: bool = False
+    """Whether it may stand in for it in labelled rows too."""
 
     @property
     def names(self) -> list[str]:
@@ -87,8 +89,7 @@ def map_columns(there: list[str], data: Data, columns: Columns, source: str) -> 
     optional = [name for name in (*columns.optional, "id") if name in data.columns]
     gold = [columns.gold] if columns.gold else []
     wanted = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
-    if not gold:
-        _make_do(wanted, there, data, columns)
+    _make_do(wanted, there, data, columns)
     for canonical, actual in wanted.items():
         if len(actual) > 1 and canonical not in columns.lists:
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
@@ -188,9 +189,11 @@ def _actual(canonical: str, data: Data) -> list[str]:
 
 
 def _make_do(wanted: dict[str, list[str]], there: list[str], data: Data, columns: Columns) -> None:
-    """Do without an id, and with what may stand in for a column that is not there."""
-    if not set(wanted.get("id", ())) <= set(there):
+    """Do without an id in rows to predict, and with what may stand in for a column that is not there."""
+    if not columns.gold and not set(wanted.get("id", ())) <= set(there):
         del wanted["id"]
+    if columns.gold and not columns.text_always:
+        return
     for name, instead in columns.text_instead.items():
         if not set(wanted[name]) <= set(there) and set(_actual(instead, data)) <= set(there):
             del wanted[name]

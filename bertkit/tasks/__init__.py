@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,6 +63,16 @@ class Details:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Option:
+    """A key of a recipe's ``options``: its default, and the values it may have."""
+
+    default: Any
+    choices: tuple[Any, ...] = ()
+    least: float | None = None
+    """The smallest number; without it a number must be positive or zero."""
+
+
 class Task(Protocol):
     """A task family: a few constants and ten functions, three of which most families take from here."""
 
@@ -72,7 +83,7 @@ class Task(Protocol):
     METRICS: tuple[str, ...]
     """Names of the functions of `bertkit.metrics` that fit."""
     OPTIONS: Mapping[str, Any]
-    """Keys a recipe may set under ``options``, with their defaults."""
+    """Keys a recipe may set under ``options``: an Option each, or just its default."""
 
     def read(self, row: Row, recipe: Recipe) -> Row | None:
         """Check one row's canonical values and give them this family's types; raises DataError.
@@ -151,8 +162,15 @@ def load_task(recipe: Recipe) -> Task:
     columns = task.COLUMNS
     _check_names("data.columns", recipe.data.columns, columns.names)
     _check_names("options", recipe.options, task.OPTIONS)
+    for name, value in recipe.options.items():
+        _check_option(name, value, _as_option(task.OPTIONS[name]))
     check_metrics(recipe, task.METRICS)
     return task
+
+
+def read_option(options: Mapping[str, Any], recipe: Recipe, name: str) -> Any:
+    """Give a recipe's option, or the default that a family's OPTIONS has for it."""
+    return recipe.options.get(name, _as_option(options[name]).default)
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:
@@ -174,6 +192,29 @@ def example_row(task: Task, recipe: Recipe) -> str:
 def shown(prediction: Prediction) -> Prediction:
     """Give the part of a prediction that is written out."""
     return {name: value for name, value in prediction.items() if not name.startswith("_")}
+
+
+def _as_option(value: Any) -> Option:
+    return value if isinstance(value, Option) else Option(value)
+
+
+def _check_option(name: str, value: Any, option: Option) -> None:
+    """Refuse a value that is none of the choices, or of another kind than the default."""
+    if option.choices:
+        if value not in option.choices:
+            raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    least = 0 if option.least is None else option.least
+    if isinstance(option.default, bool):
+        if not isinstance(value, bool):
+            raise RecipeError(f"options.{name} is {value!r}", "give true or false")
+    elif isinstance(option.default, int) and (not number or value != int(value) or value < least):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
+    elif isinstance(option.default, str) and not isinstance(value, str):
+        raise RecipeError(f"options.{name} is {value!r}", "give text")
+    elif option.default is None and value is not None and not number:
+        raise RecipeError(f"options.{name} is {value!r}", "give a number")
 
 
 def _load_module(name: str) -> Task:

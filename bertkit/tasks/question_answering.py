@@ -17,7 +17,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, padding_collator, window
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, no_precompute
+from bertkit.tasks import Answer, Details, Option, no_precompute, read_option
 
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
 NAMED: bool = False
@@ -36,8 +36,8 @@ METRICS: tuple[str, ...] = (
 OPTIONS: Mapping[str, Any] = {
     "no_answer": False,
     "overlap": 128,
-    "n_best": 20,
-    "max_answer_length": 30,
+    "n_best": Option(20, least=1),
+    "max_answer_length": Option(30, least=1),
     "null_threshold": None,
 }
 
@@ -91,7 +91,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     offsets = {
         text: spans.stretch(text, np.array(encoded.offsets).reshape(-1, 2)) for text, encoded in contexts.items()
     }
-    overlap = int(_option(setup.recipe, "overlap"))
+    overlap = _option(setup.recipe, "overlap")
     features = []
     for number, row in enumerate(rows):
         question = questions[row["question"].lstrip()].ids[: (window(setup) - frame.size) // 2]
@@ -138,8 +138,8 @@ def decode(
         [output["start_logits"][part] for output, part in zip(outputs, inside, strict=True)],
         [output["end_logits"][part] for output, part in zip(outputs, inside, strict=True)],
         np.array([each["row"] for each in features]),
-        n_best=int(_option(setup.recipe, "n_best")),
-        longest=int(_option(setup.recipe, "max_answer_length")),
+        n_best=_option(setup.recipe, "n_best"),
+        longest=_option(setup.recipe, "max_answer_length"),
     )
     edges = np.searchsorted(found["row"], np.arange(len(rows) + 1))
     all_offsets = np.concatenate([each["offsets"] for each in features])
@@ -227,7 +227,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 
 
 def _option(recipe: Recipe, name: str) -> Any:
-    return recipe.options.get(name, OPTIONS[name])
+    return read_option(OPTIONS, recipe, name)
 
 
 def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import no_details, no_precompute, no_tuning
+from bertkit.tasks import no_details, no_precompute, no_tuning, read_option
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
@@ -40,7 +40,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if "label" not in row:
         return row
     if _is_multi_label(recipe):
-        return {**row, "label": _several(row["label"], recipe.options.get("separator", OPTIONS["separator"]))}
+        return {**row, "label": _several(row["label"], read_option(OPTIONS, recipe, "separator"))}
     if isinstance(row["label"], (list, tuple)):
         raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
     if spelled(row["label"]) is None:
@@ -125,7 +125,7 @@ def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list
 
 
 def _is_multi_label(recipe: Recipe) -> bool:
-    return bool(recipe.options.get("multi_label", OPTIONS["multi_label"]))
+    return bool(read_option(OPTIONS, recipe, "multi_label"))
 
 
 def _several(value: Any, separator: str) -> list[str]:

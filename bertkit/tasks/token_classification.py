@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import entities, models
+from bertkit import entities, hub, models
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.features import Collator, Feature, Setup, find_frame, padding_collator, window
+from bertkit.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, no_precompute, no_tuning
-from bertkit.words import check_alignment, cut_windows, find_pieces, read_words, split_text
+from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
+from bertkit.words import cut_windows, find_pieces, read_list, split_text
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
@@ -34,11 +35,19 @@ METRICS: tuple[str, ...] = (
     "accuracy",
     "f1_macro",
 )
-OPTIONS: Mapping[str, Any] = {"scheme": "auto", "decoding": "repair", "overlap": 64}
+OPTIONS: Mapping[str, Any] = {
+    "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
+    "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
+    "overlap": 64,
+    "layers": Option(None, choices=(None, *LAYERS)),
+    "tagger": Option("bilstm", choices=TAGGERS),
+    "tagger_size": Option(768, least=2),
+}
 
-precompute, tune = no_precompute, no_tuning
+tune = no_tuning
 
 _IGNORED = -100
+_ENTITY_METRICS = {metric for metric in METRICS if metric not in ("accuracy", "f1_macro")}
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
@@ -51,12 +60,16 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         DataError: not as many tags as words, an unknown tag, or tags that break their scheme.
     """
     if "tokens" not in row:
+        if not isinstance(row["text"], str):
+            raise DataError(f"{row['text']!r} is not text", "texts must be strings", column="text")
         spans = split_text(row["text"])
         return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
-    tokens = read_words(row["tokens"], "tokens")
+    tokens = read_list(row["tokens"], "tokens")
+    if not all(isinstance(word, str) for word in tokens):
+        raise DataError(f"{str(tokens)[:60]} is not a list of words", "give a list of strings", column="tokens")
     if "tags" not in row:
         return {**row, "tokens": tokens}
-    raw = row["tags"] if isinstance(row["tags"], (list, tuple)) else read_words(row["tags"], "tags")
+    raw = read_list(row["tags"], "tags")
     if len(raw) != len(tokens):
         what = f"{len(tokens)} words but {len(raw)} tags"
         raise DataError(what, "give every word one tag", column="tags")
@@ -69,14 +82,23 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over every piece, one output a tag."""
-    return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
+    """Load an encoder with a linear layer over every piece; with ``layers``, a frozen one with a tagger over these."""
+    layers = _option(setup.recipe, "layers")
+    head = None if layers is None else {"layers": layers, "tagger": _option(setup.recipe, "tagger")}
+    if head is not None:
+        head["size"] = _option(setup.recipe, "tagger_size")
+    if not new_head:
+        head = models.read_config(folder).get("bertkit_head")  # what was trained, whatever this recipe wants
+    if head is None:
+        return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
+    from bertkit.heads import tagger_class
+
+    return models.load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``places`` where, ``labels`` their tags."""
     tokens = [row["tokens"] for row in rows]
-    check_alignment(setup.tokenizer, tokens)
     frame = find_frame(setup.tokenizer, pair=False)
     room = window(setup) - frame.size
     overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
@@ -98,8 +120,21 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the padding collator."""
-    return padding_collator(setup, label_a_piece=True)
+    """Make the padding collator, which takes hidden states along where they are known."""
+    from bertkit.heads import state_collator
+
+    return state_collator(padding_collator(setup, label_a_piece=True))
+
+
+def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
+    """Keep the hidden states of a frozen encoder on disk."""
+    if _option(setup.recipe, "layers") is not None:
+        from bertkit.heads import keep_states
+
+        content = models.fingerprint(hub.find_model(setup.recipe.model))
+        for each in features.values():
+            keep_states(model, each, run, content)
+    return False
 
 
 def decode(
@@ -122,8 +157,10 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     Returns:
         ``tags`` of shape (rows, tags, 3), and for entity tags ``entities`` and ``strict`` of shape (rows, types, 3).
     """
-    pairs = [_known(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)]
-    as_words = [(_as_spans(gold), _as_spans(found)) for gold, found in pairs]
+    pairs = [
+        entities.leave_out_unknown(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)
+    ]
+    as_words = [(entities.word_spans(gold), entities.word_spans(found)) for gold, found in pairs]
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
     types = entity_types(setup)
@@ -143,7 +180,9 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    return {name: _measure(name, compared) for name in setup.recipe.metrics}
+    if _ENTITY_METRICS & set(setup.recipe.metrics) and "entities" not in compared:
+        raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
+    return {name: entities.measure(name, compared) for name in setup.recipe.metrics}
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
@@ -155,7 +194,9 @@ def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
     """Tell the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
-    pairs = [_known(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)]
+    pairs = [
+        entities.leave_out_unknown(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)
+    ]
     if not _has_entities(setup):
         answers = [_answer_by_word(row, each) for row, each in zip(rows, predictions, strict=True)]
         return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
@@ -178,24 +219,25 @@ def entity_types(setup: Setup) -> list[str]:
 
 
 def _option(recipe: Recipe, name: str) -> Any:
-    return recipe.options.get(name, OPTIONS[name])
+    return read_option(OPTIONS, recipe, name)
 
 
 def _scheme(recipe: Recipe) -> str:
+    """Give the recipe's scheme; the metrics of entities want entity tags."""
     scheme = str(_option(recipe, "scheme"))
-    if scheme not in ("auto", "none", *entities.SCHEMES):
-        raise RecipeError(f"options.scheme is {scheme!r}", "one of auto, iob2, iob1, bioes, none")
-    return scheme
+    return "iob2" if scheme == "auto" and _ENTITY_METRICS & set(recipe.metrics) else scheme
 
 
 def _name_tag(tag: Any, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
-    """Give a tag as text; with the recipe's labels a number is one of them, and None is no tag."""
+    """Give a tag as text, None where there is none; a number is one of the recipe's labels, if it has any."""
+    if isinstance(tag, (list, dict)):
+        raise DataError(f"word {place + 1} {tokens[place]!r}: {tag!r} is not one tag", "give one", column="tags")
     spelling = spelled(tag)
     if spelling in (None, "-100", "-1"):
         return None
-    if recipe.labels and isinstance(tag, int):
+    if recipe.labels and str(spelling).isdigit():
         try:
-            return str(name_of(tag, recipe.labels))
+            return str(name_of(spelling, recipe.labels))
         except DataError as error:
             raise DataError(f"word {place + 1} {tokens[place]!r}: {error.what}", error.remedy, column="tags") from None
     return spelling
@@ -208,38 +250,13 @@ def _has_entities(setup: Setup) -> bool:
     )
 
 
-def _known(gold: Sequence[str | None], found: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Leave out the words whose tag nobody knows."""
-    pairs = [(one, other) for one, other in zip(gold, found, strict=True) if one is not None]
-    return [one for one, _ in pairs], [other for _, other in pairs]
-
-
-def _as_spans(tags: Sequence[str]) -> list[entities.Span]:
-    return [(tag, place, place + 1) for place, tag in enumerate(tags)]
-
-
-def _measure(name: str, compared: Mapping[str, Any]) -> float:
-    if name == "accuracy":
-        return float(entities.ratios(compared["tags"].sum(axis=(0, 1)))["recall"])
-    counts = compared["strict" if name.endswith("_strict") else "entities" if "entities" in compared else "tags"]
-    if name == "f1_macro":
-        by_type = counts.sum(axis=0)
-        seen = by_type[by_type[:, 1:].any(axis=1)]
-        return float(entities.ratios(seen)["f1"].mean()) if len(seen) else 0.0
-    if "entities" not in compared:
-        raise RecipeError(f"the metric {name} is for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
-    return float(entities.ratios(counts.sum(axis=(0, 1)))[name.removesuffix("_strict")])
-
-
 def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without pieces."""
     is_read = ~np.isnan(scores).any(axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     chances = weights / weights.sum(axis=1, keepdims=True)
     chances[~is_read] = np.array([label == "O" for label in setup.labels], dtype=float)
-    decoding = str(_option(setup.recipe, "decoding"))
-    if decoding not in ("greedy", "repair", "constrained"):
-        raise RecipeError(f"options.decoding is {decoding!r}", "one of greedy, repair, constrained")
+    decoding = _option(setup.recipe, "decoding")
     has_entities = _has_entities(setup)
     if has_entities and decoding == "constrained":
         chosen = entities.most_probable_valid(chances, setup.labels)
@@ -253,22 +270,16 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
     if "offsets" in row:
         record["words"] = row["tokens"]
     if has_entities:
-        record["entities"] = _describe_entities(row, tags, certain)
+        record["entities"] = _entities_of(row, tags, certain)
     return {**record, "word_probabilities": certain}
 
 
-def _describe_entities(row: Row, tags: Sequence[str], certain: Sequence[float | None]) -> list[dict[str, Any]]:
-    offsets, text = row.get("offsets"), row.get("text") if "offsets" in row else " ".join(row["tokens"])
-    if offsets is None:
-        ends = np.cumsum([len(word) + 1 for word in row["tokens"]])
-        offsets = [(int(end) - 1 - len(word), int(end) - 1) for end, word in zip(ends, row["tokens"], strict=True)]
-    found = []
-    for kind, first, last in entities.find_spans(tags):
-        start, end = offsets[first][0], offsets[last - 1][1]
-        known = [chance for chance in certain[first:last] if chance is not None]
-        mean = float(np.mean(known)) if known else None
-        found.append({"type": kind, "text": str(text)[start:end], "start": start, "end": end, "probability": mean})
-    return found
+def _entities_of(row: Row, tags: Sequence[str], certain: Sequence[float | None]) -> list[dict[str, Any]]:
+    if "offsets" in row:
+        return entities.describe(tags, row["text"], row["offsets"], certain)
+    ends = np.cumsum([len(word) + 1 for word in row["tokens"]]) - 1
+    offsets = [(int(end) - len(word), int(end)) for end, word in zip(ends, row["tokens"], strict=True)]
+    return entities.describe(tags, " ".join(row["tokens"]), offsets, certain)
 
 
 def _answer_by_word(row: Row, prediction: Mapping[str, Any]) -> Answer:
@@ -281,12 +292,13 @@ def _answer_by_word(row: Row, prediction: Mapping[str, Any]) -> Answer:
 
 def _answer_by_entity(row: Row, prediction: Mapping[str, Any]) -> Answer:
     """Tell the entities; the confidence is that of the surest wrong one."""
+    known = [tag is not None for tag in row["tags"]]
     gold = entities.find_spans([tag or "O" for tag in row["tags"]])
-    found = entities.find_spans(prediction["prediction"])
+    found = [span for span in entities.find_spans(prediction["prediction"]) if all(known[span[1] : span[2]])]
     wanted, named = [
         ", ".join(f"{' '.join(row['tokens'][start:end])} ({kind})" for kind, start, end in spans) or "none"
         for spans in (gold, found)
     ]
-    chances = [each["probability"] for each in prediction["entities"]]
-    wrong = [chance or 0.0 for span, chance in zip(found, chances, strict=True) if span not in gold]
+    chances = prediction["word_probabilities"]
+    wrong = [min(chance or 0.0 for chance in chances[span[1] : span[2]]) for span in found if span not in gold]
     return Answer(wanted, named, set(gold) == set(found), max(wrong, default=None))

@@ -123,7 +123,10 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """
         items = count_items(inputs)
         outputs = model(**inputs)
-        summed = self.loss(outputs.logits, inputs["labels"]) if self.loss else outputs.loss * items
+        if not items:  # a part without a single label: a mean over nothing is not a number
+            summed = outputs.logits.sum() * 0
+        else:
+            summed = self.loss(outputs.logits, inputs["labels"]) if self.loss else outputs.loss * items
         loss = summed / num_items_in_batch * self.args.world_size
         self.finite &= loss.detach().isfinite()
         return (loss, outputs) if return_outputs else loss

@@ -43,8 +43,9 @@ def forward(
             batch = collate([features[number] for number in numbers])
             found = dict(model(**{name: value.to(device) for name, value in batch.items()}))
             loss = found.pop("loss", None)
-            if loss is not None:
-                total, count = total + float(loss) * count_items(batch), count + count_items(batch)
+            items = count_items(batch)
+            if loss is not None and items:
+                total, count = total + float(loss) * items, count + items
             arrays = {name: value.float().cpu().numpy() for name, value in found.items() if torch.is_tensor(value)}
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}

@@ -15,7 +15,7 @@ from typing import Any
 from bertkit import models, runs
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
-from bertkit.features import Feature, Setup, count_pieces, window
+from bertkit.features import Feature, Setup, is_full, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
@@ -149,7 +149,7 @@ def _say_what_is_long(features: list[Feature], rows: int, longest: int) -> None:
     if len(features) > rows:
         log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")
         return
-    full = sum(count_pieces(feature) >= longest for feature in features)
+    full = sum(is_full(feature, longest) for feature in features)
     if full:
         share = 100 * full / len(features)
         log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")

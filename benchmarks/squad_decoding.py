@@ -1,0 +1,157 @@
+"""bertkit's choice of answers beside a plain loop over windows: the same logits of SQuAD's questions, taking turns.
+
+    python benchmarks/squad_decoding.py SQUAD/validation.parquet MODEL_FOLDER
+
+Of the model only the tokenizer is used: logits are random (seeded), with a gold answer that stands out. Both sides give
+the 20 best answers of every question with texts, logits and probabilities, and must agree. Prints a Markdown table and
+a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from bertkit import models
+from bertkit.data.files import read_records
+from bertkit.features import Setup
+from bertkit.recipe import load_recipe
+from bertkit.tasks import question_answering as task
+
+
+def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: int, longest: int) -> list[list[dict]]:
+    """The loop that scripts for SQuAD have, from sorted starts and ends of each window to texts of the context."""
+    windows: dict[int, list[int]] = {}
+    for number, feature in enumerate(features):
+        windows.setdefault(feature["row"], []).append(number)
+    answers = []
+    for row, numbers in windows.items():
+        candidates = []
+        for number in numbers:
+            first = features[number]["context"]
+            offsets = features[number]["offsets"]
+            start_logits = outputs[number]["start_logits"][first : first + len(offsets)]
+            end_logits = outputs[number]["end_logits"][first : first + len(offsets)]
+            starts = np.argsort(start_logits)[-1 : -n_best - 1 : -1].tolist()
+            ends = np.argsort(end_logits)[-1 : -n_best - 1 : -1].tolist()
+            for start in starts:
+                for end in ends:
+                    if end < start or end - start + 1 > longest:
+                        continue
+                    candidates.append(
+                        {
+                            "offsets": (offsets[start][0], offsets[end][1]),
+                            "score": start_logits[start] + end_logits[end],
+                            "start_logit": start_logits[start],
+                            "end_logit": end_logits[end],
+                        }
+                    )
+        best = sorted(candidates, key=lambda candidate: candidate["score"], reverse=True)[:n_best]
+        context = rows[row]["context"]
+        for candidate in best:
+            candidate["start"], candidate["end"] = candidate.pop("offsets")
+            candidate["text"] = context[candidate["start"] : candidate["end"]]
+        scores = np.array([candidate.pop("score") for candidate in best])
+        weights = np.exp(scores - np.max(scores))
+        for candidate, probability in zip(best, weights / weights.sum(), strict=True):
+            candidate["probability"] = probability
+        answers.append(best)
+    return answers
+
+
+def make_logits(features: list[dict], seed: int) -> list[dict]:
+    """Noise, and 8 more where the answer begins and ends."""
+    rng = np.random.default_rng(seed)
+    outputs = []
+    for feature in features:
+        output = {}
+        for name in ("start", "end"):
+            logits = rng.normal(size=len(feature["input_ids"])).astype(np.float32)
+            logits[feature[f"{name}_positions"]] += 8
+            output[f"{name}_logits"] = logits
+        outputs.append(output)
+    return outputs
+
+
+def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
+    """Compare all answers; of equal scores the order is nobody's, so these are compared as sets. Give their number."""
+    ties = 0
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        scores = [np.float32(each["start_logit"]) + np.float32(each["end_logit"]) for each in one["_spans"]]
+        assert scores == [each["start_logit"] + each["end_logit"] for each in other]
+        groups = [
+            {
+                score: {(each["text"], each["start"], each["end"], float(each["start_logit"])) for each in group}
+                for score in set(scores)
+                for group in [[each for each, known in zip(side, scores, strict=True) if known == score]]
+            }
+            for side in (one["_spans"], other)
+        ]
+        tied = {score for score in scores if scores.count(score) > 1}
+        ties += len(tied)
+        assert all(groups[0][score] == groups[1][score] for score in groups[0] if score != scores[-1])
+        if scores[-1] not in tied and groups[0][scores[-1]] != groups[1][scores[-1]]:
+            ties += 1  # the last place is shared with a span that is on neither list's end
+            assert [each["start_logit"] + each["end_logit"] for each in other][-1] == scores[-1]
+        if scores[0] not in tied:
+            assert (one["prediction"], one["start"], one["end"]) == tuple(other[0][key] for key in ("text", "start", "end"))
+        np.testing.assert_allclose(
+            [each["probability"] for each in one["_spans"]], [each["probability"] for each in other], rtol=1e-4
+        )
+    return ties
+
+
+def timed(work: Callable[[], list]) -> tuple[float, float, list]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return time.process_time() - cpu, time.perf_counter() - wall, result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parquet", type=Path)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int, help="read so many questions only")
+    arguments = parser.parse_args()
+    n_best, longest = 20, 30
+    recipe = load_recipe("squad", {"options.n_best": n_best, "options.max_answer_length": longest})
+    rows = [task.read(row, recipe) for _, row in read_records(arguments.parquet, recipe.data)][: arguments.limit]
+    setup = Setup(recipe, models.load_tokenizer(arguments.model), ())
+    features = task.encode(rows, setup)
+    outputs = make_logits(features, arguments.seed)
+    engines = {
+        "bertkit": lambda: task.decode(outputs, features, rows, setup),
+        "plain loop": lambda: plain(outputs, features, rows, n_best, longest),
+    }
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
+    ties = 0
+    for _ in range(arguments.rounds):
+        results = []
+        for name, work in engines.items():
+            cpu, wall, result = timed(work)
+            seconds[name].append((cpu, wall))
+            results.append(result)
+        ties = check_equal(*results)
+    cpu, wall = ({name: statistics.median(each[kind] for each in seconds[name]) for name in engines} for kind in (0, 1))
+    ratios = {kind: median["plain loop"] / median["bertkit"] for kind, median in (("cpu", cpu), ("wall", wall))}
+    print("| questions | windows | CPU s, bertkit | CPU s, plain loop | ratio | wall s, bertkit | wall s, plain | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    cells = [f"{len(rows):,}", f"{len(features):,}"]
+    for median, ratio in ((cpu, ratios["cpu"]), (wall, ratios["wall"])):
+        cells += [f"{median['bertkit']:.2f}", f"{median['plain loop']:.2f}", f"{ratio:.1f}x"]
+    print("|", " | ".join(cells), "|")
+    figures = {"questions": len(rows), "windows": len(features), "cpu": cpu, "wall": wall, "ratios": ratios}
+    print(json.dumps({**figures, "rounds": seconds, "equal": True, "equal_scores": ties}))
+
+
+if __name__ == "__main__":
+    main()

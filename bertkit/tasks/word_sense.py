@@ -1,0 +1,260 @@
+"""Tell which sense a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
+
+``fine_tuned`` trains the encoder with a linear layer over the word's pieces. ``nearest`` trains nothing: the word's
+hidden states, summed over the last layers and averaged over its pieces, are compared with their mean over each sense's
+training rows; the highest cosine wins. Only senses of the same word compete.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit import models
+from bertkit.data.labels import spelled
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature, Setup, find_frame, padding_collator, window
+from bertkit.layers import LAYERS
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
+from bertkit.words import cut_windows, find_pieces, read_list, read_target
+
+COLUMNS = Columns(
+    given=("tokens", "target"),
+    gold="sense",
+    optional=("word",),
+    lists=("tokens", "target"),
+    text_instead={"tokens": "text"},
+    text_always=True,
+)
+NAMED: bool = True
+METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")
+OPTIONS: Mapping[str, Any] = {
+    "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),
+    "layers": Option("sum_last_four", choices=tuple(name for name, (_, how) in LAYERS.items() if how != "weighted")),
+}
+
+tune = no_tuning
+
+_IGNORED = -100
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the text and the place of its target word; a sense is known as ``word/sense`` from here on.
+
+    The place is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``. The word is the
+    column ``word``, or the target as it stands there, in lower case.
+
+    Raises:
+        DataError: no such place, or no sense.
+    """
+    if "tokens" in row:
+        tokens = read_list(row["tokens"], "tokens")
+        if not all(isinstance(word, str) for word in tokens):
+            raise DataError(f"{str(tokens)[:60]} is not a list of words", "give a list of strings", column="tokens")
+        place = read_target(row["target"], count=1)[0]
+        if not 0 <= place < len(tokens):
+            what = f"the target {place} is beyond the {len(tokens)} words"
+            raise DataError(what, "count words from 0", column="target")
+    else:
+        tokens, place = _cut_text(row["text"], row["target"])
+    word = spelled(row.get("word", tokens[place].lower()))
+    if word is None:
+        raise DataError("no word", "fill it in", column="word")
+    known = {**row, "tokens": tokens, "target": place, "word": word}
+    if "sense" not in row:
+        return known
+    sense = spelled(row["sense"])
+    if sense is None:
+        raise DataError("no sense", "fill it in, or leave the row out", column="sense")
+    return {**known, "sense": f"{word.replace('/', '_')}/{sense}"}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    """Load an encoder with a linear layer over the word's pieces, one output a sense; frozen where ``nearest``."""
+    nearest = _option(setup.recipe, "method") == "nearest"
+    head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
+    if not new_head:
+        head = models.read_config(folder).get("bertkit_head")
+    if head is None:
+        return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
+    from bertkit.heads import tagger_class
+
+    return models.load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode the window that gives the target word the most context; ``places`` are the word's pieces.
+
+    Raises:
+        DataError: a word without pieces, or one whose senses the model does not know.
+    """
+    tokens = [row["tokens"] for row in rows]
+    frame = find_frame(setup.tokenizer, pair=False)
+    room = window(setup) - frame.size
+    numbers = {name: number for number, name in enumerate(setup.labels)}
+    senses = _senses(setup)
+    features = []
+    for number, pieces in enumerate(find_pieces(setup.tokenizer, tokens, longest=room // 2)):
+        row = rows[number]
+        if row["word"].replace("/", "_") not in senses:
+            what = f"row {number + 1}: the model knows no senses of {row['word']!r}"
+            raise DataError(what, f"it knows {', '.join(list(senses)[:20])}", column="word")
+        if not pieces[row["target"]]:
+            what = f"row {number + 1}: the target word {tokens[number][row['target']]!r} has no visible character"
+            raise DataError(what, "correct the row", column="target")
+        part = next(each for each in cut_windows(pieces, room, room // 2) if row["target"] in each.words)
+        first = len(frame.before) + part.places[part.words.index(row["target"])]
+        places = list(range(first, first + len(pieces[row["target"]])))
+        feature = {"row": number, **frame.fill(part.pieces), "places": places}
+        if "sense" in row:
+            feature["labels"] = [_IGNORED] * len(feature["input_ids"])
+            feature["labels"][places[0] : places[-1] + 1] = [numbers[row["sense"]]] * len(places)
+        features.append(feature)
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Make the padding collator."""
+    return padding_collator(setup, label_a_piece=True)
+
+
+def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
+    """Where the nearest sense is to be found, make each sense's output the direction of its training rows' mean."""
+    if _option(setup.recipe, "method") != "nearest":
+        return False
+    import torch
+
+    from bertkit.heads import run_states
+
+    training = features["train"]
+    sums = np.zeros((len(setup.labels), model.output.in_features))
+    for feature, states in zip(training, run_states(model, training, run), strict=True):
+        mean = states[feature["places"]].mean(axis=0)
+        sums[feature["labels"][feature["places"][0]]] += mean / np.linalg.norm(mean)
+    centroids = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    with torch.no_grad():
+        model.output.weight.copy_(torch.from_numpy(centroids))
+        model.output.bias.zero_()
+    return True
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Give each row the best sense of its word, and a score for each of them.
+
+    The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
+    direction of each sense, which orders them as the cosine does.
+    """
+    senses = _senses(setup)
+    nearest = _option(setup.recipe, "method") == "nearest"
+    decoded = []
+    for output, feature, row in zip(outputs, features, rows, strict=True):
+        known = senses[row["word"].replace("/", "_")]
+        scores = output["logits"][feature["places"]].astype(np.float64).mean(axis=0)[known]
+        best = known[int(scores.argmax())]
+        if not nearest:
+            scores = np.exp(scores - scores.max())
+            scores /= scores.sum()
+        named = {setup.labels[number]: float(value) for number, value in zip(known, scores, strict=True)}
+        decoded.append({"prediction": setup.labels[best], "sense_scores": named})
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Give ``gold`` and ``predicted`` senses and the ``word`` of each row, by number."""
+    numbers = {name: number for number, name in enumerate(setup.labels)}
+    words = {word: number for number, word in enumerate(_senses(setup))}
+    return {
+        "gold": np.array([numbers[row["sense"]] for row in rows]),
+        "predicted": np.array([numbers[each["prediction"]] for each in predictions]),
+        "word": np.array([words[row["sense"].partition("/")[0]] for row in rows]),
+    }
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Give the metrics: ``accuracy`` over all rows, ``accuracy_by_word`` and ``f1_macro`` as means over words."""
+    by_word = _score_words(compared, setup)
+    found = {
+        "accuracy": float((compared["gold"] == compared["predicted"]).mean()),
+        "accuracy_by_word": float(np.mean([each["accuracy"] for each in by_word])),
+        "f1_macro": float(np.mean([each["f1_macro"] for each in by_word])),
+    }
+    return {name: found[name] for name in setup.recipe.metrics}
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+    """Predict each word's most frequent sense."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in training:
+        counts[row["sense"].partition("/")[0]][row["sense"]] += 1
+    return [{"prediction": counts[row["sense"].partition("/")[0]].most_common(1)[0][0]} for row in rows]
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Tell the scores of each word, beside what its most frequent sense here would score."""
+    compared = compare(predictions, rows, setup)
+    told = [
+        Answer(
+            row["sense"],
+            each["prediction"],
+            row["sense"] == each["prediction"],
+            max(each["sense_scores"].values()) if _option(setup.recipe, "method") == "fine_tuned" else None,
+        )
+        for row, each in zip(rows, predictions, strict=True)
+    ]
+    return Details({"words": _score_words(compared, setup)}, answers=told)
+
+
+def _option(recipe: Recipe, name: str) -> Any:
+    return read_option(OPTIONS, recipe, name)
+
+
+def _senses(setup: Setup) -> dict[str, list[int]]:
+    """Give each word's senses as numbers of labels."""
+    senses: dict[str, list[int]] = {}
+    for number, label in enumerate(setup.labels):
+        senses.setdefault(label.partition("/")[0], []).append(number)
+    return senses
+
+
+def _cut_text(text: Any, target: Any) -> tuple[list[str], int]:
+    """Cut a text into words around its target."""
+    start, end = read_target(target, count=2)
+    if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
+        size = len(text) if isinstance(text, str) else 0
+        what = f"the target {start}:{end} is no word of a text of {size} characters"
+        raise DataError(what, "give its first and last + 1 character", column="target")
+    before, after = text[:start].split(), text[end:].split()
+    return [*before, text[start:end].strip(), *after], len(before)
+
+
+def _score_words(compared: Mapping[str, Any], setup: Setup) -> list[dict[str, Any]]:
+    """Give each word's accuracy, macro F1 over its senses that occur, and the share of its most frequent sense."""
+    size = len(setup.labels)
+    gold = np.bincount(compared["gold"], minlength=size)
+    guessed = np.bincount(compared["predicted"], minlength=size)
+    right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
+    f1 = 2 * right / np.maximum(gold + guessed, 1)
+    scores = []
+    for word, senses in _senses(setup).items():
+        rows = int(gold[senses].sum())
+        if rows:
+            occurring = [number for number in senses if gold[number] + guessed[number]]
+            scores.append(
+                {
+                    "word": word,
+                    "accuracy": float(right[senses].sum() / rows),
+                    "f1_macro": float(f1[occurring].mean()),
+                    "most frequent": float(gold[senses].max() / rows),
+                    "senses": len(senses),
+                    "rows": rows,
+                }
+            )
+    return scores
