@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from bertkit import models
 from bertkit.features import Collator, Feature
 from bertkit.layers import LAYERS
 
@@ -110,6 +111,24 @@ class _StateReader(nn.Module):
 
     def forward(self, labels: Any = None, **inputs: Any) -> dict[str, Any]:
         return {"states": self.tagger.read_states(**inputs)}
+
+
+def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> Any:
+    """Load a model with one output a label for every piece.
+
+    Args:
+        folder: the checkpoint.
+        labels: in the order of the outputs.
+        head: what `config.bertkit_head` is to hold; None for an encoder that is trained, with a linear layer.
+        new_head: whether the head may be untrained; if not, it is the one that the checkpoint has, whatever `head` says.
+
+    Raises:
+        ModelError: as `models.load_model` does.
+    """
+    wanted = head if new_head else models.read_config(folder).get("bertkit_head")
+    if wanted is None:
+        return models.load_model("AutoModelForTokenClassification", folder, labels, new_head=new_head)
+    return models.load_model(tagger_class, folder, labels, new_head=new_head, head=wanted)
 
 
 @cache

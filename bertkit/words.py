@@ -48,6 +48,18 @@ def read_list(value: Any, column: str) -> list[Any]:
     return list(value)
 
 
+def read_words(value: Any) -> list[str]:
+    """Give the words of the column ``tokens``, in any form that `read_list` reads.
+
+    Raises:
+        DataError: something else.
+    """
+    words = read_list(value, "tokens")
+    if not all(isinstance(word, str) for word in words):
+        raise DataError(f"{str(words)[:60]} is not a list of words", "give a list of strings", column="tokens")
+    return words
+
+
 def read_target(value: Any, count: int) -> list[int]:
     """Give a place in a text as `count` whole numbers, which come as numbers, as text, or parted by ``:``.
 

@@ -21,7 +21,7 @@ from bertkit.features import Collator, Feature, Setup, find_frame, padding_colla
 from bertkit.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
-from bertkit.words import cut_windows, find_pieces, read_list, split_text
+from bertkit.words import cut_windows, find_pieces, read_list, read_words, split_text
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, Any] = {
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYERS)),
     "tagger": Option("bilstm", choices=TAGGERS),
-    "tagger_size": Option(768, least=2),
+    "tagger_size": Option(256, least=2),
 }
 
 tune = no_tuning
@@ -64,9 +64,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
             raise DataError(f"{row['text']!r} is not text", "texts must be strings", column="text")
         spans = split_text(row["text"])
         return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
-    tokens = read_list(row["tokens"], "tokens")
-    if not all(isinstance(word, str) for word in tokens):
-        raise DataError(f"{str(tokens)[:60]} is not a list of words", "give a list of strings", column="tokens")
+    tokens = read_words(row["tokens"])
     if "tags" not in row:
         return {**row, "tokens": tokens}
     raw = read_list(row["tags"], "tags")
@@ -83,17 +81,11 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with a linear layer over every piece; with ``layers``, a frozen one with a tagger over these."""
-    layers = _option(setup.recipe, "layers")
-    head = None if layers is None else {"layers": layers, "tagger": _option(setup.recipe, "tagger")}
-    if head is not None:
-        head["size"] = _option(setup.recipe, "tagger_size")
-    if not new_head:
-        head = models.read_config(folder).get("bertkit_head")  # what was trained, whatever this recipe wants
-    if head is None:
-        return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
-    from bertkit.heads import tagger_class
+    from bertkit.heads import load_tagger
 
-    return models.load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
+    layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
+    head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
+    return load_tagger(folder, setup.labels, head, new_head=new_head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

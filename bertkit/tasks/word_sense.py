@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import models
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
@@ -22,7 +21,7 @@ from bertkit.features import Collator, Feature, Setup, find_frame, padding_colla
 from bertkit.layers import LAYERS
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
-from bertkit.words import cut_windows, find_pieces, read_list, read_target
+from bertkit.words import cut_windows, find_pieces, read_target, read_words
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -54,9 +53,7 @@ def read(row: Row, recipe: Recipe) -> Row:
         DataError: no such place, or no sense.
     """
     if "tokens" in row:
-        tokens = read_list(row["tokens"], "tokens")
-        if not all(isinstance(word, str) for word in tokens):
-            raise DataError(f"{str(tokens)[:60]} is not a list of words", "give a list of strings", column="tokens")
+        tokens = read_words(row["tokens"])
         place = read_target(row["target"], count=1)[0]
         if not 0 <= place < len(tokens):
             what = f"the target {place} is beyond the {len(tokens)} words"
@@ -77,15 +74,11 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with a linear layer over the word's pieces, one output a sense; frozen where ``nearest``."""
+    from bertkit.heads import load_tagger
+
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
-    if not new_head:
-        head = models.read_config(folder).get("bertkit_head")
-    if head is None:
-        return models.load_model("AutoModelForTokenClassification", folder, setup.labels, new_head=new_head)
-    from bertkit.heads import tagger_class
-
-    return models.load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
+    return load_tagger(folder, setup.labels, head, new_head=new_head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
