@@ -120,7 +120,7 @@ def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None
         folder: the checkpoint.
         labels: in the order of the outputs.
         head: what `config.bertkit_head` is to hold; None for an encoder that is trained, with a linear layer.
-        new_head: whether the head may be untrained; if not, it is the one that the checkpoint has, whatever `head` says.
+        new_head: whether it may be untrained; if not, it is the one that the checkpoint has, whatever `head` says.
 
     Raises:
         ModelError: as `models.load_model` does.

@@ -11,6 +11,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.fingerprints import feed_file
+from bertkit.precision import keep_head_exact
 
 _WEIGHTS = (
     "model.safetensors",
@@ -206,6 +207,7 @@ def load_model(
     if not trained and not report["missing_keys"]:
         _renew_head(model)
     _refuse_non_finite(model.named_parameters(), folder)
+    keep_head_exact(model)
     model.bertkit_new_head = not trained
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -55,3 +56,20 @@ def _gain_of_bf16(device: Any) -> float:
         return best
 
     return seconds(torch.float32) / seconds(torch.bfloat16)
+
+
+def keep_head_exact(model: Any) -> None:
+    """Compute the layers of the head in float32 under autocast too.
+
+    They cost nothing, and in bf16 two answers that differ by less than a hundredth would be the same.
+    """
+    import torch
+
+    def exact(layer: Any, inputs: Any) -> Any:
+        with torch.autocast(inputs.device.type, enabled=False):
+            return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
+
+    for name, part in model.named_children():
+        for layer in part.modules() if name != model.base_model_prefix else ():
+            if type(layer) is torch.nn.Linear:
+                layer.forward = functools.partial(exact, layer)  # type: ignore[method-assign]

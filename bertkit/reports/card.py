@@ -21,7 +21,7 @@ class CardFacts:
     pipeline_tag: str
     """Task of the hub, such as `text-classification`."""
     auto_class: str
-    """Class of transformers that loads the checkpoint, such as `AutoModelForSequenceClassification`."""
+    """Class of transformers that loads the checkpoint, such as `AutoModelForSequenceClassification`; may be empty."""
     dataset: str
     """Name of the data, for people."""
     rows: Mapping[str, int]

@@ -22,7 +22,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Training, closest
 from bertkit.training.batching import KeyedBatches, KeyedLoader
 from bertkit.training.callbacks import Conduct
-from bertkit.training.checkpoints import checkpoint_folder, newest_whole, read_manifest
+from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
 from bertkit.training.forward import count_items
 from bertkit.training.losses import Loss
 from bertkit.training.signals import StopFlag
@@ -203,6 +203,9 @@ def _load_best(model: Any, folder: Path) -> Fitted:
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
     best = checkpoint_folder(folder, best_step)
+    fault = find_fault(best)
+    if fault:
+        raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts anew", file=best)
     from safetensors.torch import load_model
 
     load_model(model, best / "model.safetensors", device=str(model.device))

@@ -215,11 +215,11 @@ def _examples(inputs: Inputs, scored: Scored, details: Details) -> list[Example]
 
 def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
     recipe = inputs.recipe
-    head = type(model).__name__.partition("For")[2]
+    head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
-        auto_class=f"AutoModelFor{head}",
+        auto_class="" if hasattr(model.config, "bertkit_head") else f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows={name: len(split.rows) for name, split in inputs.splits.items()},
         predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
