@@ -101,7 +101,9 @@ def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
             ties += 1  # the last place is shared with a span that is on neither list's end
             assert [each["start_logit"] + each["end_logit"] for each in other][-1] == scores[-1]
         if scores[0] not in tied:
-            assert (one["prediction"], one["start"], one["end"]) == tuple(other[0][key] for key in ("text", "start", "end"))
+            assert (one["prediction"], one["start"], one["end"]) == tuple(
+                other[0][key] for key in ("text", "start", "end")
+            )
         np.testing.assert_allclose(
             [each["probability"] for each in one["_spans"]], [each["probability"] for each in other], rtol=1e-4
         )
@@ -143,7 +145,9 @@ def main() -> None:
         ties = check_equal(*results)
     cpu, wall = ({name: statistics.median(each[kind] for each in seconds[name]) for name in engines} for kind in (0, 1))
     ratios = {kind: median["plain loop"] / median["bertkit"] for kind, median in (("cpu", cpu), ("wall", wall))}
-    print("| questions | windows | CPU s, bertkit | CPU s, plain loop | ratio | wall s, bertkit | wall s, plain | ratio |")
+    print(
+        "| questions | windows | CPU s, bertkit | CPU s, plain loop | ratio | wall s, bertkit | wall s, plain | ratio |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     cells = [f"{len(rows):,}", f"{len(features):,}"]
     for median, ratio in ((cpu, ratios["cpu"]), (wall, ratios["wall"])):

@@ -25,16 +25,8 @@ from bertkit.words import cut_windows, find_pieces, read_list, read_words, split
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
-METRICS: tuple[str, ...] = (
-    "f1",
-    "precision",
-    "recall",
-    "f1_strict",
-    "precision_strict",
-    "recall_strict",
-    "accuracy",
-    "f1_macro",
-)
+_ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
+METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")
 OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
@@ -47,7 +39,6 @@ OPTIONS: Mapping[str, Any] = {
 tune = no_tuning
 
 _IGNORED = -100
-_ENTITY_METRICS = {metric for metric in METRICS if metric not in ("accuracy", "f1_macro")}
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
@@ -73,10 +64,11 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         raise DataError(what, "give every word one tag", column="tags")
     if not tokens:
         raise DataError("no words", "leave the row out", column="tokens")
-    tags = [_name_tag(tag, place, tokens, recipe) for place, tag in enumerate(raw)]
-    if not any(tags):
+    spelled_out = [_spell_tag(tag, place, tokens, recipe) for place, tag in enumerate(raw)]
+    if not any(spelled_out):
         return None
-    return {**row, "tokens": tokens, "tags": entities.read_tags(tags, tokens, _scheme(recipe))}
+    tags = entities.read_tags(spelled_out, tokens, _scheme(recipe))
+    return {**row, "tokens": tokens, "tags": [_in_labels(tag, place, tokens, recipe) for place, tag in enumerate(tags)]}
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
@@ -172,7 +164,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    if _ENTITY_METRICS & set(setup.recipe.metrics) and "entities" not in compared:
+    if set(_ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
         raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
     return {name: entities.measure(name, compared) for name in setup.recipe.metrics}
 
@@ -217,22 +209,27 @@ def _option(recipe: Recipe, name: str) -> Any:
 def _scheme(recipe: Recipe) -> str:
     """Give the recipe's scheme; the metrics of entities want entity tags."""
     scheme = str(_option(recipe, "scheme"))
-    return "iob2" if scheme == "auto" and _ENTITY_METRICS & set(recipe.metrics) else scheme
+    return "iob2" if scheme == "auto" and set(_ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _name_tag(tag: Any, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
+def _spell_tag(tag: Any, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
     """Give a tag as text, None where there is none; a number is one of the recipe's labels, if it has any."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {place + 1} {tokens[place]!r}: {tag!r} is not one tag", "give one", column="tags")
     spelling = spelled(tag)
     if spelling in (None, "-100", "-1"):
         return None
-    if recipe.labels and str(spelling).isdigit():
-        try:
-            return str(name_of(spelling, recipe.labels))
-        except DataError as error:
-            raise DataError(f"word {place + 1} {tokens[place]!r}: {error.what}", error.remedy, column="tags") from None
-    return spelling
+    return _in_labels(spelling, place, tokens, recipe) if str(spelling).isdigit() else spelling
+
+
+def _in_labels(tag: str | None, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
+    """Refuse a tag that is none of the recipe's labels, if it has any."""
+    if tag is None or not recipe.labels:
+        return tag
+    try:
+        return str(name_of(tag, recipe.labels))
+    except DataError as error:
+        raise DataError(f"word {place + 1} {tokens[place]!r}: {error.what}", error.remedy, column="tags") from None
 
 
 def _has_entities(setup: Setup) -> bool:
