@@ -133,7 +133,7 @@ def _read_demo(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[s
     splits = {}
     for name in dict.fromkeys(named):
         if wanted(name):
-            rows = demo_rows(kind, name)
+            rows = demo_rows(kind, name, recipe.data.limit)
             data = recipe.data.model_copy(update={"columns": {column: column for column in rows[0]}})
             splits[name] = read_split(name, _numbered(rows), data, columns, read, f"demo/{kind}/{name}")
     return splits

@@ -29,19 +29,19 @@ SAVE_STAGES = [
 PUBLISH_STAGES = [
     {"function": "bertkit.workflows.publish._export_model", "when": "before"},
     {"function": "bertkit.workflows.publish._export_model", "when": "after"},
-    {"function": "bertkit.workflows.publish.write_records", "when": "after"},
+    {"function": "bertkit.workflows.publish.write_predictions", "when": "after"},
     {"function": "bertkit.workflows.publish.write_report", "when": "after"},
 ]
 
 
 class Zygote:
-    def __init__(self) -> None:
+    def __init__(self, cache: Path) -> None:
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent.parent / "zygote.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "BERTKIT_CACHE": str(cache)},
         )
 
     def run(self, folder: Path, arguments: list[str], fault: dict | None = None) -> tuple[int, str]:
@@ -54,8 +54,8 @@ class Zygote:
 
 
 @pytest.fixture(scope="module")
-def zygote():
-    warm = Zygote()
+def zygote(tmp_path_factory):
+    warm = Zygote(tmp_path_factory.mktemp("cache"))
     yield warm
     warm.process.stdin.close()
     warm.process.stdout.close()
@@ -150,6 +150,32 @@ def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command
     assert (tmp_path / "run" / "checkpoint-8" / "bertkit-manifest.json").is_file()
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("recipe", ["ner", "squad2", "choose", "wsd", "ner-features"])
+def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe):
+    arguments = ["finetune", recipe, "--model", "demo", "--data", "demo", "--limit", "40", "--output", "run"]
+    settings = ["training.batch_size=8", "training.epochs=2", "training.evaluate_every=3", "training.precision=fp32"]
+    settings += ["options.tagger_size=8"] if recipe == "ner-features" else []
+    arguments += [part for setting in settings for part in ("--set", setting)]
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    code, text = zygote.run(whole, arguments)
+    assert code == 0, text
+    assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
+    code, text = zygote.run(broken, arguments)
+    assert code == 0, text
+    assert "going on with run" in text
+    check_equal(broken / "run", whole / "run")
+
+
+def test_a_kill_while_nothing_is_trained_changes_nothing(zygote, tmp_path_factory):
+    arguments = ["finetune", "wsd-nearest", "--model", "demo", "--data", "demo", "--limit", "60", "--output", "run"]
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    assert zygote.run(whole, arguments)[0] == 0
+    fault = {"function": "bertkit.workflows.publish.write_predictions", "when": "after"}
+    assert zygote.run(broken, arguments, fault)[0] == -9
+    assert zygote.run(broken, arguments)[0] == 0
+    check_equal(broken / "run", whole / "run")
 
 
 def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
