@@ -1,4 +1,4 @@
-"""The peer of the recipe `ner`: transformers.Trainer in fp32 with the label alignment and padding of its example script.
+"""The peer of the recipe `ner`: transformers.Trainer in fp32 with the alignment and padding of its example script.
 
     python benchmarks/plain_ner.py MODEL DATA_FOLDER SEED OUTPUT [EPOCHS]
 

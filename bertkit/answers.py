@@ -89,13 +89,13 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
     """Give the answers' texts and first characters, whichever way they are written.
 
     As in SQuAD, as a list of ``{"text", "answer_start"}``, as (text, start), as JSON of one of these, or as plain text
-    that occurs once in the ``context``.
+    that occurs once in the ``context``. Blanks at their ends are no part of them.
 
     Raises:
-        DataError: none of these; the question is named by its ``id``.
+        DataError: none of these, or an answer that is not where it is said to be; the question is named by its ``id``.
     """
     value = row["answers"]
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and value not in row["context"]:
         try:
             value = json.loads(value)
         except ValueError:
@@ -107,14 +107,32 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
     if isinstance(value, (list, tuple)) and all(isinstance(each, dict) for each in value):
         value = {key: [each.get(key) for each in value] for key in ("text", "answer_start")}
     try:
-        texts, starts = _listed(value["text"]), [int(start) for start in _listed(value["answer_start"])]
+        texts, starts = _listed(value["text"]), [_whole(start) for start in _listed(value["answer_start"])]
         if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
             raise ValueError
-    except (TypeError, ValueError, KeyError):
+    except (TypeError, ValueError, KeyError, OverflowError):
         what = f"{name(row)}answers that are not as in SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
         raise DataError(what, remedy, column="answers") from None
-    return texts, starts
+    places = [_check_place(row, text, start) for text, start in zip(texts, starts, strict=True)]
+    return [text.strip() for text in texts], places
+
+
+def _check_place(row: Row, text: str, start: int) -> int:
+    """Give the place of an answer's first visible character, if the answer is there."""
+    if not text.strip():
+        raise DataError(f"{name(row)}an answer without text", "leave it out", column="answers")
+    if start < 0 or not row["context"].startswith(text, start):
+        what = f"{name(row)}{misplaced(row['context'], text, start)}"
+        raise DataError(what, "correct it", column="answers")
+    return start + len(text) - len(text.lstrip())
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if isinstance(value, float) and value != number:
+        raise ValueError
+    return number
 
 
 def _listed(value: Any) -> list[Any]:
@@ -134,11 +152,11 @@ def misplaced(context: str, text: str, start: int) -> str:
     """Say what is at an answer's place instead, where the answer is, and whether its place was counted otherwise."""
     there = context[max(start, 0) : max(start, 0) + len(text)]
     what = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
-    size = len(text.encode())
-    if start >= 0 and context.encode()[start : start + size] == text.encode():
+    as_bytes = text.encode(errors="surrogatepass")
+    if start >= 0 and context.encode(errors="surrogatepass")[start:].startswith(as_bytes):
         return f"{what}; answer_start counts bytes, not characters"
-    wide = "utf-16-le"
-    if start >= 0 and context.encode(wide)[2 * start :].startswith(text.encode(wide)):
+    wide = "utf-16-le", "surrogatepass"
+    if start >= 0 and context.encode(*wide)[2 * start :].startswith(text.encode(*wide)):
         return f"{what}; answer_start counts UTF-16 units, not characters"
     places = [place for place in range(len(context)) if context.startswith(text, place)]
     if not places:

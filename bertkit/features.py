@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.errors import RecipeError
 from bertkit.recipe import Recipe, Row
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 Feature = dict[str, Any]
 """What one forward pass reads of one row: ``input_ids`` and the like as lists of ints, ``labels``, ``row``."""
+
+_LEAST_ROOM = 4
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
 
@@ -119,6 +122,19 @@ def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 def window(setup: Setup) -> int:
     """Give the length to cut at: the recipe's ``max_length``, or the model's where that is shorter."""
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
+
+
+def find_room(setup: Setup, frame: Frame) -> int:
+    """Give the pieces that are left for text beside the special ones.
+
+    Raises:
+        RecipeError: hardly any.
+    """
+    room = window(setup) - frame.size
+    if room < _LEAST_ROOM:
+        what = f"training.max_length {window(setup)} leaves {max(room, 0)} pieces for text"
+        raise RecipeError(what, f"give at least {frame.size + _LEAST_ROOM}")
+    return room
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: bool = False) -> Collator:

@@ -167,9 +167,7 @@ def load_model(
             `new_head`) an untrained head.
     """
     quiet_transformers()
-    import torch
     import transformers
-    from safetensors import SafetensorError
 
     config = _load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
@@ -179,6 +177,30 @@ def load_model(
     model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
     if head is not None:
         config.bertkit_head = head
+    model, report = _load_weights(model_class, folder, config)
+    _refuse_misfit(model, report, folder)
+    same_kind = saved_class == type(model).__name__
+    if not new_head and saved_problem not in (None, problem_type):
+        raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
+    trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
+    if not trained and not new_head:
+        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
+        raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
+    if new_head and same_kind and saved_labels != list(labels):
+        trained = False
+    if not trained and not report["missing_keys"]:
+        _renew_head(model)
+    _refuse_non_finite(model.named_parameters(), folder)
+    keep_head_exact(model)
+    model.bertkit_new_head = not trained
+    return model
+
+
+def _load_weights(model_class: Any, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
+    """Give the model, and transformers' report of which weights were missing, left over or of another shape."""
+    import torch
+    from safetensors import SafetensorError
+
     try:
         model, report = model_class.from_pretrained(
             folder,
@@ -190,26 +212,7 @@ def load_model(
         )
     except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
         raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
-    _refuse_misfit(model, report, folder)
-    same_kind = saved_class == type(model).__name__
-    if not new_head and saved_problem not in (None, problem_type):
-        raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
-    trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
-    if not trained and not new_head:
-        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
-        raise ModelError(
-            f"no trained head for this task ({missing})",
-            _FINE_TUNE,
-            file=folder,
-        )
-    if new_head and same_kind and saved_labels != list(labels):
-        trained = False
-    if not trained and not report["missing_keys"]:
-        _renew_head(model)
-    _refuse_non_finite(model.named_parameters(), folder)
-    keep_head_exact(model)
-    model.bertkit_new_head = not trained
-    return model
+    return model, report
 
 
 def _load_config(folder: Path) -> Any:

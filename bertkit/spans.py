@@ -11,28 +11,42 @@ import numpy as np
 Values = np.ndarray[Any, Any]
 
 _WINDOWS_AT_ONCE = 256
+_BLANKS = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
 def stretch(text: str, offsets: Values) -> Values:
     """Let pieces stand for the characters beside them that have no piece, such as combining or zero-width ones.
 
-    So an answer in whole words is found whole, whatever the tokenizer leaves out. Blanks end the stretching.
+    So an answer in whole words is found whole, whatever the tokenizer leaves out. Blanks end the stretching, and those
+    that a piece has at its ends (in byte-level vocabularies) are no part of an answer.
 
     Args:
         text: what was encoded.
         offsets: first and last + 1 character of each piece, shape (pieces, 2).
     """
+    offsets = _without_blanks(text, offsets)
     stretched = offsets.copy()
     gaps = np.stack([np.append(0, offsets[:, 1]), np.append(offsets[:, 0], len(text))], axis=1)
     for number in np.flatnonzero(gaps[:, 1] > gaps[:, 0]):
         gap = text[gaps[number, 0] : gaps[number, 1]]
-        head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*$"))  # type: ignore[index]
+        head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*\Z"))  # type: ignore[index]
         if number > 0:
             stretched[number - 1, 1] += head
             tail = 0 if head == len(gap) else tail
         if number < len(offsets):
             stretched[number, 0] -= tail
     return stretched
+
+
+def _without_blanks(text: str, offsets: Values) -> Values:
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    blank = np.append(_BLANKS[np.minimum(codes, len(_BLANKS) - 1)], False)
+    starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
+    while (leading := (starts < ends) & blank[starts]).any():
+        starts += leading
+    while (trailing := (starts < ends) & blank[ends - 1]).any():
+        ends -= trailing
+    return np.stack([starts, ends], axis=1)
 
 
 def cut(pieces: int, room: int, overlap: int) -> list[slice]:
@@ -78,24 +92,41 @@ def find_n_best(
         ``row``, ``window``, ``start``, ``end`` (pieces of the window's context, the last included), ``start_logit``,
         ``end_logit`` and ``score`` of the spans, by row and then best first.
     """
+    by_length = sorted(range(len(starts)), key=lambda number: len(starts[number]))
     found = []
     for first in range(0, len(starts), _WINDOWS_AT_ONCE):
-        part = slice(first, first + _WINDOWS_AT_ONCE)
-        spans = _spans_of_windows(starts[part], ends[part], n_best, longest)
-        spans["window"] += first
+        part = by_length[first : first + _WINDOWS_AT_ONCE]
+        spans = _spans_of_windows([starts[n] for n in part], [ends[n] for n in part], n_best, longest)
+        spans["window"] = np.array(part)[spans["window"]]
         found.append(spans)
     spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     spans["row"] = rows[spans["window"]]
-    order = np.lexsort((-spans["score"], spans["row"]))
+    order = np.lexsort((spans["window"], -spans["score"], spans["row"]))
     sorted_rows = spans["row"][order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
     kept = order[rank < n_best]
     return {name: values[kept] for name, values in spans.items()}
 
 
+def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None) -> Values:
+    """Give the softmax of each span's score among those of its row, and of no answer where that has `nulls`.
+
+    Args:
+        scores: of spans, shape (spans,).
+        rows: each span's row, ascending.
+        count: how many rows there are.
+        nulls: score of no answer, shape (rows,), or None.
+    """
+    highest = np.full(count, -np.inf) if nulls is None else nulls.astype(np.float64)
+    np.maximum.at(highest, rows, scores)
+    weights = np.exp(scores - highest[rows])
+    sums = np.bincount(rows, weights, count) + (0 if nulls is None else np.exp(nulls - highest))
+    return np.asarray(weights / sums[rows])
+
+
 def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int) -> dict[str, Values]:
     """Give the `n_best` spans of each window, best first, as flat arrays."""
-    width = max(map(len, starts))
+    width = max(1, *map(len, starts))
     first, last = (np.full((len(starts), width), -np.inf, dtype=np.float32) for _ in range(2))
     for number, (one, other) in enumerate(zip(starts, ends, strict=True)):
         first[number, : len(one)], last[number, : len(other)] = one, other

@@ -5,6 +5,7 @@ A text longer than the window is read in windows that overlap; the best spans of
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from bertkit import answers, models, spans
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, padding_collator, window
+from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, find_room, padding_collator
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, Option, no_precompute, read_option
 
@@ -43,7 +44,8 @@ OPTIONS: Mapping[str, Any] = {
 
 precompute = no_precompute
 
-_NO_ANSWER = "no answer"
+_NO_ANSWER, _OTHERS = "no answer", "(others)"
+_NOWHERE = -1e4  # the score where there is no span to choose: lower than any sum of two logits
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -64,13 +66,6 @@ def read(row: Row, recipe: Recipe) -> Row:
     if not texts and not _option(recipe, "no_answer"):
         what = f"{answers.name(row)}no answer, though every question has one here"
         raise DataError(what, "use the recipe squad2, or --set options.no_answer=true", column="answers")
-    for text, start in zip(texts, starts, strict=True):
-        if not text.strip():
-            raise DataError(f"{answers.name(row)}an answer without text", "leave it out", column="answers")
-        if row["context"][start : start + len(text)] != text or start < 0:
-            raise DataError(
-                f"{answers.name(row)}{answers.misplaced(row['context'], text, start)}", "correct it", column="answers"
-            )
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
@@ -86,18 +81,20 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     for, shape (pieces, 2). A window without the answer has it at position 0, as has a question without one.
     """
     frame = find_frame(setup.tokenizer, pair=True)
+    whole = find_room(setup, frame)
     questions = _encode_once([row["question"].lstrip() for row in rows], setup)
     contexts = _encode_once([row["context"] for row in rows], setup)
     offsets = {
-        text: spans.stretch(text, np.array(encoded.offsets).reshape(-1, 2)) for text, encoded in contexts.items()
+        text: spans.stretch(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
+        for text, encoded in contexts.items()
     }
     overlap = _option(setup.recipe, "overlap")
     features = []
     for number, row in enumerate(rows):
-        question = questions[row["question"].lstrip()].ids[: (window(setup) - frame.size) // 2]
+        question = questions[row["question"].lstrip()].ids[: whole // 2]
         pieces, places = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(frame.before) + len(question) + len(frame.between)
-        room = window(setup) - frame.size - len(question)
+        room = whole - len(question)
         for part in spans.cut(len(pieces), room, min(overlap, room // 2)):
             feature = {"row": number, **frame.fill(question, pieces[part])}
             feature.update(context=first, offsets=places[part])
@@ -141,28 +138,25 @@ def decode(
         n_best=_option(setup.recipe, "n_best"),
         longest=_option(setup.recipe, "max_answer_length"),
     )
-    edges = np.searchsorted(found["row"], np.arange(len(rows) + 1))
-    all_offsets = np.concatenate([each["offsets"] for each in features])
+    offsets = np.concatenate([each["offsets"] for each in features])
     before = np.cumsum([0, *(len(each["offsets"]) for each in features)])[found["window"]]
+    nulls = _null_scores(outputs, features, len(rows)) if _option(setup.recipe, "no_answer") else None
     columns = {
-        "start": all_offsets[before + found["start"], 0].tolist(),
-        "end": all_offsets[before + found["end"], 1].tolist(),
+        "start": offsets[before + found["start"], 0].tolist(),
+        "end": offsets[before + found["end"], 1].tolist(),
         "start_logit": found["start_logit"].tolist(),
         "end_logit": found["end_logit"].tolist(),
+        "score": found["score"].tolist(),
+        "probability": spans.probabilities(found["score"], found["row"], len(rows), nulls).tolist(),
     }
-    nulls: list[float | None] = [None] * len(rows)
-    if _option(setup.recipe, "no_answer"):
-        for output, feature in zip(outputs, features, strict=True):
-            null = float(output["start_logits"][0]) + float(output["end_logits"][0])
-            known = nulls[feature["row"]]
-            nulls[feature["row"]] = null if known is None else min(known, null)
+    contexts = [rows[number]["context"] for number in found["row"].tolist()]
+    places = zip(contexts, columns["start"], columns["end"], strict=True)
+    columns["text"] = [context[start:end] for context, start, end in places]
+    edges = np.searchsorted(found["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
-    decoded = []
-    for number, row in enumerate(rows):
-        part = slice(edges[number], edges[number + 1])
-        best = list(zip(*(values[part] for values in columns.values()), strict=True))
-        decoded.append(_decode_row(row["context"], best, nulls[number], threshold))
-    return decoded
+    parts = itertools.starmap(slice, itertools.pairwise(edges))
+    known = itertools.repeat(None) if nulls is None else nulls.tolist()
+    return [_choose(columns, part, null, threshold) for part, null in zip(parts, known, strict=False)]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -195,7 +189,7 @@ def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: S
     """Choose the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
-    best = [{**each, "prediction": each["_spans"][0]["text"] if each["_spans"] else ""} for each in predictions]
+    best = [{**each, "prediction": _best_text(each)} for each in predictions]
     found = compare(best, rows, setup)
     return {
         "null_threshold": answers.best_threshold(found["f1"], found["empty"], found["null_odds"], found["has_answer"])[
@@ -210,7 +204,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     ids = [str(row.get("id", number)) for number, row in enumerate(rows)]
     files: dict[str, Any] = {
         "predictions.json": {name: each["prediction"] for name, each in zip(ids, predictions, strict=True)},
-        "nbest_predictions.json": {name: _n_best(each) for name, each in zip(ids, predictions, strict=True)},
+        "nbest_predictions.json": {name: n_best(each) for name, each in zip(ids, predictions, strict=True)},
     }
     if _option(setup.recipe, "no_answer"):
         files["null_odds.json"] = {name: each["null_odds"] for name, each in zip(ids, predictions, strict=True)}
@@ -236,40 +230,47 @@ def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
     return dict(zip(different, encode_pieces(setup.tokenizer, different), strict=True)) if different else {}
 
 
-def _decode_row(
-    context: str, best: Sequence[tuple[int, int, float, float]], null: float | None, threshold: float
-) -> dict[str, Any]:
-    """Choose the answer of one question among its best spans (start, end, their logits)."""
-    listed = [
-        {"text": context[start:end], "start": start, "end": end, "start_logit": one, "end_logit": other}
-        for start, end, one, other in best
-    ]
-    scores = np.array([one + other for _, _, one, other in best] + ([] if null is None else [null]))
-    weights = np.exp(scores - scores.max()) if len(scores) else scores
-    chances = (weights / weights.sum()).tolist() if len(scores) else []
-    for span, chance in zip(listed, chances, strict=False):
-        span["probability"] = chance
-    record: dict[str, Any] = {"prediction": "", "start": None, "end": None, "score": null, "probability": None}
-    odds = {} if null is None else {"null_odds": null - float(scores[0]) if listed else float("inf")}
+def _null_scores(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: int) -> np.ndarray[Any, Any]:
+    """Give each row's score of no answer: the lowest of its windows, since one that has the answer is enough."""
+    scores = np.full(rows, np.inf)
+    found = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
+    np.minimum.at(scores, [feature["row"] for feature in features], found)
+    return scores
+
+
+def _choose(columns: Mapping[str, list[Any]], part: slice, null: float | None, threshold: float) -> dict[str, Any]:
+    """Choose the answer of one question, whose spans, best first, are a part of all columns."""
+    kept: dict[str, Any] = {"_spans": (columns, part), "_null": null}
+    found = part.start < part.stop
     if null is not None:
-        record["probability"] = chances[-1]
-    if listed and (null is None or odds["null_odds"] <= threshold):
-        top = listed[0]
-        record = {"prediction": top["text"], "start": top["start"], "end": top["end"], "score": float(scores[0])}
-        record["probability"] = top["probability"]
-    return {**record, **odds, "_spans": listed, "_null": null}
+        kept["null_odds"] = null - (columns["score"][part.start] if found else _NOWHERE)
+    if not found or (null is not None and kept["null_odds"] > threshold):
+        chance = None if null is None else 1 - sum(columns["probability"][part])
+        return {"prediction": "", "start": None, "end": None, "score": null, "probability": chance, **kept}
+    names = {"prediction": "text", "start": "start", "end": "end", "score": "score", "probability": "probability"}
+    return {**{name: columns[column][part.start] for name, column in names.items()}, **kept}
 
 
-def _n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
+def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Give a question's n-best list as the Hugging Face script writes it."""
-    kept = ("text", "probability", "start_logit", "end_logit")
-    listed = [{key: span[key] for key in kept} for span in prediction["_spans"]]
-    if prediction["_null"] is not None:
-        null = prediction["_null"]
+    columns, part = prediction["_spans"]
+    kept = [columns[name][part] for name in ("text", "probability", "start_logit", "end_logit")]
+    listed = [
+        {"text": text, "probability": chance, "start_logit": start, "end_logit": end}
+        for text, chance, start, end in zip(*kept, strict=True)
+    ]
+    null = prediction["_null"]
+    if null is not None:
         chance = 1 - sum(span["probability"] for span in listed)
         listed.append({"text": "", "probability": chance, "start_logit": null / 2, "end_logit": null / 2})
         listed.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
     return listed
+
+
+def _best_text(prediction: Mapping[str, Any]) -> str:
+    """Give the text of the best span, whether or not it was chosen."""
+    columns, part = prediction["_spans"]
+    return str(columns["text"][part.start]) if part.start < part.stop else ""
 
 
 def _measure(name: str, compared: Mapping[str, Any]) -> float:
@@ -288,9 +289,9 @@ def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int =
     """Give the scores of the questions that begin with each of the most frequent words, and of the others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
     frequent = [word for word, _ in Counter(words).most_common(most)]
-    kinds = np.array([word if word in frequent else "other" for word in words])
+    kinds = np.array([word if word in frequent else _OTHERS for word in words])
     table = []
-    for word in [*frequent, "other"]:
+    for word in [*frequent, _OTHERS]:
         chosen = kinds == word
         if chosen.any():
             scores = {"exact_match": compared["exact"][chosen].mean(), "f1": compared["f1"][chosen].mean()}

@@ -17,7 +17,7 @@ from bertkit import entities, hub, models
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.features import Collator, Feature, Setup, find_frame, padding_collator, window
+from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
 from bertkit.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
@@ -84,7 +84,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``places`` where, ``labels`` their tags."""
     tokens = [row["tokens"] for row in rows]
     frame = find_frame(setup.tokenizer, pair=False)
-    room = window(setup) - frame.size
+    room = find_room(setup, frame)
     overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     features = []

@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, find_frame, padding_collator, window
+from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
 from bertkit.layers import LAYERS
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
@@ -89,7 +89,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """
     tokens = [row["tokens"] for row in rows]
     frame = find_frame(setup.tokenizer, pair=False)
-    room = window(setup) - frame.size
+    room = find_room(setup, frame)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     senses = _senses(setup)
     features = []

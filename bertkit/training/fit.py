@@ -29,8 +29,8 @@ from bertkit.training.signals import StopFlag
 
 log = logging.getLogger("bertkit")
 
-Evaluate = Callable[[Any], dict[str, float]]
-"""Scores the model on the validation rows: metric name -> value."""
+Evaluate = Callable[[Any, int], dict[str, float]]
+"""Scores the model of a step on the validation rows: metric name -> value."""
 
 # What the recipe or bertkit itself decides; `training.extra` may set every other field.
 _DECIDED = {
@@ -133,7 +133,9 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
-        scores = {f"eval_{name}": value for name, value in self.evaluate_with(self.model).items()}
+        scores = {
+            f"eval_{name}": value for name, value in self.evaluate_with(self.model, self.state.global_step).items()
+        }
         self.log(dict(scores))
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores

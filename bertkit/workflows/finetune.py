@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -107,16 +107,10 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     _say_what_is_long(features["train"], len(training.rows), window(setup))
 
+    scorer = _Scorer(inputs, setup, machine.precision, features, progress)
+
     def run(module: Any, wanted: Any) -> Any:
         return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
-
-    def score_one(trained: Any, name: str, setup: Setup, tune: bool = False) -> Scored:
-        split = inputs.splits[name]
-        return score_split(trained, task, setup, split, machine.precision, progress, features[name], tune)
-
-    def score(trained: Any) -> dict[str, float]:
-        scored = score_one(trained, inputs.validation.name, setup, tune=True)
-        return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
     is_complete = task.precompute(model, features, setup, run)
     with caught_signals() as stop:
@@ -133,16 +127,52 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
                 inputs.folder,
                 best_metric=recipe.best_metric,
                 greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
-                evaluate=score,
+                evaluate=scorer.score_step,
                 loss=make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows]),
                 stop=stop,
                 progress=progress,
             )
         )
-    first = score_one(model, inputs.validation.name, setup, tune=True)
-    others = [name for name in baseline if name != inputs.validation.name]
-    scored = {inputs.validation.name: first, **{name: score_one(model, name, first.setup) for name in others}}
-    return publish(inputs, record, fitted, model, first.setup, scored, baseline, time.perf_counter() - start)
+    scored = scorer.score_best(model, fitted.best_step, list(baseline))
+    setup = scored[inputs.validation.name].setup
+    return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+
+
+class _Scorer:
+    """Scores the validation splits of a run, and keeps what the best step scored so that it is not run again."""
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        setup: Setup,
+        precision: str,
+        features: Mapping[str, list[Feature]],
+        progress: Progress,
+    ) -> None:
+        self.inputs, self.setup, self.precision = inputs, setup, precision
+        self.features, self.progress = features, progress
+        self.best: tuple[int, Scored] | None = None
+
+    def score_step(self, model: Any, step: int) -> dict[str, float]:
+        """Score the model of a step on the split that chooses the best one."""
+        scored = self._score(model, self.inputs.validation.name, self.setup, tune=True)
+        metric = self.inputs.recipe.best_metric
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        if self.best is None or sign * scored.scores[metric] > sign * self.best[1].scores[metric]:
+            self.best = step, scored
+        return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
+
+    def score_best(self, model: Any, step: int, names: Sequence[str]) -> dict[str, Scored]:
+        """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
+        first = self.inputs.validation.name
+        is_known = self.best is not None and self.best[0] == step
+        chosen = self.best[1] if self.best and is_known else self._score(model, first, self.setup, tune=True)
+        others = {name: self._score(model, name, chosen.setup) for name in names if name != first}
+        return {first: chosen, **others}
+
+    def _score(self, model: Any, name: str, setup: Setup, tune: bool = False) -> Scored:
+        inputs, split, known = self.inputs, self.inputs.splits[name], self.features[name]
+        return score_split(model, inputs.task, setup, split, self.precision, self.progress, known, tune)
 
 
 def _say_what_is_long(features: list[Feature], rows: int, longest: int) -> None:
