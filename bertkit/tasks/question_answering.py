@@ -146,7 +146,7 @@ def decode(
         "end": offsets[before + found["end"], 1].tolist(),
         "start_logit": found["start_logit"].tolist(),
         "end_logit": found["end_logit"].tolist(),
-        "score": found["score"].tolist(),
+        "score": (found["start_logit"].astype(np.float64) + found["end_logit"]).tolist(),
         "probability": spans.probabilities(found["score"], found["row"], len(rows), nulls).tolist(),
     }
     contexts = [rows[number]["context"] for number in found["row"].tolist()]
