@@ -33,7 +33,8 @@ CLASSIFICATION = (
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
 LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error"}
 
-_FOREIGN = "evaluate:"
+FOREIGN = "evaluate:"
+"""How the name of a metric of the `evaluate` package begins; families that can serve one list it."""
 
 
 def accuracy(gold: Values, predicted: Values) -> float:
@@ -152,8 +153,8 @@ def measure(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]
     """Give the recipe's metrics by name."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
-        if name.startswith(_FOREIGN):
-            scores.update(_measure_with_evaluate(name.removeprefix(_FOREIGN), gold, predicted))
+        if name.startswith(FOREIGN):
+            scores.update(_measure_with_evaluate(name.removeprefix(FOREIGN), gold, predicted))
         else:
             scores[name] = globals()[name](gold, predicted)
     return scores
@@ -165,9 +166,9 @@ def check_metrics(recipe: Recipe, known: Sequence[str]) -> None:
     Raises:
         RecipeError: an unknown metric; the closest names are given.
     """
-    foreign = any(name.startswith(_FOREIGN) for name in recipe.metrics)
+    foreign = any(name.startswith(FOREIGN) for name in recipe.metrics)
     for name in recipe.metrics:
-        if not name.startswith(_FOREIGN) and name not in known:
+        if name not in known and not (name.startswith(FOREIGN) and FOREIGN in known):
             raise RecipeError(f"no metric is called {name!r}", closest(name, known))
     if not foreign and recipe.best_metric not in recipe.metrics:
         raise RecipeError(

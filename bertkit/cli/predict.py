@@ -16,7 +16,7 @@ def predict(
         str | None,
         typer.Argument(
             metavar="FILE",
-            help="Rows to predict: csv, tsv, jsonl, json, parquet, or `-`.",
+            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text a line), or `-`.",
             show_default=False,
         ),
     ] = None,

@@ -140,7 +140,9 @@ def _cell(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:7.4f}" if math.isfinite(value) else "    n/a"
+    if not math.isfinite(value):
+        return "    n/a"
+    return f"{value:7.4f}" if abs(value) < 100 else f"{value:7.3f}"
 
 
 def _without_nan(values: Any) -> Any:

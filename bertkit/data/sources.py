@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.csv_files import Record
-from bertkit.data.demo import demo_rows
+from bertkit.data.demo import DEMO_KINDS, demo_rows
 from bertkit.data.files import SPLIT_NAMES, find_files, read_records
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
@@ -128,7 +128,7 @@ def _read_hub(data: Data, columns: Columns, read: Read, wanted: Callable[[str], 
 
 
 def _read_demo(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[str], bool]) -> dict[str, Split]:
-    kind = recipe.data.config or recipe.name
+    kind = recipe.data.config if recipe.data.config in DEMO_KINDS else recipe.name
     named = ["train", "validation", *(name for name in recipe.data.splits if is_validation(name)), "test"]
     splits = {}
     for name in dict.fromkeys(named):

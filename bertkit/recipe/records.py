@@ -35,7 +35,7 @@ class Data(Section):
     files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, where that differs")
     columns: dict[str, str | list[str]] = Field(
-        {}, description="canonical column -> column in the source; several columns make one list"
+        {}, description="canonical column -> column in the source; several make one list, null none"
     )
     format: Literal["auto", "csv", "jsonl", "json", "parquet", "conll", "conllu", "lines"] = Field(
         "auto", description="how files are read; by their endings when `auto`"
@@ -48,6 +48,11 @@ class Data(Section):
     split_column: str | None = Field(None, description="single file: the column that names each row's split")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows held out")
     limit: int | None = Field(None, ge=1, description="use only the first rows of each split")
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _null_takes_a_column_out(cls, columns: Any) -> Any:
+        return {k: v for k, v in columns.items() if v is not None} if isinstance(columns, dict) else columns
 
 
 class Training(Section):

@@ -74,7 +74,7 @@ class Option:
 
 
 class Task(Protocol):
-    """A task family: a few constants and ten functions, three of which most families take from here."""
+    """A task family: a few constants and eleven functions, three of which most families take from here."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""

@@ -23,7 +23,7 @@ from bertkit.tasks import Answer, Details, no_precompute, no_tuning
 
 COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
 NAMED: bool = False
-METRICS: tuple[str, ...] = ("accuracy",)
+METRICS: tuple[str, ...] = ("accuracy", metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {}
 
 precompute, tune = no_precompute, no_tuning

@@ -22,7 +22,7 @@ from bertkit.tasks import no_details, no_precompute, no_tuning, read_option
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
-METRICS: tuple[str, ...] = metrics.CLASSIFICATION
+METRICS: tuple[str, ...] = (*metrics.CLASSIFICATION, metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
 
 precompute, tune, details = no_precompute, no_tuning, no_details

@@ -18,7 +18,7 @@ from bertkit.tasks import no_details, no_precompute, no_tuning
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
-METRICS: tuple[str, ...] = metrics.REGRESSION
+METRICS: tuple[str, ...] = (*metrics.REGRESSION, metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {}
 
 precompute, tune, details = no_precompute, no_tuning, no_details

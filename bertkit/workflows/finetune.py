@@ -102,8 +102,6 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
     model = task.load_model(inputs.model_folder, setup, new_head=True)
-    if model.bertkit_new_head and "resumed" not in record:
-        log.info("the head is new: it starts from random weights")
     features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     _say_what_is_long(features["train"], len(training.rows), window(setup))
 
@@ -113,6 +111,8 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
         return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
 
     is_complete = task.precompute(model, features, setup, run)
+    if model.bertkit_new_head and not is_complete and "resumed" not in record:
+        log.info("the head is new: it starts from random weights")
     with caught_signals() as stop:
         fitted = (
             untrained()

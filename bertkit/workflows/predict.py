@@ -59,6 +59,9 @@ def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
     for name in row:
         if name not in known:
             raise UsageError(f"no canonical column is called {name!r}", closest(name, known))
+    for name, instead in columns.text_instead.items():
+        if name in row and instead in row:
+            raise UsageError(f"{name} and {instead} are two ways to give the same", "give one of them")
     wanted = [*columns.given, *(name for name in columns.optional if name in recipe.data.columns)]
     for name in wanted:
         if name not in row and columns.text_instead.get(name) not in row:
