@@ -100,7 +100,7 @@ def first_fault(tags: Sequence[str | None], scheme: str = "iob2") -> int | None:
             if goes_on and not (is_open and before[2:] == tag[2:]):
                 return place
             if scheme == "bioes" and is_open and not goes_on:
-                return place - 1
+                return min(place, len(tags) - 1)
         before = tag
     return None
 
@@ -191,6 +191,8 @@ def read_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str) -> 
     place_of_fault = None if scheme == "iob1" else first_fault(tags, scheme)
     if place_of_fault is not None:
         before = f"after {known[place_of_fault - 1]}" if place_of_fault else "at the beginning"
+        if scheme == "bioes" and place_of_fault == len(tags) - 1 and known[-1][0] in "BI":
+            before = "at the end"
         what = f"word {place_of_fault + 1} {words[place_of_fault]!r}: {known[place_of_fault]} {before}"
         name, remedy = ("IOB2", "--set options.scheme=iob1 reads such tags")
         if scheme == "bioes":

@@ -56,6 +56,15 @@ class LayerTagger:
         for parameter in self.base_model.parameters():  # type: ignore[attr-defined]
             parameter.requires_grad = False
 
+    def _init_weights(self, module: Any) -> None:
+        """Initialize what transformers does not know how to."""
+        if module is self and self.weights is not None:
+            nn.init.zeros_(self.weights)
+        elif isinstance(module, nn.LSTM):
+            module.reset_parameters()
+        else:
+            super()._init_weights(module)  # type: ignore[misc]
+
     def train(self, mode: bool = True) -> Any:
         """Switch the tagger to training; the frozen encoder never drops anything out."""
         super().train(mode)  # type: ignore[misc]
@@ -158,6 +167,8 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
         run: gives a module's outputs for features.
         content: what the encoder is, such as its fingerprint.
     """
+    if not features:
+        return
     digest = hashlib.sha256(repr((content, model.config.bertkit_head["layers"])).encode())
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")

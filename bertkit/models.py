@@ -175,6 +175,7 @@ def load_model(
     config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
     config.problem_type = problem_type
     model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
+    saved_head = config.__dict__.pop("bertkit_head", None)
     if head is not None:
         config.bertkit_head = head
     model, report = _load_weights(model_class, folder, config)
@@ -186,7 +187,7 @@ def load_model(
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
         raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
-    if new_head and same_kind and saved_labels != list(labels):
+    if new_head and same_kind and (saved_labels != list(labels) or saved_head != head):
         trained = False
     if not trained and not report["missing_keys"]:
         _renew_head(model)

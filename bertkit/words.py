@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,19 +82,21 @@ def read_target(value: Any, count: int) -> list[int]:
 def split_text(text: str) -> list[tuple[int, int]]:
     """Cut a text into words and marks, as (first, last + 1) characters; blanks belong to none.
 
-    A mark inside a word or number stays inside (U.N., 3.5, don't), one at its end is a word of its own, as in most
-    annotated corpora.
+    A mark inside a word or number stays inside (3.5, don't), and so does the last one of initials (U.N.); any other at
+    its end is a word of its own, as in most annotated corpora.
 
-    >>> text = "Mr. O'Hara paid $3.50 (twice)."
+    >>> text = "Mr. O'Hara of the U.N. paid $3.50 (twice)."
     >>> [text[start:end] for start, end in split_text(text)]
-    ['Mr', '.', "O'Hara", 'paid', '$', '3.50', '(', 'twice', ')', '.']
+    ['Mr', '.', "O'Hara", 'of', 'the', 'U.N.', 'paid', '$', '3.50', '(', 'twice', ')', '.']
     """
     spans: list[tuple[int, int]] = []
     start = None
     for place, char in enumerate(text):
         belongs = _is_letter(char)
-        if not belongs and start is not None and char in "-'’.,@_&/" and place + 1 < len(text):
-            belongs = _is_letter(text[place + 1])
+        if not belongs and start is not None and _is_inside(text, place):
+            belongs = True
+        elif char == "." and start is not None:
+            belongs = re.fullmatch(r"\w(\.\w)+", text[start:place]) is not None
         if belongs:
             start = place if start is None else start
             continue
@@ -126,8 +129,8 @@ def find_pieces(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> 
     filled = [number for number, words in enumerate(rows) if words]
     texts = [rows[number] for number in filled]
     if _share_aligned(tokenizer, [_PROBE]) == 1:
-        probes = texts[:_TESTED_ROWS]
-        if probes and _share_aligned(tokenizer, probes) <= 0.5:
+        probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
+        if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
             raise _not_told_apart()
         pieces = [_by_words(each, len(words)) for each, words in zip(_as_words(tokenizer, texts), texts, strict=True)]
     else:
@@ -163,13 +166,14 @@ def _by_words(encoded: Any, count: int) -> list[list[int]]:
 
 def _by_characters(encoded: Any, words: Sequence[str]) -> list[list[int]]:
     """Give the pieces of running text (a blank before every word) to the words that their characters belong to."""
-    starts = np.cumsum([1, *(len(word) + 1 for word in words)])
+    blanks = np.cumsum([0, *(len(word) + 1 for word in words)])
+    text = f" {' '.join(words)}"
     pieces: list[list[int]] = [[] for _ in words]
     for piece, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
-        word = int(np.searchsorted(starts, end - 1, side="right")) - 1
-        if word < 0 or end == start:
+        word = int(np.searchsorted(blanks, start, side="right")) - 1
+        if end == start or word >= len(words):
             continue
-        if start < starts[word] - 1:
+        if end > blanks[word + 1] and text[blanks[word + 1] : end].strip():
             raise _not_told_apart()
         pieces[word].append(piece)
     return pieces
@@ -229,6 +233,11 @@ def _find_spans_of_windows(ends: np.ndarray[Any, Any], room: int, overlap: int) 
         while ends[last + 1] - ends[first] > room:  # the next window must reach at least one word further
             first += 1
     return spans
+
+
+def _is_inside(text: str, place: int) -> bool:
+    """Tell whether a mark is one that stands inside words, and a letter follows it."""
+    return text[place] in "-'’.,@_&/" and place + 1 < len(text) and _is_letter(text[place + 1])
 
 
 def _is_letter(char: str) -> bool:

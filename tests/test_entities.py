@@ -244,9 +244,9 @@ def fault(place, what, remedy):
         ("bioes", "O I-PER E-PER", fault(2, "I-PER after O is not BIOES", BROKEN)),
         ("bioes", "S-PER E-PER O", fault(2, "E-PER after S-PER is not BIOES", BROKEN)),
         ("bioes", "B-PER E-LOC O", fault(2, "E-LOC after B-PER is not BIOES", BROKEN)),
-        ("bioes", "S-PER B-PER O", fault(2, "B-PER after S-PER is not BIOES", BROKEN)),
-        ("bioes", "B-PER I-PER I-PER", fault(3, "I-PER after I-PER is not BIOES", BROKEN)),
-        ("bioes", "B-PER L-PER B-LOC", fault(3, "B-LOC after L-PER is not BIOES", BROKEN)),
+        ("bioes", "S-PER B-PER O", fault(3, "O after B-PER is not BIOES", BROKEN)),
+        ("bioes", "B-PER I-PER I-PER", fault(3, "I-PER at the end is not BIOES", BROKEN)),
+        ("bioes", "B-PER L-PER B-LOC", fault(3, "B-LOC at the end is not BIOES", BROKEN)),
     ],
 )
 def test_tags_that_are_refused(scheme, tags, message):

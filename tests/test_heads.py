@@ -62,6 +62,7 @@ def load(folder, new_head=True, **head):
     torch.manual_seed(6)
     model = models.load_model(heads.tagger_class, folder, LABELS, new_head=new_head, head=head_of(**head))
     if new_head and model.weights is not None:
+        assert not model.weights.any()
         torch.nn.init.normal_(model.weights)
     return model.eval()
 

@@ -37,7 +37,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: fewer than two choices, a blank one, or a label that is none of them.
     """
-    choices = row["choices"]
+    choices = [row["choices"]] if isinstance(row["choices"], str) else row["choices"]
     if not isinstance(choices, (list, tuple)) or not all(isinstance(each, str) or each is None for each in choices):
         what = f"{str(choices)[:60]!r} is not a list of texts"
         raise DataError(what, "give a list, or map several columns: {choices: [a, b, c]}", column="choices")

@@ -115,7 +115,7 @@ def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Set
     if _option(setup.recipe, "layers") is not None:
         from bertkit.heads import keep_states
 
-        content = models.fingerprint(hub.find_model(setup.recipe.model))
+        content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for each in features.values():
             keep_states(model, each, run, content)
     return False

@@ -41,6 +41,7 @@ OPTIONS: Mapping[str, Any] = {
 tune = no_tuning
 
 _IGNORED = -100
+_NEVER = -1e4  # the score of a sense that no training row has
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -130,10 +131,10 @@ def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Set
     for feature, states in zip(training, run_states(model, training, run), strict=True):
         mean = states[feature["places"]].mean(axis=0)
         sums[feature["labels"][feature["places"][0]]] += mean / np.linalg.norm(mean)
-    centroids = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
+    lengths = np.linalg.norm(sums, axis=1)
     with torch.no_grad():
-        model.output.weight.copy_(torch.from_numpy(centroids))
-        model.output.bias.zero_()
+        model.output.weight.copy_(torch.from_numpy(sums / np.maximum(lengths, 1e-12)[:, None]))
+        model.output.bias.copy_(torch.from_numpy(np.where(lengths > 0, 0.0, _NEVER)))
     return True
 
 
@@ -187,6 +188,8 @@ def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in training:
         counts[row["sense"].partition("/")[0]][row["sense"]] += 1
+    for label in setup.labels:
+        counts[label.partition("/")[0]][label] += 0  # a sense that no training row has
     return [{"prediction": counts[row["sense"].partition("/")[0]].most_common(1)[0][0]} for row in rows]
 
 

@@ -127,7 +127,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             summed = outputs.logits.sum() * 0
         else:
             summed = self.loss(outputs.logits, inputs["labels"]) if self.loss else outputs.loss * items
-        loss = summed / num_items_in_batch * self.args.world_size
+        loss = summed / num_items_in_batch.clamp(min=1) * self.args.world_size
         self.finite &= loss.detach().isfinite()
         return (loss, outputs) if return_outputs else loss
 

@@ -681,8 +681,7 @@ def test_windows_without_any_label_leave_the_loss_finite(run, tiny_model, tmp_pa
     sparse = {"tokens": ["film"] * 150, "tags": ["O", *[None] * 149]}
     write_jsonl(folder / "train.jsonl", [sparse, *toy_rows(4, seed=1)])
     write_jsonl(folder / "validation.jsonl", [sparse, *toy_rows(3, seed=2)])
-    parts = {"training.batch_size": 4, "training.gradient_accumulation": 4}
-    options = few_settings(**{"training.log_every": 1, "training.epochs": 4, **parts})
+    options = few_settings(**{"training.log_every": 1, "training.epochs": 4})
     ended = run("finetune", "tag", "--model", tiny_model, "--data", folder, *options, "--output", tmp_path / "run")
     assert ended.code == 0, ended.err
     entries = read_lines(tmp_path / "run" / "metrics.jsonl")
