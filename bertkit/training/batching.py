@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.features import Collator, Feature
 
+if TYPE_CHECKING:
+    import torch
+
 _WINDOW = 50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
+_ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
@@ -78,6 +83,23 @@ class KeyedLoader(DataLoader[Feature]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs through."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:
+    """Cut a batch into parts whose attention weights take at most 32 MB a layer (or hold one row).
+
+    On a CPU, larger tensors go back to the system after each use, and taking them anew costs more than computing them:
+    a batch of 32 rows of 384 pieces takes half the time in parts, and a tenth of the memory.
+
+    Args:
+        batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, pieces) or (rows, choices, pieces).
+        heads: attention heads of the model.
+    """
+    shape = batch["input_ids"].shape
+    one_row = 4 * heads * math.prod(shape[1:]) * shape[-1]
+    size = max(1, _ATTENTION_BYTES // one_row)
+    starts = range(0, shape[0], size)
+    return [{name: values[start : start + size] for name, values in batch.items()} for start in starts]
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:

@@ -20,7 +20,7 @@ from bertkit.features import Collator, Feature, count_pieces
 from bertkit.precision import Machine
 from bertkit.progress import Progress
 from bertkit.recipe import Training, closest
-from bertkit.training.batching import KeyedBatches, KeyedLoader
+from bertkit.training.batching import KeyedBatches, KeyedLoader, split_batch
 from bertkit.training.callbacks import Conduct
 from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
 from bertkit.training.forward import count_items
@@ -29,8 +29,7 @@ from bertkit.training.signals import StopFlag
 
 log = logging.getLogger("bertkit")
 
-Evaluate = Callable[[Any, int], dict[str, float]]
-"""Scores the model of a step on the validation rows: metric name -> value."""
+Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metric -> value on the validation rows
 
 # What the recipe or bertkit itself decides; `training.extra` may set every other field.
 _DECIDED = {
@@ -93,8 +92,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     ) -> None:
         super().__init__(**arguments)
         self.training, self.collate, self.loss, self.evaluate_with = training, collate, loss, evaluate_with
-        self.model_accepts_loss_kwargs = True  # have items counted over all parts and processes of a step ...
-        self.loss_is_scaled_for_ga = True  # ... because the loss below is divided by that count
+        # items are counted over all parts and processes of a step, and the loss below is divided by that count
+        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:
@@ -113,6 +112,16 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         items = torch.tensor(float(sum(map(count_items, batch_samples))), device=device)
         return self.accelerator.reduce(items, "sum") if self.args.world_size > 1 else items
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Add up the gradients of a batch, on a CPU part by part."""
+        heads = getattr(self.model.config, "num_attention_heads", 12)
+        *others, last = split_batch(inputs, heads) if self.args.device.type == "cpu" else [inputs]
+        losses = []
+        for part in others:
+            with self.accelerator.no_sync(model):
+                losses.append(super().training_step(model, part, num_items_in_batch))
+        return torch.stack([*losses, super().training_step(model, last, num_items_in_batch)]).sum()
+
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -123,8 +132,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """
         items = count_items(inputs)
         outputs = model(**inputs)
-        if not items:  # a part without a single label: a mean over nothing is not a number
-            summed = outputs.logits.sum() * 0
+        if not items:
+            summed = outputs.logits.sum() * 0  # a mean over no label at all is not a number
         else:
             summed = self.loss(outputs.logits, inputs["labels"]) if self.loss else outputs.loss * items
         loss = summed / num_items_in_batch.clamp(min=1) * self.args.world_size
@@ -195,7 +204,7 @@ def fit(
 
 def untrained() -> Fitted:
     """Give what is left where there was nothing to train."""
-    return Fitted(history=[], best=None, last=None, best_step=0, steps=0, epochs=0.0)
+    return Fitted([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
 def _load_best(model: Any, folder: Path) -> Fitted:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.training.batching import KeyedBatches, plan_epoch, sorted_batches
+from bertkit.training.batching import KeyedBatches, plan_epoch, sorted_batches, split_batch
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,3 +64,14 @@ def test_evaluation_batches_hold_every_row_once_within_the_budget():
     assert sorted(row for batch in batches for row in batch) == list(range(500))
     assert all(len(batch) * max(lengths[row] for row in batch) <= 400 for batch in batches)
     assert sorted_batches([500], tokens=400) == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"), [((32, 384), [4] * 8), ((9, 256), [9]), ((3, 4000), [1] * 3), ((5, 4, 200), [4, 1])]
+)
+def test_a_batch_is_cut_where_its_attention_is_large(shape, sizes):
+    batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
+    parts = split_batch(batch, heads=12)
+    assert [len(part["input_ids"]) for part in parts] == sizes
+    for name, values in batch.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), values)

@@ -195,6 +195,16 @@ def test_accumulation_changes_nothing(run, toy_data, still_model):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+def test_a_batch_computed_in_parts_changes_nothing(run, toy_data, still_model, monkeypatch):
+    losses = []
+    for most in (2**25, 2**12):
+        monkeypatch.setattr("bertkit.training.batching._ATTENTION_BYTES", most)
+        options = ("--epochs", 1, "--output", f"run{most}", "--set", "training.log_every=1")
+        assert finetune(run, still_model, toy_data, *options).code == 0
+        losses.append([e["loss"] for e in read_lines(Path(f"run{most}/metrics.jsonl")) if "loss" in e])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
 def test_patience_ends_training_early(run, tiny_model, toy_data):
     options = ("--epochs", 30, "--learning-rate", "1e-8", "--set", "training.patience=2")
     assert finetune(run, tiny_model, toy_data, *options).code == 0
