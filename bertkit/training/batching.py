@@ -89,7 +89,7 @@ def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, to
     """Cut a batch into parts whose attention weights take at most 32 MB a layer (or hold one row).
 
     On a CPU, larger tensors go back to the system after each use, and taking them anew costs more than computing them:
-    a batch of 32 rows of 384 pieces takes half the time in parts, and a tenth of the memory.
+    a batch of 32 rows of 384 pieces takes half the time in parts, and a quarter of the memory.
 
     Args:
         batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, pieces) or (rows, choices, pieces).
