@@ -170,9 +170,19 @@ def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]
     return bootstrap_intervals(score, len(scored.predictions))
 
 
+def suffix_of(split: str) -> str:
+    """Give what tells a split's files and scores from those of ``validation``.
+
+    >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
+    ('', '_mismatched', '_test')
+    """
+    rest = split.removeprefix("validation")
+    return rest if rest.startswith("_") or not rest else f"_{rest}"
+
+
 def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> None:
     """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
-    suffix = split.name.removeprefix("validation")
+    suffix = suffix_of(split.name)
     records = (
         {"id": row.get("id", number), **row, **shown(prediction)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))

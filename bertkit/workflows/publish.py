@@ -19,7 +19,7 @@ from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
 from bertkit.tasks import Answer, Details, example_row
-from bertkit.workflows.evaluate import Result, Scored, find_intervals, write_predictions
+from bertkit.workflows.evaluate import Result, Scored, find_intervals, suffix_of, write_predictions
 from bertkit.workflows.prepare import Inputs
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _write_results(
     }
     evaluation: dict[str, Any] = {"epoch": fitted.epochs}
     for result in results:
-        suffix = _suffix(result.split)
+        suffix = suffix_of(result.split)
         evaluation[f"eval_loss{suffix}"] = scored[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
@@ -230,10 +230,6 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
         fingerprint=inputs.identity["data"]["train"],
     )
     return model_card(facts, card)
-
-
-def _suffix(split: str) -> str:
-    return split.removeprefix("validation")
 
 
 def _as_text(column: str, value: Any) -> str:

@@ -213,3 +213,12 @@ def test_special_pieces_in_a_text_are_text(run, trained):
     setup = Setup(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
     (feature,) = encode_texts([{"text": marked["text"]}], setup)
     assert [piece for piece in feature["input_ids"] if piece in (2, 3, 4)] == [2, 3]
+
+
+def test_eval_writes_predictions_where_asked(run, trained):
+    folder = trained.parent
+    ended = run("eval", "classify", "--model", trained, "--data", folder, "--split", "train", "--output", "scored")
+    assert ended.code == 0, ended.err
+    rows = [json.loads(line) for line in Path("scored/predictions_train.jsonl").read_text().splitlines()]
+    assert len(rows) == 400
+    assert {"id", "text", "label", "prediction", "probabilities"} == set(rows[0])
