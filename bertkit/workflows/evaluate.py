@@ -14,7 +14,7 @@ from bertkit.data.labels import match_names, name_split
 from bertkit.data.output_files import write_records
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits
-from bertkit.errors import DataError, ModelError, RecipeError
+from bertkit.errors import DataError, ModelError, RecipeError, ResourceError
 from bertkit.features import Feature, Setup
 from bertkit.fingerprints import file_fingerprint
 from bertkit.progress import SILENT, Progress
@@ -84,6 +84,8 @@ def evaluate(
     splits = _splits_to_score(recipe, task, split, record)
     if task.NAMED:
         splits = {name: name_split(each, task.COLUMNS.gold, labels) for name, each in splits.items()}
+    if output is not None:
+        _make_folder(output)
     checkpoint = load_checkpoint(recipe, task, folder, labels)
     results = []
     for name, each in splits.items():
@@ -93,7 +95,6 @@ def evaluate(
         intervals = find_intervals(task, scored)
         seconds = time.perf_counter() - start
         if output is not None and runs.is_main_process():
-            output.mkdir(parents=True, exist_ok=True)
             write_predictions(output, each, scored.predictions, details)
         results.append(
             Result(
@@ -168,6 +169,15 @@ def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
     return bootstrap_intervals(score, len(scored.predictions))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"not a folder to write to: {error.strerror}", "choose another --output", file=folder
+        ) from None
 
 
 def suffix_of(split: str) -> str:

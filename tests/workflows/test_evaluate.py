@@ -222,3 +222,12 @@ def test_eval_writes_predictions_where_asked(run, trained):
     rows = [json.loads(line) for line in Path("scored/predictions_train.jsonl").read_text().splitlines()]
     assert len(rows) == 400
     assert {"id", "text", "label", "prediction", "probabilities"} == set(rows[0])
+
+
+def test_eval_says_at_once_that_it_cannot_write(run, trained):
+    Path("scored").write_text("a file")
+    ended = run("eval", "classify", "--model", trained, "--data", trained.parent, "--output", "scored")
+    assert (ended.code, ended.last) == (
+        6,
+        "error: not a folder to write to: File exists (scored) - choose another --output",
+    )
