@@ -101,7 +101,7 @@ def find_n_best(
         found.append(spans)
     spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     spans["row"] = rows[spans["window"]]
-    order = np.lexsort((spans["window"], -spans["score"], spans["row"]))
+    order = np.lexsort((-spans["score"], spans["row"]))
     sorted_rows = spans["row"][order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
     kept = order[rank < n_best]
@@ -112,13 +112,14 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
     """Give the softmax of each span's score among those of its row, and of no answer where that has `nulls`.
 
     Args:
-        scores: of spans, shape (spans,).
+        scores: of spans, shape (spans,), best first in each row.
         rows: each span's row, ascending.
         count: how many rows there are.
         nulls: score of no answer, shape (rows,), or None.
     """
     highest = np.full(count, -np.inf) if nulls is None else nulls.astype(np.float64)
-    np.maximum.at(highest, rows, scores)
+    best = np.flatnonzero(np.diff(rows, prepend=-1))
+    highest[rows[best]] = np.maximum(highest[rows[best]], scores[best])
     weights = np.exp(scores - highest[rows])
     sums = np.bincount(rows, weights, count) + (0 if nulls is None else np.exp(nulls - highest))
     return np.asarray(weights / sums[rows])

@@ -22,18 +22,9 @@ from bertkit.tasks import Answer, Details, Option, no_precompute, read_option
 
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
 NAMED: bool = False
-METRICS: tuple[str, ...] = (
-    "exact_match",
-    "f1",
-    "HasAns_exact",
-    "HasAns_f1",
-    "NoAns_exact",
-    "NoAns_f1",
-    "best_exact",
-    "best_exact_thresh",
-    "best_f1",
-    "best_f1_thresh",
-)
+_BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
+_BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
+METRICS: tuple[str, ...] = ("exact_match", "f1", *_BY_ANSWER, *_BY_THRESHOLD)
 OPTIONS: Mapping[str, Any] = {
     "no_answer": False,
     "overlap": 128,
@@ -149,10 +140,12 @@ def decode(
         "score": (found["start_logit"].astype(np.float64) + found["end_logit"]).tolist(),
         "probability": spans.probabilities(found["score"], found["row"], len(rows), nulls).tolist(),
     }
-    contexts = [rows[number]["context"] for number in found["row"].tolist()]
-    places = zip(contexts, columns["start"], columns["end"], strict=True)
-    columns["text"] = [context[start:end] for context, start, end in places]
     edges = np.searchsorted(found["row"], np.arange(len(rows) + 1)).tolist()
+    columns["text"] = [
+        row["context"][start:end]
+        for row, first, last in zip(rows, edges, edges[1:], strict=False)
+        for start, end in zip(columns["start"][first:last], columns["end"][first:last], strict=True)
+    ]
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
     parts = itertools.starmap(slice, itertools.pairwise(edges))
     known = itertools.repeat(None) if nulls is None else nulls.tolist()
@@ -247,8 +240,8 @@ def _choose(columns: Mapping[str, list[Any]], part: slice, null: float | None, t
     if not found or (null is not None and kept["null_odds"] > threshold):
         chance = None if null is None else 1 - sum(columns["probability"][part])
         return {"prediction": "", "start": None, "end": None, "score": null, "probability": chance, **kept}
-    names = {"prediction": "text", "start": "start", "end": "end", "score": "score", "probability": "probability"}
-    return {**{name: columns[column][part.start] for name, column in names.items()}, **kept}
+    top = {name: columns[name][part.start] for name in ("start", "end", "score", "probability")}
+    return {"prediction": columns["text"][part.start], **top, **kept}
 
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
