@@ -13,13 +13,13 @@ import sys
 import time
 
 from datasets import load_dataset
+from plain_trainer import training_arguments
 from seqeval.metrics import f1_score, precision_score, recall_score
 from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
     DataCollatorForTokenClassification,
     Trainer,
-    TrainingArguments,
     set_seed,
 )
 
@@ -67,25 +67,7 @@ def main(model_folder: str, data_folder: str, seed: int, output: str, epochs: fl
 
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=output,
-            learning_rate=settings.learning_rate,
-            num_train_epochs=epochs or settings.epochs,
-            per_device_train_batch_size=settings.batch_size,
-            per_device_eval_batch_size=64,
-            warmup_steps=settings.warmup_ratio,
-            weight_decay=settings.weight_decay,
-            seed=seed,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            save_total_limit=1,
-            load_best_model_at_end=True,
-            metric_for_best_model="f1",
-            greater_is_better=True,
-            use_cpu=True,
-            report_to="none",
-            disable_tqdm=True,
-        ),
+        args=training_arguments(recipe, output, seed, epochs),
         train_dataset=encoded["train"],
         eval_dataset=encoded["validation"],
         data_collator=DataCollatorForTokenClassification(tokenizer),

@@ -25,7 +25,7 @@ from transformers import (
     set_seed,
 )
 
-from bertkit.recipe import load_recipe
+from bertkit.recipe import Recipe, load_recipe
 
 METRICS = {
     "matthews_correlation": matthews_corrcoef,
@@ -34,6 +34,29 @@ METRICS = {
     "pearsonr": lambda gold, predicted: pearsonr(gold, predicted).statistic,
     "spearmanr": lambda gold, predicted: spearmanr(gold, predicted).statistic,
 }
+
+
+def training_arguments(recipe: Recipe, output: str, seed: int, epochs: float | None) -> TrainingArguments:
+    """The settings of a recipe, evaluated after each epoch, the best one kept."""
+    settings = recipe.training
+    return TrainingArguments(
+        output_dir=output,
+        learning_rate=settings.learning_rate,
+        num_train_epochs=epochs or settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=64,
+        warmup_steps=settings.warmup_ratio,
+        weight_decay=settings.weight_decay,
+        seed=seed,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=recipe.best_metric,
+        greater_is_better=True,
+        disable_tqdm=True,
+        use_cpu=True,
+    )
 
 
 def main(name: str, model_folder: str, data_folder: str, seed: int, output: str, epochs: float | None) -> None:
@@ -63,24 +86,7 @@ def main(name: str, model_folder: str, data_folder: str, seed: int, output: str,
 
     trainer = Trainer(
         model=model,
-        args=TrainingArguments(
-            output_dir=output,
-            learning_rate=settings.learning_rate,
-            num_train_epochs=epochs or settings.epochs,
-            per_device_train_batch_size=settings.batch_size,
-            per_device_eval_batch_size=64,
-            warmup_steps=settings.warmup_ratio,
-            weight_decay=settings.weight_decay,
-            seed=seed,
-            eval_strategy="epoch",
-            save_strategy="epoch",
-            save_total_limit=1,
-            load_best_model_at_end=True,
-            metric_for_best_model=recipe.best_metric,
-            greater_is_better=True,
-            disable_tqdm=True,
-            use_cpu=True,
-        ),
+        args=training_arguments(recipe, output, seed, epochs),
         train_dataset=encoded["train"],
         eval_dataset=encoded["validation"],
         processing_class=tokenizer,

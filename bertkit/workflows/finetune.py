@@ -165,8 +165,10 @@ class _Scorer:
     def score_best(self, model: Any, step: int, names: Sequence[str]) -> dict[str, Scored]:
         """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
         first = self.inputs.validation.name
-        is_known = self.best is not None and self.best[0] == step
-        chosen = self.best[1] if self.best and is_known else self._score(model, first, self.setup, tune=True)
+        if self.best and self.best[0] == step:
+            chosen = self.best[1]
+        else:
+            chosen = self._score(model, first, self.setup, tune=True)
         others = {name: self._score(model, name, chosen.setup) for name in names if name != first}
         return {first: chosen, **others}
 
