@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from bertkit.data.rows import Columns
 from bertkit.errors import RecipeError
 from bertkit.features import Collator, Feature, Setup
-from bertkit.metrics import check_metrics
+from bertkit.metrics import check_metrics, measure
 from bertkit.recipe import Recipe, Row, closest
 
 if TYPE_CHECKING:
@@ -125,6 +125,21 @@ class Task(Protocol):
 
     def details(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
         """Give what there is to tell beside the scores."""
+
+
+def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+    """Give the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
+    import numpy as np
+
+    return {
+        "gold": np.array([row["label"] for row in rows]),
+        "predicted": np.array([each["prediction"] for each in predictions]),
+    }
+
+
+def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
+    """Measure ``predicted`` against ``gold`` by the metrics of `bertkit.metrics`."""
+    return measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def no_precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:

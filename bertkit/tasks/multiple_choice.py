@@ -19,13 +19,14 @@ from bertkit.data.rows import Columns, is_blank
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, no_precompute, no_tuning
+from bertkit.tasks import Answer, Details, compare_values, no_precompute, no_tuning, score_values
 
 COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("accuracy", metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {}
 
+compare, score = compare_values, score_values
 precompute, tune = no_precompute, no_tuning
 
 
@@ -118,19 +119,6 @@ def decode(
         chances = (weights / weights.sum()).tolist()
         decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": chances})
     return decoded
-
-
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Give ``gold`` and ``predicted`` numbers of choices."""
-    return {
-        "gold": np.array([row["label"] for row in rows]),
-        "predicted": np.array([each["prediction"] for each in predictions]),
-    }
-
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Give the share of rows whose choice is right."""
-    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:

@@ -18,14 +18,14 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import no_details, no_precompute, no_tuning, read_option
+from bertkit.tasks import no_details, no_precompute, no_tuning, read_option, score_values
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*metrics.CLASSIFICATION, metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
 
-precompute, tune, details = no_precompute, no_tuning, no_details
+score, precompute, tune, details = score_values, no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -107,11 +107,6 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
         "gold": np.array([numbers[name] for name in gold]),
         "predicted": np.array([numbers[name] for name in predicted]),
     }
-
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Measure the labels."""
-    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:

@@ -14,13 +14,14 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import no_details, no_precompute, no_tuning
+from bertkit.tasks import compare_values, no_details, no_precompute, no_tuning, score_values
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
 METRICS: tuple[str, ...] = (*metrics.REGRESSION, metrics.FOREIGN)
 OPTIONS: Mapping[str, Any] = {}
 
+compare, score = compare_values, score_values
 precompute, tune, details = no_precompute, no_tuning, no_details
 
 
@@ -72,19 +73,6 @@ def decode(
 ) -> list[dict[str, Any]]:
     """Give each row the model's number."""
     return [{"prediction": float(output["logits"][0])} for output in outputs]
-
-
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Give ``gold`` and ``predicted`` numbers."""
-    return {
-        "gold": np.array([row["label"] for row in rows]),
-        "predicted": np.array([each["prediction"] for each in predictions]),
-    }
-
-
-def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compare the numbers."""
-    return metrics.measure(setup.recipe, compared["gold"], compared["predicted"])
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
