@@ -3,59 +3,122 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 _OVERFLOWS = ("deberta",)  # its attention mask is a number that bf16 cannot hold
 _WORTHWHILE = 1.3  # a smaller gain would not show in a whole step
+_FP32_ERROR = 1e-5  # float32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run computes on and with; `reason` is for people."""
+    """What a run computes on and with; `reason` is for people.
+
+    `products` says which library multiplies fp32 matrices on a CPU: torch's own choice, or oneDNN.
+    """
 
     device: str
     precision: str
     threads: int
     reason: str
+    products: str = "torch"
 
 
-def look_at_machine(wanted: str, why: str = "as asked", model_type: str = "") -> Machine:
+def look_at_machine(wanted: str, model_type: str = "") -> Machine:
     """Choose the device and the precision (``auto``: bf16 where a trial product shows that it is faster)."""
     import torch
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    threads = torch.get_num_threads()
-    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {threads} thread{'s' if threads > 1 else ''}"
-    if wanted != "auto":
-        return Machine(device, wanted, threads, f"{name}: {wanted}, {why}")
-    if model_type in _OVERFLOWS:
-        return Machine(device, "fp32", threads, f"{name}: fp32 (a model of type {model_type} overflows in bf16)")
-    gain = _gain_of_bf16(torch.device(device))
-    chosen = "bf16" if gain >= _WORTHWHILE else "fp32"
-    return Machine(
-        device, chosen, threads, f"{name}: {chosen} (bf16 matrix products are {gain:.1f} times as fast here)"
-    )
+    device, threads, name = _describe()
+    if model_type in _OVERFLOWS and wanted == "auto":
+        wanted, why = "fp32", f"a model of type {model_type} overflows in bf16"
+    elif wanted == "auto":
+        gain = _seconds(device, torch.float32) / _seconds(device, torch.bfloat16)
+        wanted = "bf16" if gain >= _WORTHWHILE else "fp32"
+        why = f"bf16 matrix products are {gain:.1f} times as fast here"
+    else:
+        why = "as asked"
+    products = "torch"
+    if wanted == "fp32" and device == "cpu" and onednn_is_exact():
+        gain = _seconds(device, torch.float32) / _seconds(device, torch.float32, onednn=True)
+        products = "onednn" if gain >= _WORTHWHILE else "torch"
+        why += f"; oneDNN's exact products are {gain:.1f} times as fast as torch's, so {products} multiplies"
+    return Machine(device, wanted, threads, f"{name}: {wanted} ({why})", products)
 
 
-def _gain_of_bf16(device: Any) -> float:
+def look_again(before: dict[str, Any], why: str) -> Machine:
+    """Compute as a record of an earlier `Machine` says, as far as this machine can."""
+    device, threads, name = _describe()
+    products = before.get("products", "torch") if device == "cpu" and onednn_is_exact() else "torch"
+    return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", products)
+
+
+def multiply_as(machine: Machine) -> None:
+    """Let torch multiply fp32 matrices as was decided for this machine."""
     import torch
 
-    def seconds(dtype: torch.dtype) -> float:
-        left = torch.ones(512, 768, dtype=dtype, device=device)
-        right = torch.ones(768, 768, dtype=dtype, device=device)
-        best = float("inf")
-        for _ in range(6):  # the first turns warm up, the fastest counts
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.products == "onednn" else "none"  # type: ignore[attr-defined]
+
+
+def onednn_is_exact() -> bool:
+    """Tell whether oneDNN, allowed to round fp32 products to bf16, computes them in float32 all the same.
+
+    torch hands fp32 products to oneDNN only with that permission. A CPU without bf16 matrix units makes no use of it;
+    so a trial product beside float64 decides, not a list of CPUs.
+    """
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    left, right = torch.randn(256, 512, generator=random), torch.randn(512, 128, generator=random)
+    exact = left.double() @ right.double()
+    with _onednn():
+        found = left @ right
+    return bool((found - exact).norm() < _FP32_ERROR * exact.norm())
+
+
+@contextmanager
+def _onednn() -> Iterator[None]:
+    import torch
+
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
+def _describe() -> tuple[str, int, str]:
+    """Give the device, the threads and both in words."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if torch.cuda.is_available():
+        return "cuda", threads, torch.cuda.get_device_name()
+    return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _seconds(device: str, dtype: Any, *, onednn: bool = False) -> float:
+    """Time a trial product: the fastest of several, after warming up."""
+    import torch
+
+    left = torch.ones(512, 768, dtype=dtype, device=device)
+    right = torch.ones(768, 768, dtype=dtype, device=device)
+    best = math.inf
+    with _onednn() if onednn else nullcontext():
+        for _ in range(6):
             start = time.perf_counter()
             for _ in range(4):
                 left @ right
-            if device.type == "cuda":
+            if device == "cuda":
                 torch.cuda.synchronize()
             best = min(best, time.perf_counter() - start)
-        return best
-
-    return seconds(torch.float32) / seconds(torch.bfloat16)
+    return best
 
 
 def keep_head_exact(model: Any) -> None:

@@ -70,6 +70,11 @@ class Training(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
     gradient_checkpointing: bool = Field(False, description="trade time for memory")
+    batching: Literal["sorted", "random"] = Field(
+        "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
+    )
+    fast_dropout: bool = Field(True, description="on a CPU: draw dropout from a fast generator instead of torch's")
+    trim_vocabulary: bool = Field(True, description="train only the word embeddings that occur; the result is the same")
     class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
         None, description="`balanced`, or label name -> weight in the loss"
     )

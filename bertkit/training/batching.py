@@ -14,27 +14,30 @@ from bertkit.features import Collator, Feature
 if TYPE_CHECKING:
     import torch
 
-_WINDOW = 50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
+SORTED_TOGETHER = 50  # batches: wide enough that padding nearly vanishes, narrow enough to stay random
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
-def plan_epoch(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[np.ndarray[Any, Any]]:
+def plan_epoch(
+    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, window: int = SORTED_TOGETHER
+) -> list[np.ndarray[Any, Any]]:
     """Give the row numbers of every batch of an epoch.
 
-    Rows are shuffled, sorted by length inside windows of 50 batches, cut into batches whose sizes differ by at
-    most one (no small last batch), and the batches shuffled. Every row comes once.
+    Rows are shuffled, sorted by length inside windows of so many batches, cut into batches whose sizes differ by at
+    most one (no small last batch), and the batches shuffled. Every row comes once. A window of one batch leaves to
+    chance which rows meet.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
     batches = np.array_split(order, -(-len(lengths) // batch_size))
     sizes = np.asarray(lengths)
     planned = []
-    for start in range(0, len(batches), _WINDOW):
-        window = batches[start : start + _WINDOW]
-        rows = np.concatenate(window)
+    for start in range(0, len(batches), window):
+        together = batches[start : start + window]
+        rows = np.concatenate(together)
         rows = rows[np.argsort(sizes[rows], kind="stable")]
-        planned += np.split(rows, np.cumsum([len(batch) for batch in window])[:-1])
+        planned += np.split(rows, np.cumsum([len(batch) for batch in together])[:-1])
     return [planned[number] for number in random.permutation(len(planned))]
 
 
@@ -50,11 +53,12 @@ class KeyedBatches(Sampler[list[int]]):
         batch_size: int,
         seed: int,
         *,
+        window: int = SORTED_TOGETHER,
         parts: int = 1,
         processes: int = 1,
         process: int = 0,
     ) -> None:
-        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.lengths, self.batch_size, self.seed, self.window = lengths, batch_size, seed, window
         self.parts, self.processes, self.process = parts, processes, process
         self.epoch = 0
 
@@ -67,7 +71,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         shares = self.parts * self.processes
-        for batch in plan_epoch(self.lengths, self.batch_size, self.seed, self.epoch):
+        for batch in plan_epoch(self.lengths, self.batch_size, self.seed, self.epoch, self.window):
             for part in range(self.parts):  # every n-th row: all shares get long and short ones
                 yield batch[part * self.processes + self.process :: shares].tolist()
 

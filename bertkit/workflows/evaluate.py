@@ -238,14 +238,13 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
     trained = record.get("identity", {}).get("recipe", {}).get("training", {})
     if trained.get("max_length", recipe.training.max_length) != recipe.training.max_length:
         log.info(f"trained with max_length {trained['max_length']}, used with {recipe.training.max_length}")
-    from bertkit.precision import look_at_machine
+    from bertkit.precision import look_again, look_at_machine, multiply_as
 
-    wanted = recipe.training.precision
-    scored_in = record.get("machine", {}).get("precision")
-    if wanted == "auto" and scored_in:
-        machine = look_at_machine(scored_in, "as in its run")
+    if recipe.training.precision == "auto" and "machine" in record:
+        machine = look_again(record["machine"], "as in its run")
     else:
-        machine = look_at_machine(wanted, model_type=models.read_config(folder)["model_type"])
+        machine = look_at_machine(recipe.training.precision, models.read_config(folder)["model_type"])
+    multiply_as(machine)
     log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     tuned = {name: value for name, value in record.get("tuned", {}).items() if name not in recipe.options}

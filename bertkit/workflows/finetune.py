@@ -59,7 +59,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
     if record is not None and record["status"] == "finished":
         return record
     held.enter_context(runs.locked(inputs.folder))
-    from bertkit.precision import look_at_machine
+    from bertkit.precision import look_again, look_at_machine
 
     kind = models.read_config(inputs.model_folder)["model_type"]
     if record is None:
@@ -76,7 +76,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
             parted_file=file_fingerprint(source) if is_parted else None,
         )
     else:
-        machine = look_at_machine(record["machine"]["precision"], "as before")
+        machine = look_again(record["machine"], "as before")
         log.info(f"going on with {inputs.folder}; {machine.reason}")
         _say_what_changed(record, asdict(machine))
         record = {**record, "status": "running", "resumed": [*record.get("resumed", []), runs.now()]}
@@ -85,7 +85,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
-    from bertkit.precision import Machine
+    from bertkit.precision import Machine, multiply_as
     from bertkit.training.fit import fit, untrained
     from bertkit.training.losses import make_loss
     from bertkit.training.signals import caught_signals
@@ -93,6 +93,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
     machine = Machine(**record["machine"])
+    multiply_as(machine)
     setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     baseline = {
         name: task.score(task.compare(task.baseline(training.rows, split.rows, setup), split.rows, setup), setup)
