@@ -54,6 +54,7 @@ class Case:
         return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
 
     def as_json(self) -> str:
+        """Give the case as the file that an engine reads."""
         return json.dumps(asdict(self))
 
 

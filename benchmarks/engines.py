@@ -83,15 +83,18 @@ class Gate:
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
+        """Wait before the first step of training."""
         self.stretches.append(what)
         if what == "training":
             self.open()
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
+        """End a step of training."""
         if self.stretches[-1] == "training":
             self.step()
 
     def finish(self) -> None:
+        """End a stretch."""
         self.stretches.pop()
 
 
@@ -129,6 +132,7 @@ class Counted:
         self.collate, self.gate = collate, gate
 
     def __call__(self, features: Any) -> Any:
+        """Give the batch."""
         batch = self.collate(features)
         self.gate.count(batch["attention_mask"].sum(1).tolist())
         return batch

@@ -1,0 +1,100 @@
+"""Whether a training epoch's seconds grow in line with its real tokens: more rows, and longer rows.
+
+    python -m benchmarks.linear --model DIR --data DIR
+
+Rows are sentences of CoLA, joined where long ones are wanted. Writes benchmarks/results/linear.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import ROOT, Case, add_options, make_case
+from benchmarks.load import machine
+from benchmarks.speed import Engine, clean_round
+
+ROWS = (320, 1000, 3200, 8500)  # of the usual length, about 11 pieces
+LENGTHS = (8, 16, 32, 64, 128, 256)  # pieces of 640 rows each
+
+
+def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Give factor and exponent of the power law that fits best on logarithmic axes.
+
+    >>> [round(number, 6) for number in fit_power([(1, 3), (10, 30), (100, 300)])]
+    [3.0, 1.0]
+    """
+    logs = [(math.log(x), math.log(y)) for x, y in points]
+    mean_x, mean_y = (sum(each) / len(logs) for each in zip(*logs, strict=True))
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
+    return math.exp(mean_y - slope * mean_x), slope
+
+
+def write_rows(sentences: list[str], rows: int, words: int | None, folder: Path) -> None:
+    """Write so many rows, of so many words where that is given, and a small validation split."""
+    stream = iter(" ".join(sentences).split() * (1 + rows * (words or 0) // 10_000))
+    folder.mkdir(parents=True)
+    for split, number in (("train", rows), ("validation", 64)):
+        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["sentence", "label"])
+            for row in range(number):
+                text = " ".join(next(stream) for _ in range(words)) if words else sentences[row % len(sentences)]
+                writer.writerow([text, row % 2])
+
+
+def measure(case: Case, kind: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Warm up, then time whole epochs; give the fastest clean one."""
+    engine = Engine("bertkit", case, folder, arguments.threads)
+    steps = case.load().training.steps_per_epoch(case.limit or 0)
+    try:
+        engine.run(min(steps, 5))
+        rounds = [clean_round(engine, steps, arguments.foreign, arguments.repeats) for _ in range(arguments.rounds)]
+    finally:
+        engine.end()
+    best = min([each for each in rounds if each["clean"]] or rounds, key=lambda each: each["seconds"])
+    names = ("seconds", "tokens", "examples", "steps", "clean", "foreign")
+    return {"kind": kind, **{name: best[name] for name in names}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser)
+    parser.add_argument("--rounds", type=int, default=2, help="epochs timed")
+    parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a quick look")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+    arguments = parser.parse_args()
+    import pyarrow.parquet
+
+    usual = replace(make_case("cola", arguments.model, arguments.data), epochs=1000)
+    table = pyarrow.parquet.read_table(Path(usual.data) / "train.parquet", columns=["sentence"])
+    sentences = table["sentence"].to_pylist()
+    plans = [("rows", max(32, int(rows * arguments.share)), None) for rows in ROWS]
+    plans += [("length", max(32, int(640 * arguments.share)), length) for length in LENGTHS]
+    points = []
+    with tempfile.TemporaryDirectory() as name:
+        for number, (kind, rows, length) in enumerate(plans):
+            folder = Path(name, str(number))
+            words = max(1, round(length / 1.25)) if length else None  # a word is about 1.25 pieces
+            write_rows(sentences, rows, words, folder / "data")
+            case = replace(usual, data=str(folder / "data"), limit=rows, max_length=length or 128)
+            points.append(measure(case, kind, arguments, folder / "engine"))
+            print(points[-1], file=sys.stderr, flush=True)
+    factor, exponent = fit_power([(point["tokens"], point["seconds"]) for point in points])
+    report = {"points": points, "factor": factor, "exponent": exponent, "machine": machine(arguments.threads)}
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    (arguments.output / "linear.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"seconds = {factor:.3g} x tokens ^ {exponent:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
