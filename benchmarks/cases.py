@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,17 @@ def make_case(recipe: str, model: str, data: Path, **given: Any) -> Case:
         sys.exit(f"no rows for {recipe}: neither {folders[0]} nor {folders[1]} is a folder")
     known = {key: value for key, value in given.items() if value is not None}
     return Case(recipe, str(Path(model).resolve()), str(folder.resolve()), **{**USUAL.get(recipe, {}), **known})
+
+
+def write_sentences(texts: Sequence[str], folder: Path) -> None:
+    """Write sentences, labeled in turns, as rows of CoLA: all as training rows, the first 64 for validation."""
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True)
+    for split, part in (("train", texts), ("validation", texts[:64])):
+        columns = {"sentence": list(part), "label": [number % 2 for number in range(len(part))]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{split}.parquet")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

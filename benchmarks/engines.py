@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case
-from benchmarks.load import matrix_rates, peak_memory, shape_of
+from benchmarks.load import finish, matrix_rates, peak_memory, shape_of
 from benchmarks.stages import Stages, began
 
 
@@ -51,6 +51,7 @@ class Gate:
             self.done.extend(self.batches.pop(0))
         self.wanted -= 1
         if not self.wanted:
+            finish("cuda" if sys.modules["torch"].cuda.is_available() else "cpu")
             seconds = time.perf_counter() - self.began
             lengths = self.done
             self.tell(
@@ -205,7 +206,7 @@ def run_peak(case: Case) -> None:
     while True:
         gate.listen()
         start = time.perf_counter()
-        rates = matrix_rates(shape, 0.5, "cuda" if torch.cuda.is_available() else "cpu")
+        rates = matrix_rates(shape, 0.5, *(("cuda", 16384) if torch.cuda.is_available() else ("cpu", 1024)))
         gate.tell({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
 
 

@@ -8,7 +8,7 @@ Rows are sentences of CoLA, joined where long ones are wanted. Writes benchmarks
 from __future__ import annotations
 
 import argparse
-import csv
+import itertools
 import json
 import math
 import sys
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, add_options, make_case
+from benchmarks.cases import ROOT, Case, add_options, make_case, write_sentences
 from benchmarks.load import machine
 from benchmarks.speed import Engine, clean_round
 
@@ -37,17 +37,16 @@ def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
     return math.exp(mean_y - slope * mean_x), slope
 
 
-def write_rows(sentences: list[str], rows: int, words: int | None, folder: Path) -> None:
-    """Write so many rows, of so many words where that is given, and a small validation split."""
-    stream = iter(" ".join(sentences).split() * (1 + rows * (words or 0) // 10_000))
-    folder.mkdir(parents=True)
-    for split, number in (("train", rows), ("validation", 64)):
-        with (folder / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["sentence", "label"])
-            for row in range(number):
-                text = " ".join(next(stream) for _ in range(words)) if words else sentences[row % len(sentences)]
-                writer.writerow([text, row % 2])
+def texts_of(sentences: list[str], rows: int, words: int | None) -> list[str]:
+    """Give so many sentences, or so many texts of the given number of words.
+
+    >>> texts_of(["a b c", "d e"], 3, 2)
+    ['a b', 'c d', 'e a']
+    """
+    if words is None:
+        return sentences[:rows]
+    stream = itertools.cycle(" ".join(sentences).split())
+    return [" ".join(itertools.islice(stream, words)) for _ in range(rows)]
 
 
 def measure(case: Case, kind: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def main() -> None:
         for number, (kind, rows, length) in enumerate(plans):
             folder = Path(name, str(number))
             words = max(1, round(length / 1.25)) if length else None  # a word is about 1.25 pieces
-            write_rows(sentences, rows, words, folder / "data")
+            write_sentences(texts_of(sentences, rows, words), folder / "data")
             case = replace(usual, data=str(folder / "data"), limit=rows, max_length=length or 128)
             points.append(measure(case, kind, arguments, folder / "engine"))
             print(points[-1], file=sys.stderr, flush=True)

@@ -98,22 +98,24 @@ def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tok
         state = torch.randn(tokens, hidden, dtype=dtype, device=device)
         weights = [torch.randn(hidden, width, dtype=dtype, device=device) for width in (hidden,) * 4 + (wide,)]
         middle, back = (torch.randn(size, dtype=dtype, device=device) for size in ((tokens, wide), (wide, hidden)))
-        count, began = -3, 0.0
+        turns = 50 if device == "cuda" else 1  # a GPU is waited for now and then only
+        count, began = -3 * turns, 0.0
         while count < 1 or time.perf_counter() - began < seconds:
-            if count == 0:  # three turns have warmed up
-                _finish(device)
+            if count == 0:  # the first turns have warmed up
                 began = time.perf_counter()
-            for weight in weights:
-                state @ weight
-            middle @ back
-            _finish(device)
-            count += 1
+            for _ in range(turns):
+                for weight in weights:
+                    state @ weight
+                middle @ back
+            finish(device)
+            count += turns
         operations = 2 * tokens * (4 * hidden**2 + 2 * hidden * wide)
         rates[kind] = count * operations / (time.perf_counter() - began)
     return rates
 
 
-def _finish(device: str) -> None:
+def finish(device: str) -> None:
+    """Wait until a GPU has done what it was given."""
     if device == "cuda":
         import torch
 

@@ -24,6 +24,7 @@ class Variant:
     pads: bool | None = False
     bf16: bool = False
     grouped: bool = False
+    compiled: bool = False
     evaluation_batch: int = 64
 
 
@@ -32,6 +33,7 @@ VARIANTS = {
     "hf-default": Variant(pads=None, evaluation_batch=8),
     "hf-dynamic": Variant(),
     "hf-tuned": Variant(bf16=True, grouped=True),
+    "hf-compiled": Variant(pads=True, bf16=True, compiled=True),  # fixed shapes: made for a GPU
 }
 
 
@@ -66,6 +68,8 @@ def training_arguments(case: Case, variant: Variant, output: str, *, evaluates: 
         seed=settings.seed,
         bf16=variant.bf16,
         train_sampling_strategy="group_by_length" if variant.grouped else "random",
+        tf32=True if variant.bf16 and torch.cuda.is_available() else None,
+        torch_compile=variant.compiled,
         use_cpu=not torch.cuda.is_available(),
         report_to=[],
         disable_tqdm=True,

@@ -191,7 +191,7 @@ def main() -> None:
         shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
         report = {
             "task": task,
-            "model": {"name": Path(case.model).name, **shape},
+            "model": shape,
             "settings": {"batch_size": settings.batch_size, "max_length": settings.max_length, "limit": case.limit},
             "foreign_limit": arguments.foreign,
             "minutes": round((time.monotonic() - began) / 60, 1),

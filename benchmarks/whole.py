@@ -61,7 +61,7 @@ def main() -> None:
         engines = {name: summarize(done, arguments.foreign) for name, done in runs.items()}
         report = {
             "task": task,
-            "settings": {"epochs": case.epochs, "limit": case.limit, "model": Path(case.model).name},
+            "settings": {"epochs": case.epochs, "limit": case.limit},
             "machine": machine(arguments.threads),
             "engines": engines,
         }
