@@ -21,8 +21,7 @@ from benchmarks.cases import ROOT, Case, add_options, make_case, write_sentences
 from benchmarks.load import machine
 from benchmarks.speed import Engine, clean_round
 
-ROWS = (320, 1000, 3200, 8500)  # of the usual length, about 11 pieces
-LENGTHS = (8, 16, 32, 64, 128, 256)  # pieces of 640 rows each
+ROWS_OF_LENGTHS = 640
 
 
 def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -69,7 +68,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="epochs timed")
     parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a quick look")
+    parser.add_argument("--rows", default="320,1000,3200,8500", help="of the usual length, about 11 pieces")
+    parser.add_argument("--lengths", default="8,16,32,64,128,256", help=f"pieces of {ROWS_OF_LENGTHS} rows each")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
     import pyarrow.parquet
@@ -77,8 +77,8 @@ def main() -> None:
     usual = replace(make_case("cola", arguments.model, arguments.data), epochs=1000)
     table = pyarrow.parquet.read_table(Path(usual.data) / "train.parquet", columns=["sentence"])
     sentences = table["sentence"].to_pylist()
-    plans = [("rows", max(32, int(rows * arguments.share)), None) for rows in ROWS]
-    plans += [("length", max(32, int(640 * arguments.share)), length) for length in LENGTHS]
+    plans = [("rows", int(rows), None) for rows in arguments.rows.split(",")]
+    plans += [("length", ROWS_OF_LENGTHS, int(length)) for length in arguments.lengths.split(",")]
     points = []
     with tempfile.TemporaryDirectory() as name:
         for number, (kind, rows, length) in enumerate(plans):

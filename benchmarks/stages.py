@@ -41,6 +41,17 @@ class Stages:
         self.add(name, now - self.last)
         self.last = now
 
+    def end_first(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Count what passes until `work` is first called, and was not counted for another part, as `name`."""
+
+        @functools.wraps(work)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if name not in self.seconds:
+                self.add(name, time.monotonic() - self.start - sum(self.seconds.values()))
+            return work(*arguments, **keywords)
+
+        return run
+
     def timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         """Count the calls of `work` as `name`."""
 
@@ -114,6 +125,7 @@ def _watch(stages: Stages) -> None:
             work = getattr(task, name)
             if not hasattr(work, "__wrapped__"):
                 setattr(task, name, stages.timed(part, work))
+        task.load_model = stages.end_first("import and rows", task.load_model)
         return task
 
     class Clocked(progress.TerminalProgress):
