@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -89,8 +90,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every engine; all cores unless told")
 
 
+def write_results(report: dict[str, Any], file: Path) -> None:
+    """Write a report as JSON that people can read: the innermost records take one line each."""
+    text = re.sub(r"[{\[][^{}\[\]]*[}\]]", lambda found: " ".join(found[0].split()), json.dumps(report, indent=1))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
 def environment(threads: int, **more: str) -> dict[str, str]:
-    """Give the environment of every measured program: the same threads, the same wait policy, no network."""
+    """Give the environment of every measured program: the same threads, the same wait policy, no network.
+
+    The wait policy is the library's own: threads of libgomp spin some milliseconds after their last work, then sleep,
+    so that an engine that is not stepped takes nothing from the one that is.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     fixed = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     return {**own, **fixed, "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "PYTHONUNBUFFERED": "1", **more}

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, write_sentences
+from benchmarks.cases import ROOT, Case, write_results, write_sentences
 from benchmarks.load import machine, shape_of
 from benchmarks.speed import measure, say, summarize_all
 
@@ -120,8 +120,7 @@ def main() -> None:
             peak = max(peak, rate)
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
     report = {"device": device, "peak_tflops": round(peak, 2), "runs": runs, "machine": machine(arguments.threads)}
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "gpu.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(report, arguments.output / "gpu.json")
     for each in runs:
         print(
             f"{each['shape']:6} {each['length']:4} {each['engine']:48} {each['examples_per_second']:9.1f} rows/s"

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, add_options, make_case
+from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
 from benchmarks.programs import finetune, run_program
 from benchmarks.stages import Stages, began
@@ -123,8 +123,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = compare(arguments, Path(folder))
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "inference.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(report, arguments.output / "inference.json")
     for engine, each in report["engines"].items():
         print(f"{engine:26} {each['seconds']:7.1f} s {each['work_rows_per_second']:7.0f} rows/s at work", flush=True)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, add_options, make_case, write_sentences
+from benchmarks.cases import ROOT, Case, add_options, make_case, write_results, write_sentences
 from benchmarks.load import machine
 from benchmarks.speed import Engine, clean_round
 
@@ -90,8 +89,7 @@ def main() -> None:
             print(points[-1], file=sys.stderr, flush=True)
     factor, exponent = fit_power([(point["tokens"], point["seconds"]) for point in points])
     report = {"points": points, "factor": factor, "exponent": exponent, "machine": machine(arguments.threads)}
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    (arguments.output / "linear.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_results(report, arguments.output / "linear.json")
     print(f"seconds = {factor:.3g} x tokens ^ {exponent:.3f}", flush=True)
 
 

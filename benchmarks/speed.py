@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, add_options, environment, make_case
+from benchmarks.cases import ROOT, Case, add_options, environment, make_case, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
 from benchmarks.stages import BEGAN
 
@@ -198,8 +198,7 @@ def main() -> None:
             "machine": machine(arguments.threads),
             **summarize_all(found, shape),
         }
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / f"speed-{task}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_results(report, arguments.output / f"speed-{task}.json")
         show(report)
 
 

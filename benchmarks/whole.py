@@ -8,14 +8,13 @@ Each item is RECIPE:EPOCHS. Nothing is cached from one run to the next. Writes b
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, add_options, make_case
+from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
 from benchmarks.programs import finetune
 
@@ -65,8 +64,7 @@ def main() -> None:
             "machine": machine(arguments.threads),
             "engines": engines,
         }
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / f"whole-{task}.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        write_results(report, arguments.output / f"whole-{task}.json")
         for name, each in engines.items():
             print(f"{task:6} {name:24} {each['seconds']:8.1f} s {each['memory_mb']:6} MB  {each['stages']}", flush=True)
 

@@ -192,3 +192,12 @@ def test_a_case_is_options_and_changes(tmp_path):
 def test_goals_say_what_is_reached():
     assert "missed (goal 1.3x)" in parts._goal(1.2, 1.3, "{:.2g}x")
     assert parts._goal(1.2, None, "{:.2g}x") == "1.2x"
+
+
+def test_results_are_read_back_as_they_were(tmp_path):
+    kept = {"a": [1, 2.5, None], "b": {"name": "two  words", "c": [{"d": 1}, {"d": 2}]}}
+    cases.write_results(kept, tmp_path / "new" / "r.json")
+    text = (tmp_path / "new" / "r.json").read_text()
+    assert json.loads(text)["a"] == kept["a"]
+    assert json.loads(text)["b"]["c"] == kept["b"]["c"]
+    assert len(text.splitlines()) < 12
