@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def write_results(report: dict[str, Any], file: Path) -> None:
     """Write a report as JSON that people can read: the innermost records take one line each."""
-    text = re.sub(r"[{\[][^{}\[\]]*[}\]]", lambda found: " ".join(found[0].split()), json.dumps(report, indent=1))
+    text = re.sub(r"[{\[][^{}\[\]]*[}\]]", lambda found: re.sub(r"\n *", " ", found[0]), json.dumps(report, indent=1))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n", encoding="utf-8")
 

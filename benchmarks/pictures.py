@@ -37,14 +37,15 @@ class Dot(NamedTuple):
 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], name: str) -> str:
     """Draw groups of horizontal bars; the bars of a group share a scale, groups do not."""
-    parts, up, left = [], 8, 150
+    longest_label = max(len(bar.label) for _, group in groups for bar in group)
+    parts, up, left = [], 8, max(100, 8 * longest_label)
     for title, group in groups:
         up += 20
         parts.append(f'<text class="strong" x="0" y="{up}">{escape(title)}</text>')
         up += 8
         longest = max(bar.value for bar in group)
         for bar in group:
-            width = max(1.0, (WIDTH - left - 150) * bar.value / longest)
+            width = max(1.0, max(100, WIDTH - left - 150) * bar.value / longest)
             strong = ' class="strong"' if bar.own else ""
             parts.append(
                 f'<text{strong} x="0" y="{up + 15}">{escape(bar.label)}</text>'
@@ -68,7 +69,7 @@ def log_scatter(
     dots: Sequence[Dot], *, line: tuple[float, float], x: str, y: str, legend: tuple[str, str], name: str
 ) -> str:
     """Draw points on logarithmic axes, and the power law of a factor and an exponent through them."""
-    left, right, top, bottom = 70, WIDTH - 20, 40, 330
+    left, right, top, bottom = 70, WIDTH - 40, 40, 330
     xs, ys = (powers_of_ten(min(each), max(each)) for each in zip(*((dot.x, dot.y) for dot in dots), strict=True))
 
     def across(value: float) -> float:
