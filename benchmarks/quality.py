@@ -3,9 +3,9 @@
     python -m benchmarks.quality cola:3:1,2,3,4,5 squad:2:1,2 --model DIR --data DIR [--fast-fp32] [--margin 0.02]
 
 Each item is RECIPE:EPOCHS:SEEDS (EPOCHS empty: the recipe's). Every run is one line of the output file; a run that is
-there already is not repeated, so the same command goes on where it was stopped. For each metric the difference of the
-means and the lower end of its one-sided 95 % interval (Welch) are printed; bertkit is no worse than the margin where
-that lower end is above minus the margin.
+there already is not repeated, so the same command goes on where it was stopped; after a change of bertkit, take the
+old lines out. For each metric the difference of the means and the lower end of its one-sided 95 % interval (Welch) are
+printed; bertkit is no worse than the margin where that lower end is above minus the margin.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[
     options = ["--fast-fp32"] if key["fast_fp32"] else []
     with tempfile.TemporaryDirectory() as folder:
         found = finetune(engine, case, Path(folder, "one"), arguments.threads, *options)
-    run = {"key": key, **found, "versions": machine(arguments.threads)["versions"]}
+    facts = machine(arguments.threads)
+    run = {"key": key, **found, "versions": facts["versions"], "commit": facts["commit"]}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with arguments.output.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(run) + "\n")
@@ -105,7 +106,7 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: st
 def row(compared: dict[str, Any]) -> str:
     """Give a comparison as a row of a Markdown table."""
     numbers = [f"{compared[name]:.4f}" for name in ("bertkit", "plain")]
-    numbers += [f"{compared[name]:+.4f}" for name in ("difference", "bound")]
+    numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
     said = "yes" if compared["no_worse"] else "not shown"
     first = [compared["recipe"], compared["metric"], str(compared["seeds"])]
     return f"| {' | '.join([*first, *numbers, format(compared['margin'], 'g'), said])} |"

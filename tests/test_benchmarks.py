@@ -139,7 +139,7 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     assert "20.0x" in text
     assert "reached (goal 20x)" in text
     assert "to the power of 1.00" in text
-    assert "Measured on 2030-01-01" in text
+    assert "Measured on 2030-01-01, at commit " in text
     pictures_there = sorted(file.name for file in (page.parent / "images").iterdir())
     assert pictures_there == ["linear.svg", "speed.svg"]
 
@@ -200,3 +200,12 @@ def test_results_are_read_back_as_they_were(tmp_path):
     text = (tmp_path / "new" / "r.json").read_text()
     assert json.loads(text) == kept
     assert len(text.splitlines()) < 12
+
+
+def test_every_part_of_a_program_has_a_column():
+    def program(**known):
+        return {"seconds": 10.0, "memory_mb": 5, "stages": {**known, "steps": 3, "steady_step": 0.1}}
+
+    engines = {"bertkit": program(**{"import and rows": 2.0, "tokens": 1.0, "rest": 7.0}), "peer": program(rest=1.0)}
+    told = parts.whole_part([{"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}])
+    assert "| bertkit | 10.0 | 1.00x | 5 | 3.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 7.0 |" in told
