@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo check format test test-all bench demo-model docs build clean
+.PHONY: help install demo check format test test-all bench bench-gpu demo-model docs build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,8 +36,16 @@ test: install ## the tests that run in a few minutes, offline
 test-all: install ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 -m ""
 
-bench: install ## bertkit beside a plain Trainer (MODEL=folder DATA=folder with glue sets)
-	$(BIN)/python benchmarks/quality.py --model $(MODEL) --data $(DATA) cola:3:1,2,3 stsb:3:1,2,3
+bench: install ## bertkit beside its peers, about an hour alone on a machine (MODEL=folder DATA=folder with the sets)
+	$(BIN)/python -m benchmarks.speed cola stsb ner squad --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
+	$(BIN)/python -m benchmarks.inference --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.report
+
+bench-gpu: install ## training steps of BERT's shapes on a GPU
+	$(BIN)/python -m benchmarks.gpu
+	$(BIN)/python -m benchmarks.report
 
 demo-model: install ## train the demo model anew
 	$(BIN)/python tools/make_demo_model.py

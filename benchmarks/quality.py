@@ -1,75 +1,144 @@
-"""bertkit beside a plain fp32 Trainer: same rows, settings and seeds, one after the other; scores and seconds.
+"""Scores of bertkit beside those of a plain fp32 Trainer, over seeds, and how sure the difference is.
 
-    python benchmarks/quality.py --model DIR --data GLUE_FOLDER cola:3:1,2,3 sst2:1:1 ...
+    python -m benchmarks.quality cola:3:1,2,3,4,5 squad:2:1,2 --model DIR --data DIR [--fast-fp32] [--margin 0.02]
 
-Each item is RECIPE:EPOCHS:SEEDS. Prints a Markdown table, and writes every run's figures to quality.jsonl.
+Each item is RECIPE:EPOCHS:SEEDS (EPOCHS empty: the recipe's). Every run is one line of the output file; a run that is
+there already is not repeated, so the same command goes on where it was stopped; after a change of bertkit, take the
+old lines out. For each metric the difference of the means and the lower end of its one-sided 95 % interval (Welch) are
+printed; bertkit is no worse than the margin where that lower end is above minus the margin.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import math
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import ROOT, Case, add_options, make_case
+from benchmarks.load import machine
+from benchmarks.programs import finetune
+
+PERCENT = {"squad", "squad2"}  # scores from 0 to 100
 
 
-def run(command: list[str]) -> tuple[dict, float]:
-    started = time.perf_counter()
-    ended = subprocess.run(command, capture_output=True, text=True)
-    if ended.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{ended.stderr}")
-    return json.loads(ended.stdout.strip().splitlines()[-1]), time.perf_counter() - started
+def lower_bound(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> float:
+    """Give the lower end of the one-sided interval of the difference of two means (Welch), -inf of too few values."""
+    from scipy.stats import t
+
+    if min(len(ours), len(theirs)) < 2:
+        return -math.inf
+    parts = [statistics.variance(values) / len(values) for values in (ours, theirs)]
+    difference = statistics.mean(ours) - statistics.mean(theirs)
+    if not sum(parts):
+        return difference
+    sizes = (len(ours), len(theirs))
+    freedom = sum(parts) ** 2 / sum(part**2 / (size - 1) for part, size in zip(parts, sizes, strict=True))
+    return float(difference - t.ppf(level, freedom) * math.sqrt(sum(parts)))
 
 
-def measure(engine: str, recipe: str, epochs: str, seed: str, model: str, data: Path) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        output = f"{folder}/run"
-        if engine == "bertkit":
-            options = ["--model", model, "--data", str(data), "--output", output, "--epochs", epochs, "--seed", seed]
-            printed, seconds = run([sys.executable, "-m", "bertkit", "finetune", recipe, *options, "--json"])
-            found = printed["results"][0]
-        else:
-            script = str(Path(__file__).parent / "plain_trainer.py")
-            found, seconds = run([sys.executable, script, recipe, model, str(data), seed, output, epochs])
-        interval = {name: list(ends) for name, ends in found.get("intervals", {}).items()}
+def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
+    """Give what makes a recorded run the one that is wanted."""
     return {
         "engine": engine,
-        "recipe": recipe,
-        "seed": int(seed),
-        "scores": found["scores"],
-        "intervals": interval,
-        "seconds": round(seconds, 1),
+        "recipe": case.recipe,
+        "seed": case.seed,
+        "epochs": case.load().training.epochs,
+        "limit": case.limit,
+        "batch_size": case.batch_size,
+        "model": hashlib.sha256(Path(case.model, "config.json").read_bytes()).hexdigest()[:12],
+        "fast_fp32": fast and not engine.startswith("bertkit"),
     }
+
+
+def find_run(key: dict[str, Any], file: Path) -> dict[str, Any] | None:
+    """Give the recorded run with this key; a line cut off by a kill counts as none."""
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            run: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if run["key"] == key:
+            return run
+    return None
+
+
+def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Give a run's line of the output file, after running it where it is not there."""
+    key = key_of(engine, case, arguments.fast_fp32)
+    known = find_run(key, arguments.output)
+    if known:
+        return known
+    options = ["--fast-fp32"] if key["fast_fp32"] else []
+    with tempfile.TemporaryDirectory() as folder:
+        found = finetune(engine, case, Path(folder, "one"), arguments.threads, *options)
+    facts = machine(arguments.threads)
+    run = {"key": key, **found, "versions": facts["versions"], "commit": facts["commit"]}
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    with arguments.output.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(run) + "\n")
+    return run
+
+
+def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str, margin: float) -> dict[str, Any]:
+    """Give both means, their difference, its lower bound, and whether bertkit is no worse than the margin."""
+    values = [[run["scores"][metric] for run in runs] for runs in (ours, theirs)]
+    bound = lower_bound(*values)
+    return {
+        "recipe": ours[0]["key"]["recipe"],
+        "metric": metric,
+        "seeds": len(values[0]),
+        "bertkit": statistics.mean(values[0]),
+        "plain": statistics.mean(values[1]),
+        "difference": statistics.mean(values[0]) - statistics.mean(values[1]),
+        "bound": bound,
+        "margin": margin,
+        "no_worse": bound > -margin,
+    }
+
+
+def row(compared: dict[str, Any]) -> str:
+    """Give a comparison as a row of a Markdown table."""
+    numbers = [f"{compared[name]:.4f}" for name in ("bertkit", "plain")]
+    numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
+    said = "yes" if compared["no_worse"] else "not shown"
+    first = [compared["recipe"], compared["metric"], str(compared["seeds"])]
+    return f"| {' | '.join([*first, *numbers, format(compared['margin'], 'g'), said])} |"
+
+
+HEADER = (
+    "| recipe | metric | seeds | bertkit | plain Trainer | difference | lower bound | margin | no worse |\n"
+    "|---|---|---|---|---|---|---|---|---|"
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", required=True, type=Path)
-    parser.add_argument("--output", default="quality.jsonl", type=Path)
     parser.add_argument("items", nargs="+", metavar="RECIPE:EPOCHS:SEEDS")
+    add_options(parser)
+    parser.add_argument("--engines", default="bertkit,hf-dynamic", help="the first is held against the second")
+    parser.add_argument("--fast-fp32", action="store_true", help="the peer's fp32 products through oneDNN")
+    parser.add_argument("--margin", type=float, default=0.02, help="worse by so much is as good (of scores up to 1)")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "quality.jsonl")
     arguments = parser.parse_args()
-    print("| recipe | metric | bertkit | plain Trainer | seconds | seconds, plain |")
-    print("|---|---|---|---|---|---|")
+    print(HEADER)
     for item in arguments.items:
         recipe, epochs, seeds = item.split(":")
-        runs: dict[str, list[dict]] = {"bertkit": [], "plain": []}
+        given = float(epochs) if epochs else None
+        case = make_case(recipe, arguments.model, arguments.data, limit=arguments.limit, epochs=given)
+        runs: list[list[dict[str, Any]]] = [[], []]
         for seed in seeds.split(","):
-            for engine, found in runs.items():
-                found.append(measure(engine, recipe, epochs, seed, arguments.model, arguments.data / recipe))
-                with arguments.output.open("a") as stream:
-                    stream.write(json.dumps(found[-1]) + "\n")
-        for metric in runs["bertkit"][0]["scores"]:
-            cells = []
-            for found in runs.values():
-                values = [each["scores"][metric] for each in found]
-                cells.append(" ".join(f"{value:.4f}" for value in values) + f" (mean {statistics.mean(values):.4f})")
-            seconds = [f"{statistics.median(each['seconds'] for each in found):.0f}" for found in runs.values()]
-            print("|", " | ".join([recipe, metric, *cells, *seconds]), "|", flush=True)
+            for engine, found in zip(arguments.engines.split(","), runs, strict=True):
+                found.append(run_or_read(engine, replace(case, seed=int(seed)), arguments))
+        margin = arguments.margin * (100 if recipe in PERCENT else 1)
+        for metric in [name for name in runs[0][0]["scores"] if name in runs[1][0]["scores"]]:
+            print(row(compare(*runs, metric, margin)), flush=True)
 
 
 if __name__ == "__main__":

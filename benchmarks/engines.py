@@ -1,0 +1,229 @@
+"""One engine in a program of its own, which trains for as many steps as it is told and then sleeps on a pipe.
+
+    python -m benchmarks.engines ENGINE CASE.json FOLDER
+
+ENGINE is `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE` (changes of the recipe), a peer of `benchmarks.peers`, `bare` (a
+plain loop over PyTorch), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import Case
+from benchmarks.load import finish, matrix_rates, peak_memory, shape_of
+from benchmarks.stages import Stages, began
+
+
+class Gate:
+    """Lets training go on for the steps it is told, then tells what they took and waits.
+
+    It is a bertkit progress too: `start`, `update` and `finish` are those of `bertkit.progress.Progress`.
+    """
+
+    def __init__(self, parts: int = 1) -> None:
+        self.channel = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # what libraries print must not come between the answers
+        self.parts = parts  # batches that the collator makes for one optimizer step
+        self.batches: list[list[int]] = []
+        self.stretches: list[str] = []
+        self.wanted = 0
+
+    def count(self, lengths: Sequence[int]) -> None:
+        """Note the real tokens of each row of a batch, when it is made; batches are used in the order they are made."""
+        self.batches.append(list(lengths))
+
+    def open(self) -> None:
+        """Say that training is about to begin, and wait for the first command."""
+        self.tell({"ready": time.monotonic() - began()})
+        self._wait()
+
+    def step(self) -> None:
+        """End an optimizer step; after the last one wanted, tell and wait."""
+        for _ in range(self.parts):
+            self.done.extend(self.batches.pop(0))
+        self.wanted -= 1
+        if not self.wanted:
+            finish("cuda" if sys.modules["torch"].cuda.is_available() else "cpu")
+            seconds = time.perf_counter() - self.began
+            lengths = self.done
+            self.tell(
+                {
+                    "seconds": seconds,
+                    "cpu": time.process_time() - self.cpu,
+                    "examples": len(lengths),
+                    "tokens": sum(lengths),
+                    "squares": sum(length * length for length in lengths),
+                    "memory": peak_memory(os.getpid()),
+                }
+            )
+            self._wait()
+
+    def tell(self, facts: dict[str, Any]) -> None:
+        """Write one line to the coordinator."""
+        self.channel.write(json.dumps(facts) + "\n")
+        self.channel.flush()
+
+    def listen(self) -> dict[str, Any]:
+        """Wait for the next command; the end of the pipe ends the program, whatever it is in the middle of."""
+        line = sys.stdin.readline()
+        if not line:
+            os._exit(0)
+        command: dict[str, Any] = json.loads(line)
+        return command
+
+    def _wait(self) -> None:
+        self.wanted, self.done = int(self.listen()["steps"]), []
+        self.began, self.cpu = time.perf_counter(), time.process_time()
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Wait before the first step of training."""
+        self.stretches.append(what)
+        if what == "training":
+            self.open()
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        """End a step of training."""
+        if self.stretches[-1] == "training":
+            self.step()
+
+    def finish(self) -> None:
+        """End a stretch."""
+        self.stretches.pop()
+
+
+def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
+    """Train as `bertkit finetune` does; scoring waits for the end, which a measurement never reaches."""
+    from bertkit.recipe import parse_changes
+    from bertkit.workflows.finetune import finetune
+
+    recipe = case.load({"training.evaluate_every": 10**9, **parse_changes(changes)})
+    gate = Gate(recipe.training.gradient_accumulation)
+    import bertkit.training.fit as training
+    from bertkit.features import count_pieces
+
+    fit = training.fit
+
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        given = inspect.signature(fit).bind(*arguments, **keywords)
+        collate = given.arguments["collate"]
+
+        def count(features: Sequence[Any]) -> Any:
+            gate.count([count_pieces(feature) for feature in features])
+            return collate(features)
+
+        given.arguments["collate"] = count
+        return fit(*given.args, **given.kwargs)
+
+    training.fit = counted
+    finetune(recipe, output=f"{folder}/run", progress=gate)
+
+
+class Counted:
+    """A collator that tells the gate how many real tokens each row has."""
+
+    def __init__(self, collate: Any, gate: Gate) -> None:
+        self.collate, self.gate = collate, gate
+
+    def __call__(self, features: Any) -> Any:
+        """Give the batch."""
+        batch = self.collate(features)
+        self.gate.count(batch["attention_mask"].sum(1).tolist())
+        return batch
+
+
+def run_peer(case: Case, name: str, folder: str) -> None:
+    """Train as an example script of transformers does."""
+    from transformers import TrainerCallback
+
+    from benchmarks.peers import VARIANTS, make_trainer
+
+    gate = Gate()
+
+    class Steps(TrainerCallback):  # type: ignore[misc]
+        """Opens the gate and tells it of each step."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            gate.open()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            gate.step()
+
+    trainer = make_trainer(case, VARIANTS[name], folder, Stages(began()), evaluates=False)
+    trainer.data_collator = Counted(trainer.data_collator, gate)
+    trainer.add_callback(Steps())
+    trainer.train()
+
+
+def run_bare(case: Case) -> None:
+    """Train with a plain loop: fp32, random order, padded to the longest row of the batch, fused AdamW."""
+    import torch
+    from torch.utils.data import DataLoader
+    from transformers import get_linear_schedule_with_warmup, set_seed
+
+    from benchmarks.peer_rows import load_material
+
+    gate, settings = Gate(), case.load().training
+    set_seed(case.seed)
+    material = load_material(case, pad=False)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = material.load_model().to(device).train()
+    known = set(inspect.signature(model.forward).parameters)
+    features = [{key: value for key, value in row.items() if key in known} for row in material.train]
+    loader = DataLoader(
+        features, settings.batch_size, shuffle=True, drop_last=True, collate_fn=Counted(material.collate, gate)
+    )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+    )
+    steps = int(len(loader) * settings.epochs)
+    schedule = get_linear_schedule_with_warmup(optimizer, int(steps * settings.warmup_ratio), steps)
+    gate.open()
+    while True:
+        for batch in loader:
+            model(**{name: values.to(device) for name, values in batch.items()}).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            gate.step()
+
+
+def run_peak(case: Case) -> None:
+    """Measure matrix products at the model's shapes; each command takes about half a second for each precision."""
+    import torch
+
+    gate = Gate()
+    shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
+    gate.tell({"ready": time.monotonic() - began()})
+    while True:
+        gate.listen()
+        start = time.perf_counter()
+        rates = matrix_rates(shape, 0.5, *(("cuda", 16384) if torch.cuda.is_available() else ("cpu", 1024)))
+        gate.tell({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
+
+
+def main() -> None:
+    engine, file, folder = sys.argv[1:]
+    case = Case(**json.loads(Path(file).read_text(encoding="utf-8")))
+    name, _, changes = engine.partition(":")
+    if name == "bertkit":
+        run_bertkit(case, [change for change in changes.split(";") if change], folder)
+    elif name == "bare":
+        run_bare(case)
+    elif name == "peak":
+        run_peak(case)
+    else:
+        run_peer(case, name, folder)
+    raise SystemExit(f"{engine} has trained all its steps before the measurement ended")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""How busy the machine is beside what is measured, how much memory a program took, and what a step computes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds(stat: str) -> float:
+    """Give the CPU seconds that all cores together were not idle, stolen time included, from the text of /proc/stat.
+
+    >>> busy_seconds("cpu  100 0 50 900 30 5 5 40 20 0") * _TICK
+    200.0
+    """
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICK
+
+
+def cpu_seconds(stat: str) -> float:
+    """Give the CPU seconds of all threads of a program, from the text of its /proc/PID/stat.
+
+    >>> cpu_seconds("7 (a (b) c) S 1 1 1 0 -1 0 0 0 0 0 150 50 9 9 20") * _TICK
+    200.0
+    """
+    fields = stat.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def peak_memory(pid: int) -> float:
+    """Give the most memory a program has had at a time, in MB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+class Watch:
+    """Measures, from its making on, the cores that others used beside the given programs."""
+
+    def __init__(self, *pids: int) -> None:
+        self.pids = pids
+        self.start = self._read()
+
+    def foreign(self) -> float:
+        """Give the cores in use by others, on average since the start."""
+        wall, busy, own = (now - before for now, before in zip(self._read(), self.start, strict=True))
+        return max(0.0, (busy - own) / wall)
+
+    def _read(self) -> tuple[float, float, float]:
+        busy = busy_seconds(Path("/proc/stat").read_text())
+        own = sum(cpu_seconds(Path(f"/proc/{pid}/stat").read_text()) for pid in self.pids)
+        return time.monotonic(), busy, own
+
+
+def training_flops(tokens: int, squares: int, *, layers: int, hidden: int, intermediate: int) -> float:
+    """Give the floating-point operations of a training step's matrix products on real tokens.
+
+    Three times the forward pass; embedding, pooler and head are not counted.
+
+    Args:
+        tokens: real tokens of the batch.
+        squares: the sum of the squares of its rows' lengths.
+        layers: of the encoder.
+        hidden: its width.
+        intermediate: the width inside its feed-forward layers.
+
+    >>> training_flops(10, 58, layers=2, hidden=4, intermediate=16) == 3 * 2 * (20 * (64 + 128) + 4 * 58 * 4)
+    True
+    """
+    products = 2 * tokens * (4 * hidden**2 + 2 * hidden * intermediate)
+    return 3.0 * layers * (products + 4 * squares * hidden)
+
+
+def shape_of(config: Any) -> dict[str, int]:
+    """Give layers, hidden and intermediate width of an encoder's configuration (a record or a dict)."""
+    known = config if isinstance(config, dict) else config.to_dict()
+    names = {
+        "layers": ("num_hidden_layers", "n_layers"),
+        "hidden": ("hidden_size", "dim"),
+        "intermediate": ("intermediate_size", "hidden_dim"),
+    }
+    return {name: next(known[key] for key in keys if key in known) for name, keys in names.items()}
+
+
+def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tokens: int = 1024) -> dict[str, float]:
+    """Measure the products of a layer's linear parts for so long; give operations a second for each precision."""
+    import torch
+
+    hidden, wide = shape["hidden"], shape["intermediate"]
+    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    rates = {}
+    for kind, dtype in kinds.items():
+        state = torch.randn(tokens, hidden, dtype=dtype, device=device)
+        weights = [torch.randn(hidden, width, dtype=dtype, device=device) for width in (hidden,) * 4 + (wide,)]
+        middle, back = (torch.randn(size, dtype=dtype, device=device) for size in ((tokens, wide), (wide, hidden)))
+        turns = 50 if device == "cuda" else 1  # a GPU is waited for now and then only
+        count, began = -3 * turns, 0.0
+        while count < 1 or time.perf_counter() - began < seconds:
+            if count == 0:  # the first turns have warmed up
+                began = time.perf_counter()
+            for _ in range(turns):
+                for weight in weights:
+                    state @ weight
+                middle @ back
+            finish(device)
+            count += turns
+        operations = 2 * tokens * (4 * hidden**2 + 2 * hidden * wide)
+        rates[kind] = count * operations / (time.perf_counter() - began)
+    return rates
+
+
+def finish(device: str) -> None:
+    """Wait until a GPU has done what it was given."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Describe this machine and the versions in use."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    flags = set(facts.get("flags", "").split())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages: Sequence[str] = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy", "bertkit")
+    return {
+        "cpu": f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')},"
+        f" model {facts.get('model', '?')})",
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
+        "memory_gib": round(memory, 1),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in packages},
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return said.stdout.strip()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        import bertkit
+
+        return bertkit.__version__ if name == "bertkit" else "none"

@@ -1,0 +1,237 @@
+"""The parts of the benchmarks page, as Markdown and SVG, from the reports of the measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.pictures import Bar, Dot, bars, log_scatter
+from benchmarks.quality import HEADER, compare, row
+
+Report = dict[str, Any]
+# column -> parts of a program's time; bertkit and peers start in different orders, so that is one column
+STAGES = {
+    "import, rows, tokens": ("import", "import and rows", "rows and tokens", "tokens"),
+    "model": ("model",),
+    "first step": ("first step",),
+    "other steps": ("other steps",),
+    "evaluation": ("evaluation",),
+    "decoding": ("decoding",),
+    "save, report, rest": ("save", "rest"),
+}
+PEERS = {"hf-default": "script as it is", "hf-dynamic": "with dynamic padding", "hf-tuned": "with its best flags"}
+# least ratio of real tokens a second to each peer, and least share of the bf16 matrix peak
+GOALS: dict[str, dict[str, float]] = {
+    "cola": {"hf-default": 20, "hf-dynamic": 4, "hf-tuned": 1.3, "peak": 0.30},
+    "stsb": {"hf-default": 12, "hf-dynamic": 6, "peak": 0.40},
+    "ner": {"hf-default": 5, "hf-dynamic": 5, "peak": 0.35},
+    "squad": {"hf-default": 8, "hf-dynamic": 5, "peak": 0.40},
+}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Give a Markdown table; all columns but the first are numbers."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def ratio(ours: float, theirs: float) -> str:
+    """Give how many times as much one number is as another."""
+    found = ours / theirs
+    return f"{found:.1f}x" if found >= 10 else f"{found:.2f}x"
+
+
+def machine_part(reports: Sequence[Report]) -> str:
+    """Describe the machine of the newest report."""
+    found = max((each["machine"] for each in reports), key=lambda each: str(each["date"]))
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    flags = ", ".join(found["flags"]) or "none of AVX-512, bf16, AMX"
+    return (
+        f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads used, {found['memory_gib']} GiB;"
+        f" {flags}.\n"
+        f"{found['system']}, Python {found['python']}, {versions}. Measured on {found['date']},"
+        f" at commit {found.get('commit', 'unknown')}."
+    )
+
+
+def speed_part(reports: Sequence[Report]) -> str:
+    """Tell each task's engines in a table."""
+    parts = []
+    for report in reports:
+        ours = report["engines"]["bertkit"]
+        rows = []
+        for name, each in report["engines"].items():
+            share = each["share_of_peak"].get("bf16")
+            rows.append(
+                [
+                    f"**{name}**" if name == "bertkit" else name,
+                    f"{1000 * each['median_step']:.0f}",
+                    f"{1000 * each['least_step']:.0f}",
+                    f"{each['tokens_per_second']:,.0f}",
+                    f"{each['examples_per_second']:,.0f}",
+                    ratio(ours["tokens_per_second"], each["tokens_per_second"]),
+                    f"{100 * share:.1f} %" if share is not None else "",
+                    f"{each['memory_mb']:,}",
+                    f"{each['first_step']:.2f}",
+                    f"{each['clean_rounds']} of {len(each['rounds'])}",
+                ]
+            )
+        head = [
+            "engine",
+            "ms/step",
+            "least",
+            "real tokens/s",
+            "rows/s",
+            "bertkit is",
+            "of bf16 peak",
+            "MB",
+            "first step, s",
+        ]
+        settings, peaks = report["settings"], report["peak_gflops"]
+        layers, width = report["model"]["layers"], report["model"]["hidden"]
+        said = ", ".join(f"{kind} {rate:,.0f} GFLOP/s" for kind, rate in peaks.items())
+        rows_said = f", first {settings['limit']:,} rows" if settings["limit"] else ""
+        parts.append(
+            f"**{report['task']}**: {layers} layers of width {width}, batches of {settings['batch_size']}{rows_said}."
+            f" Matrix peak in the same run: {said}.\n\n" + table([*head, "clean rounds"], rows)
+        )
+    return "![Real tokens a second](images/speed.svg)\n\n" + "\n\n".join(parts)
+
+
+def speed_picture(reports: Sequence[Report]) -> str:
+    """Draw the real tokens a second of every engine."""
+    groups = []
+    for report in reports:
+        ours = report["engines"]["bertkit"]["tokens_per_second"]
+        drawn = []
+        for name, each in report["engines"].items():
+            speed = each["tokens_per_second"]
+            shown = f"{speed:,.0f}" if name == "bertkit" else f"{speed:,.0f} (bertkit: {ratio(ours, speed)})"
+            drawn.append(Bar(name, speed, shown, name == "bertkit"))
+        groups.append((report["task"], drawn))
+    return bars(groups, "Real tokens a second in training, more is better")
+
+
+def goals_part(reports: Sequence[Report]) -> str:
+    """Hold what was measured against the goals."""
+    rows = []
+    for report in reports:
+        goals, engines = GOALS.get(report["task"], {}), report["engines"]
+        ours, cells = engines["bertkit"], []
+        for name in PEERS:
+            found = ours["tokens_per_second"] / engines[name]["tokens_per_second"] if name in engines else None
+            cells.append(_goal(found, goals.get(name), "{:.2g}x"))
+        share = ours["share_of_peak"].get("bf16")
+        cells.append(_goal(None if share is None else 100 * share, 100 * goals.get("peak", 0) or None, "{:.0f} %"))
+        rows.append([report["task"], *cells])
+    return table(["task", *(f"{name} ({said})" for name, said in PEERS.items()), "share of bf16 peak"], rows)
+
+
+def _goal(found: float | None, goal: float | None, form: str) -> str:
+    if found is None:
+        return ""
+    if goal is None:
+        return form.format(found)
+    return f"{form.format(found)}, {'reached' if found >= goal else 'missed'} (goal {form.format(goal)})"
+
+
+def whole_part(reports: Sequence[Report]) -> str:
+    """Tell what whole programs took, and where their seconds went."""
+    parts = []
+    for report in reports:
+        engines, settings = report["engines"], report["settings"]
+        ours = engines["bertkit"]["seconds"]
+        rows = []
+        for name, each in engines.items():
+            known = each["stages"]
+            cells = [f"{sum(known.get(part, 0) for part in names):.1f}" for names in STAGES.values()]
+            rows.append(
+                [name, f"{each['seconds']:.1f}", f"{each['seconds'] / ours:.2f}x", f"{each['memory_mb']:,}", *cells]
+            )
+        rows_said = f", first {settings['limit']:,} rows" if settings["limit"] else ""
+        said = f"**{report['task']}**: {settings['epochs']:g} epoch(s){rows_said}; seconds of parts on the right.\n\n"
+        parts.append(said + table(["engine", "seconds", "to bertkit", "MB", *STAGES], rows))
+    return "\n\n".join(parts)
+
+
+def inference_part(reports: Sequence[Report]) -> str:
+    """Tell what labelling sentences took."""
+    [report] = reports
+    ours, rows = report["engines"]["bertkit"], []
+    for name, each in report["engines"].items():
+        rows.append(
+            [
+                name,
+                f"{each['seconds']:.1f}",
+                ratio(each["seconds"], ours["seconds"]),
+                f"{each['work_rows_per_second']:,.0f}",
+                ratio(each["work_seconds"], ours["work_seconds"]),
+                f"{each['memory_mb']:,}",
+                f"{100 * each['agreement']:.2f} %",
+            ]
+        )
+    head = ["engine", "seconds, whole", "bertkit is", "rows/s, loaded", "bertkit is", "MB", "same labels"]
+    return f"{report['rows']:,} sentences of SST-2.\n\n" + table(head, rows)
+
+
+def linear_part(reports: Sequence[Report]) -> str:
+    """Tell how seconds grow with tokens."""
+    [report] = reports
+    tokens = [point["tokens"] for point in report["points"]]
+    return (
+        "![Seconds of an epoch by its real tokens](images/linear.svg)\n\n"
+        f"From {min(tokens):,} to {max(tokens):,} real tokens, seconds grow as tokens to the power of"
+        f" {report['exponent']:.2f}."
+    )
+
+
+def linear_picture(report: Report) -> str:
+    """Draw the seconds of epochs by their tokens."""
+    dots = [
+        Dot(
+            each["tokens"],
+            each["seconds"],
+            f"{each['tokens']:,} tokens: {each['seconds']:.2f} s",
+            each["kind"] == "rows",
+        )
+        for each in report["points"]
+    ]
+    line = report["factor"], report["exponent"]
+    name = "Seconds of a training epoch by its real tokens"
+    return log_scatter(
+        dots, line=line, x="real tokens of an epoch", y="seconds", legend=("more rows", "longer rows"), name=name
+    )
+
+
+def quality_part(runs: Sequence[Report], margin: float = 0.02) -> str:
+    """Compare the scores of all seeds that both engines have."""
+    kinds: dict[str, list[list[Report]]] = {}
+    for run in runs:
+        key = run["key"]
+        kind = json.dumps([key[name] for name in ("recipe", "epochs", "limit", "batch_size", "model")])
+        kinds.setdefault(kind, [[], []])[not key["engine"].startswith("bertkit")].append(run)
+    lines = [HEADER]
+    for ours, theirs in kinds.values():
+        if ours and theirs:
+            metrics = [name for name in ours[0]["scores"] if name in theirs[0]["scores"]]
+            factor = 100 if ours[0]["key"]["recipe"].startswith("squad") else 1
+            lines += [row(compare(ours, theirs, metric, margin * factor)) for metric in metrics]
+    return "\n".join(lines)
+
+
+def gpu_part(reports: Sequence[Report]) -> str:
+    """Tell what was measured on a GPU."""
+    [report] = reports
+    rows = [
+        [
+            each["shape"],
+            str(each["length"]),
+            each["engine"],
+            f"{each['examples_per_second']:,.1f}",
+            f"{100 * each['share']:.1f} %",
+        ]
+        for each in report["runs"]
+    ]
+    head = ["model", "pieces", "engine", "rows/s", "of bf16 peak"]
+    return f"{report['device']}, bf16 peak {report['peak_tflops']:,.1f} TFLOP/s.\n\n" + table(head, rows)

@@ -1,0 +1,111 @@
+"""Two pictures as SVG files that stand alone and can be read on light and on dark pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+WIDTH = 640
+_STYLE = """<style>
+text{font:13px system-ui,sans-serif;fill:#57606a}.strong{fill:#1f2328;font-weight:600}.end{text-anchor:end}
+.middle{text-anchor:middle}.grid{stroke:#d0d7de}.bar{fill:#afb8c1}.own{fill:#0969da}.dot{fill:#0969da}
+.other{fill:#bc4c00}.guide{stroke:#8c959f;stroke-dasharray:4 4;fill:none}
+@media (prefers-color-scheme:dark){text{fill:#9198a1}.strong{fill:#f0f6fc}.grid{stroke:#3d444d}.bar{fill:#656c76}
+.own,.dot{fill:#4493f8}.other{fill:#f0883e}}
+</style>"""
+
+
+class Bar(NamedTuple):
+    """A bar, its value as text, and whether it is bertkit's own."""
+
+    label: str
+    value: float
+    shown: str
+    own: bool = False
+
+
+class Dot(NamedTuple):
+    """A point of one of two series."""
+
+    x: float
+    y: float
+    hover: str
+    first: bool = True
+
+
+def bars(groups: Sequence[tuple[str, Sequence[Bar]]], name: str) -> str:
+    """Draw groups of horizontal bars; the bars of a group share a scale, groups do not."""
+    longest_label = max(len(bar.label) for _, group in groups for bar in group)
+    parts, up, left = [], 8, max(100, 8 * longest_label)
+    for title, group in groups:
+        up += 20
+        parts.append(f'<text class="strong" x="0" y="{up}">{escape(title)}</text>')
+        up += 8
+        longest = max(bar.value for bar in group)
+        for bar in group:
+            width = max(1.0, max(100, WIDTH - left - 150) * bar.value / longest)
+            strong = ' class="strong"' if bar.own else ""
+            parts.append(
+                f'<text{strong} x="0" y="{up + 15}">{escape(bar.label)}</text>'
+                f'<rect class="{"own" if bar.own else "bar"}" x="{left}" y="{up + 3}" width="{width:.1f}" height="16"'
+                f' rx="2"/><text{strong} x="{left + width + 8:.1f}" y="{up + 15}">{escape(bar.shown)}</text>'
+            )
+            up += 24
+    return _svg(up + 10, name, parts)
+
+
+def powers_of_ten(low: float, high: float) -> list[float]:
+    """Give the powers of ten that enclose a range.
+
+    >>> powers_of_ten(3, 250)
+    [1.0, 10.0, 100.0, 1000.0]
+    """
+    return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def log_scatter(
+    dots: Sequence[Dot], *, line: tuple[float, float], x: str, y: str, legend: tuple[str, str], name: str
+) -> str:
+    """Draw points on logarithmic axes, and the power law of a factor and an exponent through them."""
+    left, right, top, bottom = 70, WIDTH - 40, 40, 330
+    xs, ys = (powers_of_ten(min(each), max(each)) for each in zip(*((dot.x, dot.y) for dot in dots), strict=True))
+
+    def across(value: float) -> float:
+        return left + (right - left) * math.log(value / xs[0]) / math.log(xs[-1] / xs[0])
+
+    def up(value: float) -> float:
+        return bottom - (bottom - top) * math.log(value / ys[0]) / math.log(ys[-1] / ys[0])
+
+    parts = []
+    for mark in xs:
+        place = f"{across(mark):.1f}"
+        parts.append(f'<line class="grid" x1="{place}" y1="{top}" x2="{place}" y2="{bottom}"/>')
+        parts.append(f'<text class="middle" x="{place}" y="{bottom + 20}">{mark:,.10g}</text>')
+    for mark in ys:
+        place = f"{up(mark):.1f}"
+        parts.append(f'<line class="grid" x1="{left}" y1="{place}" x2="{right}" y2="{place}"/>')
+        parts.append(f'<text class="end" x="{left - 8}" y="{up(mark) + 4:.1f}">{mark:,.10g}</text>')
+    factor, exponent = line
+    ends = [min(dot.x for dot in dots), max(dot.x for dot in dots)]
+    path = " ".join(f"{across(end):.1f},{up(factor * end**exponent):.1f}" for end in ends)
+    parts.append(f'<polyline class="guide" points="{path}"/>')
+    for dot in dots:
+        kind = "dot" if dot.first else "other"
+        place = f'cx="{across(dot.x):.1f}" cy="{up(dot.y):.1f}"'
+        parts.append(f'<circle class="{kind}" {place} r="4.5"><title>{escape(dot.hover)}</title></circle>')
+    for number, (label, kind) in enumerate(zip(legend, ("dot", "other"), strict=True)):
+        place = left + 10 + 190 * number
+        parts.append(f'<circle class="{kind}" cx="{place}" cy="28" r="4.5"/>')
+        parts.append(f'<text x="{place + 10}" y="32">{escape(label)}</text>')
+    parts.append(f'<text x="0" y="14">{escape(y)}</text>')
+    parts.append(f'<text class="end" x="{right}" y="{bottom + 42}">{escape(x)}</text>')
+    return _svg(bottom + 52, name, parts)
+
+
+def _svg(height: float, name: str, parts: Sequence[str]) -> str:
+    size = f'width="{WIDTH}" height="{height:g}" viewBox="0 0 {WIDTH} {height:g}"'
+    title = escape(name)
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{title}"><title>{title}</title>'
+    return "\n".join([head, _STYLE, *parts, "</svg>"]) + "\n"

@@ -1,0 +1,157 @@
+"""Where the seconds of a whole program go, for a peer and for bertkit alike.
+
+    python -m benchmarks.stages PARTS.json finetune cola ...
+
+Runs the bertkit command that follows and writes the parts of its time to PARTS.json. Its functions are wrapped, not
+changed: those of the task family, and the progress line, which is told of every step.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BEGAN = "BENCHMARK_BEGAN"  # environment: the monotonic clock when the program was started, one clock for all programs
+
+
+def began() -> float:
+    """Give when this program was started, by its starter's word."""
+    return float(os.environ.get(BEGAN, time.monotonic()))
+
+
+class Stages:
+    """Adds up seconds by part; a part that ends inside another is taken out of it."""
+
+    def __init__(self, start: float) -> None:
+        self.start = self.last = start
+        self.seconds: dict[str, float] = {}
+        self.steps: list[float] = []
+        self.inner = 0.0
+
+    def end(self, name: str) -> None:
+        """Count what has passed since the last part as `name`."""
+        now = time.monotonic()
+        self.add(name, now - self.last)
+        self.last = now
+
+    def end_first(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Count what passes until `work` is first called, and was not counted for another part, as `name`."""
+
+        @functools.wraps(work)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if name not in self.seconds:
+                self.add(name, time.monotonic() - self.start - sum(self.seconds.values()))
+            return work(*arguments, **keywords)
+
+        return run
+
+    def timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Count the calls of `work` as `name`."""
+
+        @functools.wraps(work)
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            start, outer, self.inner = time.monotonic(), self.inner, 0.0
+            try:
+                return work(*arguments, **keywords)
+            finally:
+                passed = time.monotonic() - start
+                self.add(name, passed - self.inner)
+                self.inner = outer + passed
+                self.last = time.monotonic()
+
+        return run
+
+    def start_steps(self) -> None:
+        """Say that the next thing is a step."""
+        self.last = time.monotonic()
+
+    def step(self) -> None:
+        """Say that a step has ended; what was counted since the one before is no part of it."""
+        now = time.monotonic()
+        self.steps.append(now - self.last)
+        self.last = now
+
+    def total(self) -> float:
+        """Give the seconds since the program was started."""
+        return time.monotonic() - self.start
+
+    def parts(self) -> dict[str, Any]:
+        """Give the seconds of every part; `rest` is what no part was counted for."""
+        known = dict(self.seconds)
+        if self.steps:
+            first, *others = self.steps
+            known |= {"first step": first, "other steps": sum(others)}
+        known["rest"] = self.total() - sum(known.values())
+        rounded = {name: round(seconds, 3) for name, seconds in known.items()}
+        steady = round(statistics.median(self.steps[1:]), 4) if len(self.steps) > 1 else None
+        return {**rounded, "steps": len(self.steps), "steady_step": steady}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds as `name`."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+
+def main() -> None:
+    file, *arguments = sys.argv[1:]
+    stages = Stages(began())
+    _watch(stages)
+    from bertkit.cli.main import main as run
+
+    sys.argv = ["bertkit", *arguments]
+    try:
+        run()
+    finally:
+        Path(file).write_text(json.dumps(stages.parts()), encoding="utf-8")
+
+
+def _watch(stages: Stages) -> None:
+    """Wrap what is timed: each wrapped thing is still what it was."""
+    from bertkit import tasks
+    from bertkit.cli import progress
+
+    load_task = tasks.load_task
+    names = {"encode": "tokens", "load_model": "model", "decode": "decoding"}
+
+    def load(recipe: Any) -> Any:
+        task = load_task(recipe)
+        for name, part in names.items():
+            work = getattr(task, name)
+            if not hasattr(work, "__wrapped__"):
+                setattr(task, name, stages.timed(part, work))
+        task.load_model = stages.end_first("import and rows", task.load_model)
+        return task
+
+    class Clocked(progress.TerminalProgress):
+        """The progress line, which also tells the stages what it is told."""
+
+        def start(self, what: str, total: int, done: int = 0) -> None:
+            super().start(what, total, done)
+            if what == "training":
+                stages.start_steps()
+            self.began = time.monotonic()
+
+        def update(self, done: int, figures: dict[str, Any]) -> None:
+            super().update(done, figures)
+            if self.outer[-1][0] == "training":
+                stages.step()
+
+        def finish(self) -> None:
+            ended = self.outer[-1][0] if self.outer else ""
+            super().finish()
+            if ended and ended != "training":
+                stages.add("evaluation", time.monotonic() - self.began)
+                stages.start_steps()
+
+    tasks.load_task = load  # type: ignore[assignment]
+    progress.TerminalProgress = Clocked  # type: ignore[misc]
+
+
+if __name__ == "__main__":
+    main()

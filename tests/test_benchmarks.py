@@ -1,0 +1,211 @@
+"""The arithmetic of the benchmarks; what they measure is never run here."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from benchmarks import cases, load, parts, pictures, quality, report, speed, stages
+
+FILES = sorted(Path(report.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", ["load", "linear", "pictures", "speed"])
+def test_examples(name):
+    tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
+    assert tried.attempted
+    assert not tried.failed
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_files_and_functions_stay_small(file):
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 60, node.name
+
+
+def test_foreign_load_is_what_is_left_of_the_busy_time(monkeypatch):
+    readings = iter([(100.0, 50.0, 20.0), (110.0, 66.0, 35.0)])
+    monkeypatch.setattr(load.Watch, "_read", lambda watch: next(readings))
+    assert load.Watch(1).foreign() == pytest.approx(0.1)
+
+
+def test_the_programs_own_time_can_be_read():
+    import os
+
+    watch = load.Watch(os.getpid())
+    assert watch.foreign() >= 0
+    assert load.peak_memory(os.getpid()) > 10
+
+
+def test_flops_of_a_row_by_hand():
+    # one layer of width 2 with 8 inside, one row of 3: 4 square products, 2 wide ones, scores and mixing, times three
+    by_hand = 3 * (4 * 2 * 3 * 2 * 2 + 2 * 2 * 3 * 2 * 8 + 2 * 2 * 3 * 3 * 2)
+    assert load.training_flops(3, 9, layers=1, hidden=2, intermediate=8) == by_hand
+
+
+def test_welch_bound_is_scipys():
+    ours, theirs = [0.51, 0.55, 0.53, 0.50], [0.52, 0.50, 0.49]
+    tested = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert quality.lower_bound(ours, theirs) == pytest.approx(tested.confidence_interval(0.90).low)
+    assert quality.lower_bound([0.5], [0.4, 0.5]) == -math.inf
+    assert quality.lower_bound([0.5, 0.5], [0.4, 0.4]) == pytest.approx(0.1)
+
+
+class Scripted:
+    """An engine whose rounds were disturbed so much."""
+
+    name = "scripted"
+
+    def __init__(self, *foreign):
+        self.foreign = iter(foreign)
+
+    def run(self, steps):
+        return {"steps": steps, "foreign": next(self.foreign)}
+
+
+def test_a_disturbed_round_is_repeated_and_then_marked(monkeypatch, capsys):
+    monkeypatch.setattr(speed.time, "sleep", lambda seconds: None)
+    assert speed.clean_round(Scripted(0.5, 0.02), 3, 0.06, 2) == {
+        "steps": 3,
+        "foreign": 0.02,
+        "clean": True,
+        "repeats": 1,
+    }
+    assert speed.clean_round(Scripted(0.5, 0.2, 0.3), 3, 0.06, 2) == {
+        "steps": 3,
+        "foreign": 0.2,
+        "clean": False,
+        "repeats": 2,
+    }
+    assert "no clean round in 3 tries" in capsys.readouterr().err
+
+
+def one_round(seconds, clean=True):
+    return {"seconds": seconds, "steps": 2, "tokens": 100, "squares": 900, "examples": 8, "memory": 300.4} | {
+        "clean": clean,
+        "foreign": 0.0 if clean else 1.0,
+    }
+
+
+def speed_report():
+    peak = {"first_step": 1, "rounds": [{"rates": {"bf16": 1e9}}, {"rates": {"bf16": 3e9}}, {"rates": {"bf16": 2e9}}]}
+    found = {
+        "peak": peak,
+        "bertkit": {"first_step": 0.5, "rounds": [one_round(1.0), one_round(3.0), one_round(90.0, clean=False)]},
+        "hf-default": {"first_step": 1.5, "rounds": [one_round(40.0)]},
+    }
+    shape = {"layers": 1, "hidden": 4, "intermediate": 16}
+    return {
+        "task": "cola",
+        "model": shape,
+        "settings": {"batch_size": 4, "limit": None},
+        "machine": {**load.machine(2), "date": "2030-01-01"},
+        **speed.summarize_all(found, shape),
+    }
+
+
+def test_only_clean_rounds_count():
+    summed = speed_report()
+    ours = summed["engines"]["bertkit"]
+    assert summed["peak_gflops"] == {"bf16": 2.0}
+    assert ours["tokens_per_second"] == 50  # 200 tokens in 4 seconds
+    assert (ours["median_step"], ours["least_step"], ours["clean_rounds"]) == (1.0, 0.5, 2)
+    flops = load.training_flops(200, 1800, layers=1, hidden=4, intermediate=16)
+    assert ours["share_of_peak"]["bf16"] == pytest.approx(flops / 4 / 2e9, abs=1e-4)
+
+
+def test_the_page_is_written_between_its_marks_only(tmp_path):
+    results, page = tmp_path / "results", tmp_path / "docs" / "benchmarks.md"
+    results.mkdir()
+    (results / "speed-cola.json").write_text(json.dumps(speed_report()))
+    points = [{"kind": "rows", "tokens": 10**n, "seconds": 2.0 * 10**n} for n in range(1, 4)]
+    (results / "linear.json").write_text(json.dumps({"points": points, "factor": 2.0, "exponent": 1.0}))
+    report.write_report(results, page)
+    page.write_text(page.read_text().replace("## Goals", "Written by hand.\n\n## Goals"))
+    report.write_report(results, page)
+    text = page.read_text()
+    assert text.count("Written by hand.") == text.count("**cola**") == 1
+    assert "| hf-default | 20000 |" in text
+    assert "20.0x" in text
+    assert "reached (goal 20x)" in text
+    assert "to the power of 1.00" in text
+    assert "Measured on 2030-01-01, at commit " in text
+    pictures_there = sorted(file.name for file in (page.parent / "images").iterdir())
+    assert pictures_there == ["linear.svg", "speed.svg"]
+
+
+def test_pictures_are_xml_and_follow_the_page_color():
+    import xml.etree.ElementTree as tree
+
+    drawn = pictures.bars([("a < b", [pictures.Bar("x & y", 2.0, "2", True), pictures.Bar("z", 1.0, "1")])], "n")
+    assert len(tree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}rect")) == 2
+    assert "prefers-color-scheme:dark" in drawn
+
+
+def test_a_recorded_run_is_not_repeated(tmp_path):
+    file = tmp_path / "quality.jsonl"
+    file.write_text('{"key": {"seed": 1}, "scores": {"f1": 0.5}}\n{"key": {"seed": 2}, "sco')
+    assert quality.find_run({"seed": 1}, file)["scores"] == {"f1": 0.5}
+    assert quality.find_run({"seed": 2}, file) is None
+
+
+def test_no_worse_needs_the_bound_above_the_margin():
+    def runs(*values):
+        return [{"key": {"recipe": "cola"}, "scores": {"f1": value}} for value in values]
+
+    assert quality.compare(runs(0.5, 0.51, 0.49), runs(0.5, 0.51, 0.49), "f1", 0.03)["no_worse"]
+    assert not quality.compare(runs(0.4, 0.41, 0.39), runs(0.5, 0.51, 0.49), "f1", 0.03)["no_worse"]
+    assert not quality.compare(runs(0.5), runs(0.5), "f1", 0.03)["no_worse"]
+
+
+def test_a_part_inside_another_is_counted_once(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(stages.time, "monotonic", lambda: float(next(clock)))
+    found = stages.Stages(0.0)
+    inner = found.timed("inner", lambda: None)
+    found.timed("outer", inner)()
+    assert found.seconds["inner"] == 1
+    assert found.seconds["outer"] > 0
+    known = found.parts()
+    assert known["rest"] == pytest.approx(next(clock) - 1 - sum(found.seconds.values()))
+
+
+def test_a_case_is_options_and_changes(tmp_path):
+    (tmp_path / "glue" / "cola").mkdir(parents=True)
+    case = cases.make_case("cola", "m", tmp_path, limit=9)
+    assert case.load().data.limit == 9
+    assert "data.limit=9" in case.options()
+    with pytest.raises(SystemExit, match="no rows for squad"):
+        cases.make_case("squad", "m", tmp_path)
+
+
+def test_goals_say_what_is_reached():
+    assert "missed (goal 1.3x)" in parts._goal(1.2, 1.3, "{:.2g}x")
+    assert parts._goal(1.2, None, "{:.2g}x") == "1.2x"
+
+
+def test_results_are_read_back_as_they_were(tmp_path):
+    kept = {"a": [1, 2.5, None], "b": {"name": "two  words", "c": [{"d": 1}, {"d": 2}]}}
+    cases.write_results(kept, tmp_path / "new" / "r.json")
+    text = (tmp_path / "new" / "r.json").read_text()
+    assert json.loads(text) == kept
+    assert len(text.splitlines()) < 12
+
+
+def test_every_part_of_a_program_has_a_column():
+    def program(**known):
+        return {"seconds": 10.0, "memory_mb": 5, "stages": {**known, "steps": 3, "steady_step": 0.1}}
+
+    engines = {"bertkit": program(**{"import and rows": 2.0, "tokens": 1.0, "rest": 7.0}), "peer": program(rest=1.0)}
+    told = parts.whole_part([{"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}])
+    assert "| bertkit | 10.0 | 1.00x | 5 | 3.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 7.0 |" in told
