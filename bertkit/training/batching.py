@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.features import Collator, Feature
+from bertkit.data.streams import WINDOW
+from bertkit.features import Collator, Feature, count_pieces
+from bertkit.recipe import Training
 
 if TYPE_CHECKING:
     import torch
 
-_WINDOW = 50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
@@ -30,8 +31,8 @@ def plan_epoch(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -
     batches = np.array_split(order, -(-len(lengths) // batch_size))
     sizes = np.asarray(lengths)
     planned = []
-    for start in range(0, len(batches), _WINDOW):
-        window = batches[start : start + _WINDOW]
+    for start in range(0, len(batches), WINDOW):
+        window = batches[start : start + WINDOW]
         rows = np.concatenate(window)
         rows = rows[np.argsort(sizes[rows], kind="stable")]
         planned += np.split(rows, np.cumsum([len(batch) for batch in window])[:-1])
@@ -83,6 +84,40 @@ class KeyedLoader(DataLoader[Feature]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs through."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+class HeldBatches:
+    """Batches of features that are all in memory."""
+
+    def __init__(self, features: Sequence[Feature], training: Training) -> None:
+        self.features, self.training = features, training
+        self.rows: int | None = len(features)
+        self.lengths = [count_pieces(feature) for feature in features]
+
+    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+        """Load the share of one process, epoch after epoch."""
+        training = self.training
+        batches = KeyedBatches(
+            self.lengths,
+            training.batch_size,
+            training.seed,
+            parts=training.gradient_accumulation,
+            processes=processes,
+            process=process,
+        )
+        return KeyedLoader(self.features, batches, collate)
+
+    def pace(self) -> tuple[float, float]:
+        """Give the rows and the pieces of a step, on average."""
+        steps = self.training.steps_per_epoch(len(self.lengths))
+        return len(self.lengths) / steps, sum(self.lengths) / steps
+
+    def place(self, step: int) -> dict[str, Any]:
+        """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
+        return {}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        """Go on from a place that `place` gave."""
 
 
 def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:

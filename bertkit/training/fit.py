@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -12,50 +11,25 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import TrainingArguments
 from transformers.trainer_utils import set_seed
 
-from bertkit.errors import ModelError, RecipeError, UsageError
-from bertkit.features import Collator, Feature, count_pieces
+from bertkit.errors import ModelError
+from bertkit.features import Collator, Feature
 from bertkit.precision import Machine
 from bertkit.progress import Progress
-from bertkit.recipe import Training, closest
-from bertkit.training.batching import KeyedBatches, KeyedLoader, split_batch
-from bertkit.training.callbacks import Conduct
+from bertkit.recipe import Training
+from bertkit.training.arguments import make_arguments
+from bertkit.training.batching import HeldBatches, split_batch
+from bertkit.training.callbacks import MANIFEST_PLACE, Conduct
 from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
 from bertkit.training.forward import count_items
 from bertkit.training.losses import Loss
 from bertkit.training.signals import StopFlag
+from bertkit.training.streaming import StreamedBatches
 
 log = logging.getLogger("bertkit")
 
 Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metric -> value on the validation rows
-
-# What the recipe or bertkit itself decides; `training.extra` may set every other field.
-_DECIDED = {
-    "num_train_epochs": "training.epochs",
-    "per_device_train_batch_size": "training.batch_size",
-    "learning_rate": "training.learning_rate",
-    "lr_scheduler_type": "training.schedule",
-    "warmup_steps": "training.warmup_ratio",
-    "weight_decay": "training.weight_decay",
-    "max_grad_norm": "training.max_grad_norm",
-    "seed": "training.seed",
-    "data_seed": "training.seed",
-    "bf16": "training.precision",
-    "gradient_accumulation_steps": "training.gradient_accumulation",
-    "gradient_checkpointing": "training.gradient_checkpointing",
-    "label_smoothing_factor": "training.label_smoothing",
-    "logging_steps": "training.log_every",
-    "eval_strategy": "training.evaluate_every",
-    "eval_steps": "training.evaluate_every",
-    "save_strategy": "training.evaluate_every",
-    "save_steps": "training.evaluate_every",
-    "metric_for_best_model": "best_metric",
-    "output_dir": "--output",
-    "greater_is_better": "best_metric",
-    **dict.fromkeys(("use_cpu", "logging_nan_inf_filter", "remove_unused_columns", "disable_tqdm"), "bertkit itself"),
-}
 
 
 @dataclass(frozen=True)
@@ -84,29 +58,21 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        training: Training,
+        batches: HeldBatches | StreamedBatches,
         collate: Collator,
         loss: Loss | None,
         evaluate_with: Evaluate,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self.training, self.collate, self.loss, self.evaluate_with = training, collate, loss, evaluate_with
+        self.batches, self.collate, self.loss, self.evaluate_with = batches, collate, loss, evaluate_with
         # items are counted over all parts and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
 
     def get_train_dataloader(self) -> Any:
         """Give this process its share of the keyed batches."""
-        batches = KeyedBatches(
-            [count_pieces(feature) for feature in self.train_dataset],
-            self.training.batch_size,
-            self.training.seed,
-            parts=self.training.gradient_accumulation,
-            processes=self.args.world_size,
-            process=self.args.process_index,
-        )
-        return KeyedLoader(self.train_dataset, batches, self.collate)
+        return self.batches.loader(self.collate, processes=self.args.world_size, process=self.args.process_index)
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
         items = torch.tensor(float(sum(map(count_items, batch_samples))), device=device)
@@ -153,7 +119,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 def fit(
     model: Any,
     tokenizer: Any,
-    features: Sequence[Feature],
+    features: Sequence[Feature] | StreamedBatches,
     collate: Collator,
     training: Training,
     machine: Machine,
@@ -172,18 +138,17 @@ def fit(
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
         StoppedError: a signal asked for it; a checkpoint of the last step was written first.
     """
-    arguments = _training_arguments(training, machine, folder, len(features), best_metric, greater_is_better)
+    batches = features if isinstance(features, StreamedBatches) else HeldBatches(features, training)
+    arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(
-        training, best_metric, stop, progress, rows=len(features), tokens=sum(map(count_pieces, features))
-    )
+    conduct = Conduct(training, best_metric, stop, progress, batches)
     trainer = _Trainer(
         model=model,
         args=arguments,
         train_dataset=features,
         processing_class=tokenizer,
         callbacks=[conduct],
-        training=training,
+        batches=batches,
         collate=collate,
         loss=loss,
         evaluate_with=evaluate,
@@ -194,7 +159,9 @@ def fit(
     start, skipped = newest_whole(folder)
     for line in skipped:
         log.info(line)
-    if start is None or not read_manifest(start)["finished"]:
+    manifest = read_manifest(start) if start else {}
+    if not manifest.get("finished"):
+        batches.go_to(manifest.get(MANIFEST_PLACE, {}))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
         progress.finish()
         if stop.signal:
@@ -228,73 +195,3 @@ def _load_best(model: Any, folder: Path) -> Fitted:
         steps=state["global_step"],
         epochs=state["epoch"],
     )
-
-
-def check_batch(training: Training, rows: int, processes: int) -> None:
-    """Check that a batch can be shared out evenly, and the last one too.
-
-    Raises:
-        UsageError: the batch size is no multiple of processes times parts, or there are too few rows.
-    """
-    shares = processes * training.gradient_accumulation
-    if training.batch_size % shares:
-        raise UsageError(
-            f"batch_size {training.batch_size} cannot be shared by {processes} process(es) in "
-            f"{training.gradient_accumulation} part(s) each",
-            f"make it a multiple of {shares}",
-        )
-    if rows // training.steps_per_epoch(rows) < shares:
-        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
-
-
-def check_extra(training: Training) -> None:
-    """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
-
-    Raises:
-        RecipeError: an unknown field, or one that a recipe key sets.
-    """
-    known = {field.name for field in dataclasses.fields(TrainingArguments)}
-    for name in training.extra:
-        if name in _DECIDED:
-            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
-        if name not in known:
-            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
-
-
-def _training_arguments(
-    training: Training, machine: Machine, folder: Path, rows: int, best_metric: str, greater_is_better: bool
-) -> TrainingArguments:
-    check_extra(training)
-    decided = {
-        "output_dir": str(folder),
-        "num_train_epochs": training.epochs,
-        "per_device_train_batch_size": training.batch_size,
-        "learning_rate": training.learning_rate,
-        "lr_scheduler_type": training.schedule,
-        "warmup_steps": training.warmup_ratio,
-        "weight_decay": training.weight_decay,
-        "max_grad_norm": training.max_grad_norm,
-        "seed": training.seed,
-        "bf16": machine.precision == "bf16",
-        "use_cpu": machine.device == "cpu",
-        "gradient_accumulation_steps": training.gradient_accumulation,
-        "logging_steps": training.log_every,
-        "logging_nan_inf_filter": False,
-        "save_strategy": "steps",
-        "save_steps": 2**40,  # `Conduct` says when
-        "metric_for_best_model": best_metric,
-        "greater_is_better": greater_is_better,
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-    }
-    defaults = {"report_to": [], "ddp_find_unused_parameters": False}
-    try:
-        arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
-    if training.gradient_checkpointing:
-        arguments.activation_checkpointing = True
-    check_batch(training, rows, arguments.world_size)
-    arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
-    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
-    return arguments

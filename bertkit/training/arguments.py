@@ -1,0 +1,116 @@
+"""The TrainingArguments of a run: what the recipe decides, what bertkit decides, and what is left to the user."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from bertkit.errors import RecipeError, UsageError
+from bertkit.precision import Machine
+from bertkit.recipe import Training, closest
+
+# What the recipe or bertkit itself decides; `training.extra` may set every other field.
+_DECIDED = {
+    "num_train_epochs": "training.epochs",
+    "max_steps": "training.steps",
+    "per_device_train_batch_size": "training.batch_size",
+    "learning_rate": "training.learning_rate",
+    "lr_scheduler_type": "training.schedule",
+    "warmup_steps": "training.warmup_ratio",
+    "weight_decay": "training.weight_decay",
+    "max_grad_norm": "training.max_grad_norm",
+    "seed": "training.seed",
+    "data_seed": "training.seed",
+    "bf16": "training.precision",
+    "gradient_accumulation_steps": "training.gradient_accumulation",
+    "gradient_checkpointing": "training.gradient_checkpointing",
+    "label_smoothing_factor": "training.label_smoothing",
+    "logging_steps": "training.log_every",
+    "eval_strategy": "training.evaluate_every",
+    "eval_steps": "training.evaluate_every",
+    "save_strategy": "training.evaluate_every",
+    "save_steps": "training.evaluate_every",
+    "metric_for_best_model": "best_metric",
+    "output_dir": "--output",
+    "greater_is_better": "best_metric",
+    **dict.fromkeys(("use_cpu", "logging_nan_inf_filter", "remove_unused_columns", "disable_tqdm"), "bertkit itself"),
+}
+
+
+def make_arguments(
+    training: Training, machine: Machine, folder: Path, rows: int | None, best_metric: str, greater_is_better: bool
+) -> TrainingArguments:
+    """Make the arguments of one process; the batch size in them is its share of a part.
+
+    Raises:
+        RecipeError: `training.extra` is wrong.
+        UsageError: the batch size cannot be shared out.
+    """
+    check_extra(training)
+    decided = {
+        "output_dir": str(folder),
+        "num_train_epochs": training.epochs,
+        "max_steps": training.steps or -1,  # takes the place of epochs
+        "per_device_train_batch_size": training.batch_size,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": training.schedule,
+        "warmup_steps": training.warmup_ratio,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.max_grad_norm,
+        "seed": training.seed,
+        "bf16": machine.precision == "bf16",
+        "use_cpu": machine.device == "cpu",
+        "gradient_accumulation_steps": training.gradient_accumulation,
+        "logging_steps": training.log_every,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "steps",
+        "save_steps": 2**40,  # `Conduct` says when
+        "metric_for_best_model": best_metric,
+        "greater_is_better": greater_is_better,
+        "disable_tqdm": True,
+        "remove_unused_columns": False,
+    }
+    defaults = {"report_to": [], "ddp_find_unused_parameters": False}
+    try:
+        arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
+    if training.gradient_checkpointing:
+        arguments.activation_checkpointing = True
+    check_batch(training, rows, arguments.world_size)
+    arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
+    return arguments
+
+
+def check_batch(training: Training, rows: int | None, processes: int) -> None:
+    """Check that a batch can be shared out evenly, and the last one too; the number of rows may be unknown.
+
+    Raises:
+        UsageError: the batch size is no multiple of processes times parts, or there are too few rows.
+    """
+    shares = processes * training.gradient_accumulation
+    if training.batch_size % shares:
+        raise UsageError(
+            f"batch_size {training.batch_size} cannot be shared by {processes} process(es) in "
+            f"{training.gradient_accumulation} part(s) each",
+            f"make it a multiple of {shares}",
+        )
+    if rows is not None and rows // training.steps_per_epoch(rows) < shares:
+        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
+
+
+def check_extra(training: Training) -> None:
+    """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
+
+    Raises:
+        RecipeError: an unknown field, or one that a recipe key sets.
+    """
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    for name in training.extra:
+        if name in _DECIDED:
+            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
+        if name not in known:
+            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
