@@ -93,6 +93,16 @@ def count_pieces(feature: Feature) -> int:
     return len(ids) * max(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids)
 
 
+def flatten_ids(feature: Feature) -> list[int]:
+    """Give the pieces of a feature in one list, where it has several texts (choices) too.
+
+    >>> flatten_ids({"input_ids": [[1, 2], [3]]}), flatten_ids({"input_ids": [4, 5]})
+    ([1, 2, 3], [4, 5])
+    """
+    ids = feature["input_ids"]
+    return [piece for text in ids for piece in text] if ids and isinstance(ids[0], list) else ids
+
+
 def is_full(feature: Feature, longest: int) -> bool:
     """Tell whether a text of a feature fills the window, so that some of it may have been cut off."""
     ids = feature["input_ids"]

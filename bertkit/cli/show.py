@@ -74,7 +74,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         return
     write(plan.resolved.rstrip())
     write()
-    write(f"rows     {', '.join(f'{name} {count:,}' for name, count in plan.rows.items())}")
+    write(f"rows     {', '.join(f'{name} {_count(count)}' for name, count in plan.rows.items())}")
     if plan.labels:
         write(f"labels   {', '.join(plan.labels[:20])}")
     write(f"steps    {plan.steps:,}")
@@ -131,6 +131,10 @@ def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) ->
         write("    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
     if len(rows) > most:
         write(f"    ... {len(rows) - most:,} more with --json")
+
+
+def _count(rows: int | None) -> str:
+    return "streamed" if rows is None else f"{rows:,}"
 
 
 def _cell(value: Any) -> str:

@@ -14,6 +14,8 @@ from bertkit.recipe import Data
 def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     """Give the rows of a split, numbered from 1; labels that the data set names come out as their names.
 
+    With ``data.streaming``, rows come as they are needed, and nothing is downloaded first.
+
     Raises:
         UnavailableError: the data set is neither cached nor reachable.
         DataError: no such data set, configuration or split.
@@ -23,7 +25,9 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
 
     datasets.disable_progress_bars()
     try:
-        table = datasets.load_dataset(data.source, data.config, split=split, revision=data.revision)
+        table = datasets.load_dataset(
+            data.source, data.config, split=split, revision=data.revision, streaming=data.streaming
+        )
     except (ConnectionError, FileNotFoundError) as error:  # DatasetNotFoundError is a FileNotFoundError
         if is_online():
             raise DataError(f"no such data set: {data.source!r}", "look its name up on the hub") from error
@@ -33,8 +37,13 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
         ) from None
     except (ValueError, RuntimeError) as error:  # an unknown configuration or split, or a script
         raise DataError(f"{data.source}: {str(error).splitlines()[0]}", "see data.config and data.splits") from None
-    for number, row in enumerate(table, start=1):
-        yield number, {name: _named(value, table.features[name]) for name, value in row.items()}
+    features = table.features or {}  # a stream of csv or JSON files names no labels
+    try:
+        for number, row in enumerate(table, start=1):
+            yield number, {name: _named(value, features.get(name)) for name, value in row.items()}
+    except OSError as error:  # what every library for the network raises
+        what = f"{data.source}: reading broke off ({str(error) or type(error).__name__})"
+        raise UnavailableError(what, "the same command goes on from the last checkpoint") from None
 
 
 def _named(value: Any, feature: Any) -> Any:

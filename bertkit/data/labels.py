@@ -89,16 +89,29 @@ def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
     faults: list[DataError] = []
     for line, row in zip(split.lines, split.rows, strict=True):
         try:
-            named = name_of(row[gold], names)
-            if named is None or (isinstance(named, list) and named and not any(named)):
-                raise DataError("no label", "only labelled rows can be trained on or scored")
-            rows.append({**row, gold: named})
+            rows.append(name_row(row, gold, names))
         except DataError as error:
-            error.file, error.row, error.column = split.source, line, gold
+            error.file, error.row = split.source, line
             faults.append(error)
     if faults:
         raise first_of(faults)
     return replace(split, rows=rows)
+
+
+def name_row(row: Row, gold: str, names: Sequence[str]) -> Row:
+    """Replace the raw gold value of a row by its label name.
+
+    Raises:
+        DataError: the value is no label, or there is none.
+    """
+    try:
+        named = name_of(row[gold], names)
+        if named is None or (isinstance(named, list) and named and not any(named)):
+            raise DataError("no label", "only labelled rows can be trained on or scored")
+    except DataError as error:
+        error.column = gold
+        raise
+    return {**row, gold: named}
 
 
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Split:
         """Give a SHA-256 over the canonical rows: equal rows give equal fingerprints, whatever file they came from."""
         digest = hashlib.sha256()
         for row in self.rows:
-            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode())
+            feed_row(digest, row)
         return digest.hexdigest()
 
 
@@ -130,20 +131,19 @@ def read_split(
         if data.limit is not None and len(rows) >= data.limit:
             break
         try:
-            if data.empty_text != "keep" and _has_blank(row, data, columns):
-                continue
-            known = read(row)
-            if known is None:
-                left_out += 1
-                continue
-            first = seen.setdefault(str(known["id"]), line) if "id" in known else line
-            if first != line:
-                raise DataError(f"the id {known['id']!r} is that of line {first} too", "give each row its own")
-            rows.append(known)
-            lines.append(line)
+            with placed(source, line, data):
+                if is_dropped(row, data, columns):
+                    continue
+                known = read(row)
+                if known is None:
+                    left_out += 1
+                    continue
+                first = seen.setdefault(str(known["id"]), line) if "id" in known else line
+                if first != line:
+                    raise DataError(f"the id {known['id']!r} is that of line {first} too", "give each row its own")
+                rows.append(known)
+                lines.append(line)
         except DataError as error:
-            error.file, error.row = str(source), line
-            error.column = " ".join(_actual(error.column, data)) if error.column else None
             faults.append(error)
     if faults:
         raise first_of(faults)
@@ -152,6 +152,22 @@ def read_split(
     if not rows:
         raise DataError(f"the {name} split has no rows", "give it some", file=source)
     return Split(name, str(source), rows, lines)
+
+
+@contextmanager
+def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
+    """Say in every DataError where in the source the row is, and what the source calls the column."""
+    try:
+        yield
+    except DataError as error:
+        error.file, error.row = str(source), line
+        error.column = " ".join(_actual(error.column, data)) if error.column else None
+        raise
+
+
+def feed_row(digest: Any, row: Row) -> None:
+    """Feed a canonical row to a digest, the same bytes whatever file it came from."""
+    digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode())
 
 
 def is_blank(value: Any) -> bool:
@@ -173,8 +189,10 @@ def first_of(faults: list[DataError]) -> DataError:
     return first
 
 
-def _has_blank(row: Row, data: Data, columns: Columns) -> bool:
+def is_dropped(row: Row, data: Data, columns: Columns) -> bool:
     """Tell whether a row has a blank text that is to be dropped; refuse one that is not."""
+    if data.empty_text == "keep":
+        return False
     may_be_blank = (columns.gold, *columns.blank)
     blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
     if blank is not None and data.empty_text == "refuse":

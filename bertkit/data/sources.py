@@ -46,7 +46,7 @@ def read_splits(recipe: Recipe, columns: Columns, read: Read, wanted: Callable[[
         raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
     if not data.files and Path(data.source).expanduser().is_file():
         return _read_one_file(Path(data.source).expanduser(), data, columns, read, wanted)
-    files = _files_by_split(data)
+    files = files_by_split(data)
     if files is None:
         return _read_hub(data, columns, read, wanted)
 
@@ -103,12 +103,17 @@ def _read_one_file(
     }
 
 
-def _files_by_split(data: Data) -> dict[str, list[Path]] | None:
-    """Give the files of each split of a local source; None where the source is not here, so must be on the hub."""
+def files_by_split(data: Data) -> dict[str, list[Path]] | None:
+    """Give the files of each split of a local source; None where the source is not here, so must be on the hub.
+
+    A source that is a file holds the training rows, where ``data.files`` names only others.
+    """
     folder = Path(data.source).expanduser()
     if data.files:
         beside = folder if data.source and folder.is_dir() else Path()
         files = {_ALIASES.get(name, name): Path(file).expanduser() for name, file in data.files.items()}
+        if folder.is_file():
+            files.setdefault("train", folder)
         return {name: [file if file.exists() else beside / file] for name, file in files.items()}
     if folder.is_dir():
         return find_files(folder, data)

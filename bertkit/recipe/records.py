@@ -48,6 +48,7 @@ class Data(Section):
     split_column: str | None = Field(None, description="single file: the column that names each row's split")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows held out")
     limit: int | None = Field(None, ge=1, description="use only the first rows of each split")
+    streaming: bool = Field(False, description="read training rows while training, for data that does not fit memory")
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -59,6 +60,7 @@ class Training(Section):
     """How a model is trained; `batch_size` is rows per optimizer step on all processes together."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)
+    steps: int | None = Field(None, ge=1, le=10**9, description="optimizer steps in all, in place of `epochs`")
     batch_size: int = Field(32, ge=1, le=1_000_000, description="rows per optimizer step, over all processes")
     learning_rate: Finite = Field(2e-5, gt=0, lt=1)
     schedule: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
@@ -87,6 +89,18 @@ class Training(Section):
     def steps_per_epoch(self, rows: int) -> int:
         """Give the optimizer steps of one pass over so many rows."""
         return -(-rows // self.batch_size)
+
+    def total_steps(self, rows: int | None) -> int:
+        """Give the optimizer steps of a run over so many rows; None is a stream, which needs `steps`."""
+        if self.steps is not None or rows is None:
+            return self.steps or 0
+        return math.ceil(self.steps_per_epoch(rows) * self.epochs)
+
+    def steps_per_evaluation(self, rows: int | None) -> int:
+        """Give the steps from one evaluation to the next; a stream has no epochs, so it takes a tenth of its steps."""
+        if self.evaluate_every != "epoch":
+            return int(self.evaluate_every)
+        return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
 
     @field_validator("evaluate_every")
     @classmethod

@@ -24,8 +24,8 @@ class CardFacts:
     """Class of transformers that loads the checkpoint, such as `AutoModelForSequenceClassification`; may be empty."""
     dataset: str
     """Name of the data, for people."""
-    rows: Mapping[str, int]
-    """Split -> rows read."""
+    rows: Mapping[str, int | None]
+    """Split -> rows read; None where they were streamed."""
     predict_command: str
     checkpoint: str = "."
     """Where the weights lie, from the card's folder or on the hub."""

@@ -1,4 +1,4 @@
-"""From a recipe's training section to transformers' TrainingArguments."""
+"""The TrainingArguments of a run: what the recipe decides, what bertkit decides, and what is left to the user."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bertkit.recipe import Training, closest
 # What the recipe or bertkit itself decides; `training.extra` may set every other field.
 _DECIDED = {
     "num_train_epochs": "training.epochs",
+    "max_steps": "training.steps",
     "per_device_train_batch_size": "training.batch_size",
     "learning_rate": "training.learning_rate",
     "lr_scheduler_type": "training.schedule",
@@ -38,50 +39,20 @@ _DECIDED = {
 }
 
 
-def check_batch(training: Training, rows: int, processes: int) -> None:
-    """Check that a batch can be shared out evenly, and the last one too.
-
-    Raises:
-        UsageError: the batch size is no multiple of processes times parts, or there are too few rows.
-    """
-    shares = processes * training.gradient_accumulation
-    if training.batch_size % shares:
-        raise UsageError(
-            f"batch_size {training.batch_size} cannot be shared by {processes} process(es) in "
-            f"{training.gradient_accumulation} part(s) each",
-            f"make it a multiple of {shares}",
-        )
-    if rows // training.steps_per_epoch(rows) < shares:
-        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
-
-
-def check_extra(training: Training) -> None:
-    """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
-
-    Raises:
-        RecipeError: an unknown field, or one that a recipe key sets.
-    """
-    known = {field.name for field in dataclasses.fields(TrainingArguments)}
-    for name in training.extra:
-        if name in _DECIDED:
-            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
-        if name not in known:
-            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
-
-
 def make_arguments(
-    training: Training, machine: Machine, folder: Path, rows: int, best_metric: str, greater_is_better: bool
+    training: Training, machine: Machine, folder: Path, rows: int | None, best_metric: str, greater_is_better: bool
 ) -> TrainingArguments:
-    """Give the arguments of a run on so many rows, for this process of it.
+    """Make the arguments of one process; the batch size in them is its share of a part.
 
     Raises:
         RecipeError: `training.extra` is wrong.
-        UsageError: batches that cannot be shared out evenly.
+        UsageError: the batch size cannot be shared out.
     """
     check_extra(training)
     decided = {
         "output_dir": str(folder),
         "num_train_epochs": training.epochs,
+        "max_steps": training.steps or -1,  # takes the place of epochs
         "per_device_train_batch_size": training.batch_size,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,
@@ -112,3 +83,34 @@ def make_arguments(
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
     return arguments
+
+
+def check_batch(training: Training, rows: int | None, processes: int) -> None:
+    """Check that a batch can be shared out evenly, and the last one too; the number of rows may be unknown.
+
+    Raises:
+        UsageError: the batch size is no multiple of processes times parts, or there are too few rows.
+    """
+    shares = processes * training.gradient_accumulation
+    if training.batch_size % shares:
+        raise UsageError(
+            f"batch_size {training.batch_size} cannot be shared by {processes} process(es) in "
+            f"{training.gradient_accumulation} part(s) each",
+            f"make it a multiple of {shares}",
+        )
+    if rows is not None and rows // training.steps_per_epoch(rows) < shares:
+        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
+
+
+def check_extra(training: Training) -> None:
+    """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
+
+    Raises:
+        RecipeError: an unknown field, or one that a recipe key sets.
+    """
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    for name in training.extra:
+        if name in _DECIDED:
+            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
+        if name not in known:
+            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))

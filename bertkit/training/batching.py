@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.features import Collator, Feature
+from bertkit.data.streams import WINDOW
+from bertkit.features import Collator, Feature, count_pieces, flatten_ids
+from bertkit.recipe import Training
 
 if TYPE_CHECKING:
     import torch
 
-SORTED_TOGETHER = 50  # batches: wide enough that padding nearly vanishes, narrow enough to stay random
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
 def plan_epoch(
-    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, window: int = SORTED_TOGETHER
+    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, window: int = WINDOW
 ) -> list[np.ndarray[Any, Any]]:
     """Give the row numbers of every batch of an epoch.
 
@@ -41,6 +43,11 @@ def plan_epoch(
     return [planned[number] for number in random.permutation(len(planned))]
 
 
+def sorted_together(training: Training) -> int:
+    """Give how many batches are sorted by length together, as the recipe's `batching` says."""
+    return WINDOW if training.batching == "sorted" else 1
+
+
 class KeyedBatches(Sampler[list[int]]):
     """The share of one process in every batch, in `parts` pieces to accumulate gradients over.
 
@@ -53,7 +60,7 @@ class KeyedBatches(Sampler[list[int]]):
         batch_size: int,
         seed: int,
         *,
-        window: int = SORTED_TOGETHER,
+        window: int = WINDOW,
         parts: int = 1,
         processes: int = 1,
         process: int = 0,
@@ -87,6 +94,45 @@ class KeyedLoader(DataLoader[Feature]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration runs through."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+
+class HeldBatches:
+    """Batches of features that are all in memory."""
+
+    def __init__(self, features: Sequence[Feature], training: Training) -> None:
+        self.features, self.training = features, training
+        self.rows: int | None = len(features)
+        self.lengths = [count_pieces(feature) for feature in features]
+
+    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+        """Load the share of one process, epoch after epoch."""
+        training = self.training
+        batches = KeyedBatches(
+            self.lengths,
+            training.batch_size,
+            training.seed,
+            window=sorted_together(training),
+            parts=training.gradient_accumulation,
+            processes=processes,
+            process=process,
+        )
+        return KeyedLoader(self.features, batches, collate)
+
+    def ids(self) -> set[int] | None:
+        """Give the numbers of the pieces that occur."""
+        return set(chain.from_iterable(map(flatten_ids, self.features)))
+
+    def pace(self) -> tuple[float, float]:
+        """Give the rows and the pieces of a step, on average."""
+        steps = self.training.steps_per_epoch(len(self.lengths))
+        return len(self.lengths) / steps, sum(self.lengths) / steps
+
+    def place(self, step: int) -> dict[str, Any]:
+        """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
+        return {}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        """Go on from a place that `place` gave."""
 
 
 def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:

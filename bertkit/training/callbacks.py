@@ -15,9 +15,12 @@ from bertkit.progress import Progress
 from bertkit.recipe import Training
 from bertkit.runs import write_text
 from bertkit.training import checkpoints
+from bertkit.training.batching import HeldBatches
 from bertkit.training.signals import StopFlag
+from bertkit.training.streaming import StreamedBatches
 
 MANIFEST_LOSSES = "losses"
+MANIFEST_PLACE = "place"
 
 
 class Conduct(TrainerCallback):  # type: ignore[misc]
@@ -31,12 +34,10 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
         best_metric: str,
         stop: StopFlag,
         progress: Progress,
-        *,
-        rows: int,
-        tokens: int,
+        batches: HeldBatches | StreamedBatches,
     ) -> None:
         self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
-        self.rows, self.tokens = rows, tokens
+        self.batches = batches
         self.figures: dict[str, Any] = {}
         self.began, self.first_step = 0.0, 0
 
@@ -52,9 +53,7 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
         last = state.global_step >= state.max_steps
-        wanted = self.training.evaluate_every
-        every = self.training.steps_per_epoch(self.rows) if wanted == "epoch" else int(wanted)
-        if last or state.global_step % every == 0:
+        if last or state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0:
             control.should_evaluate = control.should_save = control.should_log = True
         self._agree_on_signals()
         if self.stop.signal or self.stop.save:
@@ -86,6 +85,7 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
                 "step": state.global_step,
                 "finished": state.global_step >= state.max_steps or exhausted,
                 MANIFEST_LOSSES: self._losses(),
+                MANIFEST_PLACE: self.batches.place(state.global_step),
             }
             checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
             checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
@@ -145,6 +145,6 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
 
     def _figures(self, state: Any) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
-        share = (state.global_step - self.first_step) / self.training.steps_per_epoch(self.rows)
-        speed = {"rows/s": share * self.rows / seconds, "tokens/s": share * self.tokens / seconds}
+        rows, tokens = ((state.global_step - self.first_step) * each for each in self.batches.pace())
+        speed = {"rows/s": rows / seconds, "tokens/s": tokens / seconds}
         return {**self.figures, **speed}

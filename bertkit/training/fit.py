@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +15,19 @@ import transformers
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError
-from bertkit.features import Collator, Feature, count_pieces
+from bertkit.features import Collator, Feature
 from bertkit.precision import Machine
 from bertkit.progress import Progress
 from bertkit.recipe import Training
 from bertkit.training.arguments import make_arguments
-from bertkit.training.batching import SORTED_TOGETHER, KeyedBatches, KeyedLoader, split_batch
-from bertkit.training.callbacks import Conduct
+from bertkit.training.batching import HeldBatches, split_batch
+from bertkit.training.callbacks import MANIFEST_PLACE, Conduct
 from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
 from bertkit.training.dropout import DropoutStream, fast_dropout
 from bertkit.training.forward import count_items
 from bertkit.training.losses import Loss
 from bertkit.training.signals import StopFlag
+from bertkit.training.streaming import StreamedBatches
 from bertkit.training.vocabulary import OccurringRows, occurring_rows
 
 log = logging.getLogger("bertkit")
@@ -60,7 +61,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        training: Training,
+        batches: HeldBatches | StreamedBatches,
         collate: Collator,
         loss: Loss | None,
         evaluate_with: Evaluate,
@@ -69,7 +70,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self.training, self.collate, self.loss, self.evaluate_with = training, collate, loss, evaluate_with
+        self.batches, self.collate, self.loss, self.evaluate_with = batches, collate, loss, evaluate_with
         self.dropout, self.rows = dropout, rows
         # items are counted over all parts and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
@@ -77,16 +78,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Give this process its share of the keyed batches."""
-        batches = KeyedBatches(
-            [count_pieces(feature) for feature in self.train_dataset],
-            self.training.batch_size,
-            self.training.seed,
-            window=SORTED_TOGETHER if self.training.batching == "sorted" else 1,
-            parts=self.training.gradient_accumulation,
-            processes=self.args.world_size,
-            process=self.args.process_index,
-        )
-        return KeyedLoader(self.train_dataset, batches, self.collate)
+        return self.batches.loader(self.collate, processes=self.args.world_size, process=self.args.process_index)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Make the optimizer, and let the word embeddings that it does not train follow its weight decay."""
@@ -141,7 +133,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 def fit(
     model: Any,
     tokenizer: Any,
-    features: Sequence[Feature],
+    features: Sequence[Feature] | StreamedBatches,
     collate: Collator,
     training: Training,
     machine: Machine,
@@ -160,29 +152,28 @@ def fit(
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
         StoppedError: a signal asked for it; a checkpoint of the last step was written first.
     """
-    arguments = make_arguments(training, machine, folder, len(features), best_metric, greater_is_better)
+    batches = features if isinstance(features, StreamedBatches) else HeldBatches(features, training)
+    arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(
-        training, best_metric, stop, progress, rows=len(features), tokens=sum(map(count_pieces, features))
-    )
+    conduct = Conduct(training, best_metric, stop, progress, batches)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
     with ExitStack() as swapped:
         if training.fast_dropout and machine.device == "cpu" and not training.gradient_checkpointing:
             swapped.enter_context(fast_dropout(model, dropout))
-        trims = training.trim_vocabulary and "adamw" in arguments.optim
+        ids = batches.ids() if training.trim_vocabulary and "adamw" in arguments.optim else None
         trainer = _Trainer(
             model=model,
             args=arguments,
             train_dataset=features,
             processing_class=tokenizer,
             callbacks=[conduct],
-            training=training,
+            batches=batches,
             collate=collate,
             loss=loss,
             evaluate_with=evaluate,
             dropout=dropout,
-            rows=swapped.enter_context(occurring_rows(model, _ids(features, tokenizer))) if trims else None,
+            rows=swapped.enter_context(occurring_rows(model, {*ids, tokenizer.pad_token_id})) if ids else None,
         )
         for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(callback)
@@ -199,16 +190,10 @@ def _train(trainer: _Trainer, folder: Path) -> None:
     start, skipped = newest_whole(folder)
     for line in skipped:
         log.info(line)
-    if start is None or not read_manifest(start)["finished"]:
+    manifest = read_manifest(start) if start else {}
+    if not manifest.get("finished"):
+        trainer.batches.go_to(manifest.get(MANIFEST_PLACE, {}))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
-
-
-def _ids(features: Sequence[Feature], tokenizer: Any) -> Iterator[int]:
-    """Give the piece numbers that batches of these features are made of."""
-    yield tokenizer.pad_token_id
-    for feature in features:
-        for ids in feature["input_ids"]:
-            yield from ids if isinstance(ids, list) else [ids]
 
 
 def untrained() -> Fitted:

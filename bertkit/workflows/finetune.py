@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertkit import models, runs
 from bertkit.data.sources import is_validation
-from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
+from bertkit.errors import BertkitError, DivergedError, RecipeError, ResourceError, StoppedError
 from bertkit.features import Feature, Setup, is_full, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
@@ -72,7 +73,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
             machine=asdict(machine),
             seconds=0.0,
             model=inputs.recipe.model,
-            rows={name: len(split.rows) for name, split in inputs.splits.items()},
+            rows=inputs.rows,
             parted_file=file_fingerprint(source) if is_parted else None,
         )
     else:
@@ -89,6 +90,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     from bertkit.training.fit import fit, untrained
     from bertkit.training.losses import make_loss
     from bertkit.training.signals import caught_signals
+    from bertkit.training.streaming import StreamedBatches
     from bertkit.workflows.publish import publish
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
@@ -103,15 +105,17 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
     model = task.load_model(inputs.model_folder, setup, new_head=True)
-    features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
-    _say_what_is_long(features["train"], len(training.rows), window(setup))
+    held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
+    features = {name: task.encode(split.rows, setup) for name, split in held.items()}
+    if inputs.stream is None:
+        _say_what_is_long(features["train"], len(training.rows), window(setup))
 
     scorer = _Scorer(inputs, setup, machine.precision, features, progress)
 
     def run(module: Any, wanted: Any) -> Any:
         return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
 
-    is_complete = task.precompute(model, features, setup, run)
+    is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run)
     if model.bertkit_new_head and not is_complete and "resumed" not in record:
         log.info("the head is new: it starts from random weights")
     with caught_signals() as stop:
@@ -121,7 +125,9 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
             else fit(
                 model,
                 setup.tokenizer,
-                features["train"],
+                StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
+                if inputs.stream
+                else features["train"],
                 task.collator(setup),
                 recipe.training,
                 machine,
@@ -137,6 +143,24 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     scored = scorer.score_best(model, fitted.best_step, list(baseline))
     setup = scored[inputs.validation.name].setup
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+
+
+class _WithoutTrain(Mapping[str, list[Feature]]):
+    """The features of a run that streams its training rows: who asks for those of ``train`` is refused."""
+
+    def __init__(self, held: Mapping[str, list[Feature]]) -> None:
+        self.held = held
+
+    def __getitem__(self, name: str) -> list[Feature]:
+        if name == "train":
+            raise RecipeError("this method wants all training rows before it trains", "leave data.streaming out")
+        return self.held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("train", *self.held))
+
+    def __len__(self) -> int:
+        return 1 + len(self.held)
 
 
 class _Scorer:

@@ -122,16 +122,18 @@ def _write_results(
     seconds: float,
 ) -> None:
     """Write the result files under the names and keys of the Hugging Face scripts."""
-    rows = len(inputs.splits["train"].rows)
+    rows = inputs.rows["train"]
+    seen = fitted.steps * inputs.recipe.training.batch_size if rows is None else rows * fitted.epochs
+    epochs = None if rows is None else fitted.epochs  # a stream's passes are not counted
     train = {
-        "epoch": fitted.epochs,
+        "epoch": epochs,
         "train_loss": fitted.train_loss,
         "train_runtime": round(seconds, 4),
         "train_samples": rows,
-        "train_samples_per_second": round(rows * fitted.epochs / seconds, 3),
+        "train_samples_per_second": round(seen / seconds, 3),
         "train_steps_per_second": round(fitted.steps / seconds, 3),
     }
-    evaluation: dict[str, Any] = {"epoch": fitted.epochs}
+    evaluation: dict[str, Any] = {"epoch": epochs}
     for result in results:
         suffix = suffix_of(result.split)
         evaluation[f"eval_loss{suffix}"] = scored[result.split].loss
@@ -181,8 +183,8 @@ def _gather_facts(
             "seed": str(recipe.training.seed),
             "data": recipe.data.source,
             **{
-                f"rows: {name}": f"{len(each.rows):,} (sha256 {record['identity']['data'][name][:12]})"
-                for name, each in inputs.splits.items()
+                f"rows: {name}": _rows_text(count, record["identity"]["data"][name][:12])
+                for name, count in inputs.rows.items()
             },
             "model weights": f"sha256 {record['identity']['model'][:12]}",
             **record["versions"],
@@ -217,17 +219,18 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
     recipe = inputs.recipe
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
+    length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         auto_class="" if hasattr(model.config, "bertkit_head") else f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
-        rows={name: len(split.rows) for name, split in inputs.splits.items()},
+        rows=inputs.rows,
         predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
-        hyperparameters=recipe.training.model_dump(exclude={"extra"}) | recipe.training.extra,
+        hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
         dataset_id=recipe.data.source if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
-        fingerprint=inputs.identity["data"]["train"],
+        fingerprint=inputs.identity["data"]["train"] + (" (of the first window)" if inputs.stream else ""),
     )
     return model_card(facts, card)
 
@@ -236,6 +239,10 @@ def _as_text(column: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return (" " if column == "tokens" else " | ").join(map(str, value))
     return str(value)
+
+
+def _rows_text(rows: int | None, digest: str) -> str:
+    return f"streamed (sha256 {digest} of the first window)" if rows is None else f"{rows:,} (sha256 {digest})"
 
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
