@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,14 @@ class Split:
 
     def fingerprint(self) -> str:
         """Give a SHA-256 over the canonical rows: equal rows give equal fingerprints, whatever file they came from."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
         digest = hashlib.sha256()
         for row in self.rows:
-            digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode())
+            digest.update(encode(row).encode())
         return digest.hexdigest()
 
 

@@ -14,12 +14,14 @@ from bertkit.features import Collator, Feature
 if TYPE_CHECKING:
     import torch
 
+Lengths = Sequence[int] | np.ndarray[Any, Any]
+
 _WINDOW = 50  # batches sorted together: wide enough that padding nearly vanishes, narrow enough to stay random
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
-def plan_epoch(lengths: Sequence[int], batch_size: int, seed: int, epoch: int) -> list[np.ndarray[Any, Any]]:
+def plan_epoch(lengths: Lengths, batch_size: int, seed: int, epoch: int) -> list[np.ndarray[Any, Any]]:
     """Give the row numbers of every batch of an epoch.
 
     Rows are shuffled, sorted by length inside windows of 50 batches, cut into batches whose sizes differ by at
@@ -46,7 +48,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        lengths: Lengths,
         batch_size: int,
         seed: int,
         *,

@@ -15,8 +15,9 @@ import transformers
 from transformers import TrainingArguments
 from transformers.trainer_utils import set_seed
 
+from bertkit.encoded import lengths_of
 from bertkit.errors import ModelError, RecipeError, UsageError
-from bertkit.features import Collator, Feature, count_pieces
+from bertkit.features import Collator, Feature
 from bertkit.precision import Machine
 from bertkit.progress import Progress
 from bertkit.recipe import Training, closest
@@ -99,7 +100,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def get_train_dataloader(self) -> Any:
         """Give this process its share of the keyed batches."""
         batches = KeyedBatches(
-            [count_pieces(feature) for feature in self.train_dataset],
+            lengths_of(self.train_dataset),
             self.training.batch_size,
             self.training.seed,
             parts=self.training.gradient_accumulation,
@@ -174,9 +175,7 @@ def fit(
     """
     arguments = _training_arguments(training, machine, folder, len(features), best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(
-        training, best_metric, stop, progress, rows=len(features), tokens=sum(map(count_pieces, features))
-    )
+    conduct = Conduct(training, best_metric, stop, progress, rows=len(features), tokens=int(lengths_of(features).sum()))
     trainer = _Trainer(
         model=model,
         args=arguments,

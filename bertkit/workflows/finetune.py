@@ -15,7 +15,7 @@ from typing import Any
 from bertkit import models, runs
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
-from bertkit.features import Feature, Setup, is_full, window
+from bertkit.features import Feature, Setup, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
@@ -85,6 +85,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
+    from bertkit.encoded import encode_split
     from bertkit.precision import Machine
     from bertkit.training.fit import fit, untrained
     from bertkit.training.losses import make_loss
@@ -102,7 +103,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
     model = task.load_model(inputs.model_folder, setup, new_head=True)
-    features = {name: task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+    features = {name: encode_split(split, setup, task.encode) for name, split in inputs.splits.items()}
     _say_what_is_long(features["train"], len(training.rows), window(setup))
 
     scorer = _Scorer(inputs, setup, machine.precision, features, progress)
@@ -146,7 +147,7 @@ class _Scorer:
         inputs: Inputs,
         setup: Setup,
         precision: str,
-        features: Mapping[str, list[Feature]],
+        features: Mapping[str, Sequence[Feature]],
         progress: Progress,
     ) -> None:
         self.inputs, self.setup, self.precision = inputs, setup, precision
@@ -177,11 +178,13 @@ class _Scorer:
         return score_split(model, inputs.task, setup, split, self.precision, self.progress, known, tune)
 
 
-def _say_what_is_long(features: list[Feature], rows: int, longest: int) -> None:
+def _say_what_is_long(features: Sequence[Feature], rows: int, longest: int) -> None:
+    from bertkit.encoded import longest_of
+
     if len(features) > rows:
         log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")
         return
-    full = sum(is_full(feature, longest) for feature in features)
+    full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
         log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")

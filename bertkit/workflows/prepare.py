@@ -15,9 +15,9 @@ from bertkit.errors import DataError
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.tasks import Task, load_task
 
-# The model and the rows count by content, not by where they lie.
+# The model and the rows count by content, not by where they lie or whether their features are kept.
 _NOT_IDENTITY = {"about", "published", "model"}
-_WHERE = {"source", "files", "config", "revision"}
+_WHERE = {"source", "files", "config", "revision", "cache"}
 
 
 @dataclass(frozen=True)
