@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -28,9 +28,7 @@ def replacing(file: Path) -> Iterator[Path]:
     What nobody has read for 30 days goes then, so that the folder does not grow for ever.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=".tmp", dir=file.parent)
-    os.close(handle)
-    beside = Path(name)
+    beside = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield beside
         beside.replace(file)

@@ -6,6 +6,7 @@ this run and in the next, so a text is cut into pieces once.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import logging
@@ -107,10 +108,10 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature
         encode: a task family's.
     """
     if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not _is_ours(encode):
-        return encode(split.rows, setup)
+        return _encode(split, setup, encode)
     file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
     found = _read(file)
-    return found if found is not None else _write(encode(split.rows, setup), file)
+    return found if found is not None else _write(_encode(split, setup, encode), file)
 
 
 def content_key(split: Split, setup: Setup) -> str:
@@ -122,6 +123,17 @@ def content_key(split: Split, setup: Setup) -> str:
         *(split.fingerprint(), _content_of_tokenizer(setup.tokenizer)),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
+    """Encode without the garbage collector: it would go over all these lists again and again, and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return encode(split.rows, setup)
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _is_ours(encode: Encode) -> bool:
