@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     import torch
 
 Feature = dict[str, Any]
-"""What one forward pass reads of one row: ``input_ids`` and the like as lists of ints, ``labels``, ``row``."""
+"""What one forward pass reads of one row: ``input_ids`` and the like, ``labels``, ``row``.
+
+Lists of numbers are lists where they were just made, and arrays where `bertkit.encoded` has kept them.
+"""
 
 _LEAST_ROOM = 4
 
@@ -90,23 +93,17 @@ def encode_pieces(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]
 def count_pieces(feature: Feature) -> int:
     """Count the pieces a feature costs; several texts (choices) cost as many times the longest."""
     ids = feature["input_ids"]
-    return len(ids) * max(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids)
+    return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
 
 
-def flatten_ids(feature: Feature) -> list[int]:
-    """Give the pieces of a feature in one list, where it has several texts (choices) too.
-
-    >>> flatten_ids({"input_ids": [[1, 2], [3]]}), flatten_ids({"input_ids": [4, 5]})
-    ([1, 2, 3], [4, 5])
-    """
+def longest_text(feature: Feature) -> int:
+    """Count the pieces of a feature's longest text."""
     ids = feature["input_ids"]
-    return [piece for text in ids for piece in text] if ids and isinstance(ids[0], list) else ids
+    return max(map(len, ids)) if _are_several(ids) else len(ids)
 
 
-def is_full(feature: Feature, longest: int) -> bool:
-    """Tell whether a text of a feature fills the window, so that some of it may have been cut off."""
-    ids = feature["input_ids"]
-    return max(map(len, ids)) >= longest if ids and isinstance(ids[0], list) else len(ids) >= longest
+def _are_several(ids: Any) -> bool:
+    return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
 def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
@@ -154,24 +151,23 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: 
     ``(rows, pieces)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, pieces)`` padded
     with -100, where every row has them.
     """
+    import numpy as np
     import torch
 
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
     if label_a_piece:
         padding["labels"] = -100
-    dtype = getattr(torch, label_type)
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        lengths = [len(feature["input_ids"]) for feature in features]
+        lengths = np.array([len(feature["input_ids"]) for feature in features])
         batch = {}
         for name in [name for name in padding if name in features[0]]:
-            batch[name] = torch.full((len(features), max(lengths)), padding[name])
-            for number, feature in enumerate(features):
-                batch[name][number, : lengths[number]] = torch.tensor(feature[name])
-        positions = torch.arange(max(lengths))
-        batch["attention_mask"] = (positions < torch.tensor(lengths)[:, None]).long()
+            batch[name] = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
+            for line, feature, length in zip(batch[name], features, lengths, strict=True):
+                line[:length] = feature[name]
+        batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
         if not label_a_piece and all("labels" in feature for feature in features):
-            batch["labels"] = torch.tensor([feature["labels"] for feature in features], dtype=dtype)
-        return batch
+            batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-import os
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,6 +23,8 @@ from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit import models
+from bertkit.cache import cache_folder, replacing, touch
+from bertkit.encoded import add_values, lengths_of
 from bertkit.features import Collator, Feature
 from bertkit.layers import LAYERS
 
@@ -172,25 +173,22 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
     digest = hashlib.sha256(repr((content, model.config.bertkit_head["layers"])).encode())
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
-    folder = Path(os.environ.get("BERTKIT_CACHE") or Path.home() / ".cache" / "bertkit") / "states"
-    file = folder / f"{digest.hexdigest()[:32]}.npy"
-    ends = np.cumsum([len(feature["input_ids"]) for feature in features])
+    file = cache_folder("states") / f"{digest.hexdigest()[:32]}.npy"
+    ends = np.cumsum(lengths_of(features))
     if file.is_file():
         log.info(f"hidden states of {len(features):,} texts: read from {file}")
+        touch(file)
     else:
-        folder.mkdir(parents=True, exist_ok=True)
         _write_states(run_states(model, features, run), int(ends[-1]), file)
         log.info(f"hidden states of {len(features):,} texts: {file.stat().st_size / 1e6:,.0f} MB in {file}")
     states = np.load(file, mmap_mode="r")
-    for feature, part in zip(features, np.split(states, ends[:-1]), strict=True):
-        feature["states"] = part
+    add_values(features, "states", np.split(states, ends[:-1]))
 
 
 def _write_states(states: Any, pieces: int, file: Path) -> None:
     """Write the states so that the file is there whole or not at all."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     array, place = None, 0
-    try:
+    with replacing(file) as beside:
         for part in states:
             if array is None:
                 shape = (pieces, *part.shape[1:])
@@ -199,9 +197,6 @@ def _write_states(states: Any, pieces: int, file: Path) -> None:
             place += len(part)
         if array is not None:
             array.flush()
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def state_collator(pad: Collator) -> Collator:

@@ -24,10 +24,12 @@ def stretch(text: str, offsets: Values) -> Values:
         text: what was encoded.
         offsets: first and last + 1 character of each piece, shape (pieces, 2).
     """
-    offsets = _without_blanks(text, offsets)
+    blank = _find_blanks(text)
+    offsets = _without_blanks(offsets, blank)
     stretched = offsets.copy()
     gaps = np.stack([np.append(0, offsets[:, 1]), np.append(offsets[:, 0], len(text))], axis=1)
-    for number in np.flatnonzero(gaps[:, 1] > gaps[:, 0]):
+    visible = np.append(0, np.cumsum(~blank))  # most gaps are a blank between two words, where nothing is to be done
+    for number in np.flatnonzero(visible[gaps[:, 1]] > visible[gaps[:, 0]]):
         gap = text[gaps[number, 0] : gaps[number, 1]]
         head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*\Z"))  # type: ignore[index]
         if number > 0:
@@ -38,9 +40,13 @@ def stretch(text: str, offsets: Values) -> Values:
     return stretched
 
 
-def _without_blanks(text: str, offsets: Values) -> Values:
+def _find_blanks(text: str) -> Values:
+    """Tell for each character whether it is a blank, and one more time no, for the end of the text."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    blank = np.append(_BLANKS[np.minimum(codes, len(_BLANKS) - 1)], False)
+    return np.append(_BLANKS[np.minimum(codes, len(_BLANKS) - 1)], False)
+
+
+def _without_blanks(offsets: Values, blank: Values) -> Values:
     starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
     while (leading := (starts < ends) & blank[starts]).any():
         starts += leading

@@ -136,6 +136,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory) -> Iterator[None]:
+    """Keep what bertkit keeps out of the home."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     if "torch" in sys.modules:

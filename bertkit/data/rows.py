@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from bertkit.errors import DataError
 from bertkit.recipe import Data, Row, assignment, closest
 
 log = logging.getLogger("bertkit")
+
+_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class Split:
 
     def fingerprint(self) -> str:
         """Give a SHA-256 over the canonical rows: equal rows give equal fingerprints, whatever file they came from."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = hashlib.sha256()
         for row in self.rows:
             feed_row(digest, row)
@@ -167,7 +174,7 @@ def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
 
 def feed_row(digest: Any, row: Row) -> None:
     """Feed a canonical row to a digest, the same bytes whatever file it came from."""
-    digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode())
+    digest.update(_encode(row).encode())
 
 
 def is_blank(value: Any) -> bool:

@@ -49,6 +49,7 @@ class Data(Section):
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows held out")
     limit: int | None = Field(None, ge=1, description="use only the first rows of each split")
     streaming: bool = Field(False, description="read training rows while training, for data that does not fit memory")
+    cache: bool = Field(True, description="keep the features of a split on disk for the next run")
 
     @field_validator("columns", mode="before")
     @classmethod

@@ -121,16 +121,17 @@ def decode(
     The score is the sum of the two logits; the probability is among the best spans. With `no_answer`, ``null_odds``
     is the score of no answer less that of the best span: above the threshold, the prediction is empty.
     """
-    inside = [slice(each["context"], each["context"] + len(each["offsets"])) for each in features]
+    kept = [(each["row"], each["context"], each["offsets"]) for each in features]
+    inside = [slice(first, first + len(offsets)) for _, first, offsets in kept]
     found = spans.find_n_best(
         [output["start_logits"][part] for output, part in zip(outputs, inside, strict=True)],
         [output["end_logits"][part] for output, part in zip(outputs, inside, strict=True)],
-        np.array([each["row"] for each in features]),
+        np.array([row for row, _, _ in kept]),
         n_best=_option(setup.recipe, "n_best"),
         longest=_option(setup.recipe, "max_answer_length"),
     )
-    offsets = np.concatenate([each["offsets"] for each in features])
-    before = np.cumsum([0, *(len(each["offsets"]) for each in features)])[found["window"]]
+    offsets = np.concatenate([offsets for _, _, offsets in kept])
+    before = np.cumsum([0, *(len(offsets) for _, _, offsets in kept)])[found["window"]]
     nulls = _null_scores(outputs, features, len(rows)) if _option(setup.recipe, "no_answer") else None
     columns = {
         "start": offsets[before + found["start"], 0].tolist(),

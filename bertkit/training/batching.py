@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import WINDOW
-from bertkit.features import Collator, Feature, count_pieces, flatten_ids
+from bertkit.encoded import lengths_of, pieces_of
+from bertkit.features import Collator, Feature
 from bertkit.recipe import Training
 
 if TYPE_CHECKING:
     import torch
+
+Lengths = Sequence[int] | np.ndarray[Any, Any]
 
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
 def plan_epoch(
-    lengths: Sequence[int], batch_size: int, seed: int, epoch: int, window: int = WINDOW
+    lengths: Lengths, batch_size: int, seed: int, epoch: int, window: int = WINDOW
 ) -> list[np.ndarray[Any, Any]]:
     """Give the row numbers of every batch of an epoch.
 
@@ -56,7 +58,7 @@ class KeyedBatches(Sampler[list[int]]):
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        lengths: Lengths,
         batch_size: int,
         seed: int,
         *,
@@ -102,7 +104,7 @@ class HeldBatches:
     def __init__(self, features: Sequence[Feature], training: Training) -> None:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
-        self.lengths = [count_pieces(feature) for feature in features]
+        self.lengths = lengths_of(features)
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
         """Load the share of one process, epoch after epoch."""
@@ -118,14 +120,14 @@ class HeldBatches:
         )
         return KeyedLoader(self.features, batches, collate)
 
-    def ids(self) -> set[int] | None:
-        """Give the numbers of the pieces that occur."""
-        return set(chain.from_iterable(map(flatten_ids, self.features)))
+    def pieces(self) -> Iterable[int] | None:
+        """Give the pieces that occur."""
+        return pieces_of(self.features).tolist()  # type: ignore[no-any-return]
 
     def pace(self) -> tuple[float, float]:
         """Give the rows and the pieces of a step, on average."""
         steps = self.training.steps_per_epoch(len(self.lengths))
-        return len(self.lengths) / steps, sum(self.lengths) / steps
+        return len(self.lengths) / steps, float(self.lengths.sum()) / steps
 
     def place(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""

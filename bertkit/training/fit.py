@@ -161,7 +161,7 @@ def fit(
     with ExitStack() as swapped:
         if training.fast_dropout and machine.device == "cpu" and not training.gradient_checkpointing:
             swapped.enter_context(fast_dropout(model, dropout))
-        ids = batches.ids() if training.trim_vocabulary and "adamw" in arguments.optim else None
+        pieces = batches.pieces() if training.trim_vocabulary and "adamw" in arguments.optim else None
         trainer = _Trainer(
             model=model,
             args=arguments,
@@ -173,7 +173,7 @@ def fit(
             loss=loss,
             evaluate_with=evaluate,
             dropout=dropout,
-            rows=swapped.enter_context(occurring_rows(model, {*ids, tokenizer.pad_token_id})) if ids else None,
+            rows=swapped.enter_context(occurring_rows(model, {*pieces, tokenizer.pad_token_id})) if pieces else None,
         )
         for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(callback)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bertkit.features import Collator, Feature, count_pieces
+from bertkit.encoded import lengths_of
+from bertkit.features import Collator, Feature
 from bertkit.training.batching import sorted_batches
 
 Output = dict[str, Any]
@@ -36,7 +37,7 @@ def forward(
     model.eval()
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
-    batches = sorted_batches([count_pieces(feature) for feature in features])[process::processes]
+    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), autocast:
         for numbers in batches:

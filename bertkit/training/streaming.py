@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,7 @@ class StreamedBatches(Dataset[Feature]):
         shares = self.processes * self.training.gradient_accumulation
         return self.batches[step - self.first][part * self.processes + self.process :: shares]
 
-    def ids(self) -> set[int] | None:
+    def pieces(self) -> Iterable[int] | None:
         """Give None: which pieces occur is not known before they do."""
         return None
 

@@ -47,7 +47,7 @@ class Scored:
     """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
     predictions: list[Prediction]
-    features: list[Feature]
+    features: Sequence[Feature]
     compared: Compared
     scores: dict[str, float]
     loss: float | None
@@ -120,11 +120,13 @@ def score_split(
     split: Split,
     precision: str,
     progress: Progress,
-    features: list[Feature] | None = None,
+    features: Sequence[Feature] | None = None,
     tune: bool = False,
 ) -> Scored:
     """Encode, run, decode and score the rows of a split; with `tune`, after tuning the task's options on it."""
-    features = features if features is not None else task.encode(split.rows, setup)
+    from bertkit.encoded import encode_split
+
+    features = features if features is not None else encode_split(split, setup, task.encode)
     outputs, loss = run_model(model, task, setup, features, precision, progress, f"scoring {split.name}")
     predictions = task.decode(outputs, features, split.rows, setup)
     tuned = task.tune(predictions, split.rows, setup) if tune else {}

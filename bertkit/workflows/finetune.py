@@ -16,7 +16,7 @@ from typing import Any
 from bertkit import models, runs
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, RecipeError, ResourceError, StoppedError
-from bertkit.features import Feature, Setup, is_full, window
+from bertkit.features import Feature, Setup, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
@@ -86,6 +86,7 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
+    from bertkit.encoded import encode_split
     from bertkit.precision import Machine, multiply_as
     from bertkit.training.fit import fit, untrained
     from bertkit.training.losses import make_loss
@@ -106,7 +107,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     _seed(recipe.training.seed)
     model = task.load_model(inputs.model_folder, setup, new_head=True)
     held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    features = {name: task.encode(split.rows, setup) for name, split in held.items()}
+    features = {name: encode_split(split, setup, task.encode) for name, split in held.items()}
     if inputs.stream is None:
         _say_what_is_long(features["train"], len(training.rows), window(setup))
 
@@ -145,13 +146,13 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
 
 
-class _WithoutTrain(Mapping[str, list[Feature]]):
+class _WithoutTrain(Mapping[str, Sequence[Feature]]):
     """The features of a run that streams its training rows: who asks for those of ``train`` is refused."""
 
-    def __init__(self, held: Mapping[str, list[Feature]]) -> None:
+    def __init__(self, held: Mapping[str, Sequence[Feature]]) -> None:
         self.held = held
 
-    def __getitem__(self, name: str) -> list[Feature]:
+    def __getitem__(self, name: str) -> Sequence[Feature]:
         if name == "train":
             raise RecipeError("this method wants all training rows before it trains", "leave data.streaming out")
         return self.held[name]
@@ -171,7 +172,7 @@ class _Scorer:
         inputs: Inputs,
         setup: Setup,
         precision: str,
-        features: Mapping[str, list[Feature]],
+        features: Mapping[str, Sequence[Feature]],
         progress: Progress,
     ) -> None:
         self.inputs, self.setup, self.precision = inputs, setup, precision
@@ -202,11 +203,13 @@ class _Scorer:
         return score_split(model, inputs.task, setup, split, self.precision, self.progress, known, tune)
 
 
-def _say_what_is_long(features: list[Feature], rows: int, longest: int) -> None:
+def _say_what_is_long(features: Sequence[Feature], rows: int, longest: int) -> None:
+    from bertkit.encoded import longest_of
+
     if len(features) > rows:
         log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")
         return
-    full = sum(is_full(feature, longest) for feature in features)
+    full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
         log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")

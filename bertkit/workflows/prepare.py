@@ -18,9 +18,9 @@ from bertkit.tasks import Task, load_task
 
 log = logging.getLogger("bertkit")
 
-# The model and the rows count by content, not by where they lie.
+# The model and the rows count by content, not by where they lie or whether their features are kept.
 _NOT_IDENTITY = {"about", "published", "model"}
-_WHERE = {"source", "files", "config", "revision"}
+_WHERE = {"source", "files", "config", "revision", "cache"}
 
 
 @dataclass(frozen=True)

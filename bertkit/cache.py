@@ -1,0 +1,57 @@
+"""Files that are computed once and kept: one folder for all of them, each there whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+log = logging.getLogger("bertkit")
+
+_DAYS = 30
+
+
+def cache_folder(kind: str) -> Path:
+    """Give the folder of one kind of kept files: below BERTKIT_CACHE where that is set."""
+    return Path(os.environ.get("BERTKIT_CACHE") or Path.home() / ".cache" / "bertkit") / kind
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Give a file beside, no other process's, that takes the file's place once it is written without an error.
+
+    What nobody has read for 30 days goes then, so that the folder does not grow for ever.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield beside
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sweep(file.parent)
+
+
+def touch(file: Path) -> None:
+    """Note that a kept file was of use today."""
+    with suppress(OSError):  # another user's file may be read, and be left to them
+        os.utime(file)
+
+
+@cache
+def say_once(line: str) -> None:
+    """Log a line that need not be repeated for every split."""
+    log.info(line)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what nobody has read for 30 days; a process that still has such a file open keeps it until it ends."""
+    for file in folder.iterdir():
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > _DAYS * 24 * 3600:
+                file.unlink()
