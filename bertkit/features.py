@@ -93,6 +93,16 @@ def count_pieces(feature: Feature) -> int:
     return len(ids) * max(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids)
 
 
+def text_lengths(feature: Feature) -> list[int]:
+    """Give the pieces of each text of a feature: of its one text, or of its choices.
+
+    >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
+    ([3], [3, 2])
+    """
+    ids = feature["input_ids"]
+    return list(map(len, ids)) if ids and isinstance(ids[0], list) else [len(ids)]
+
+
 def is_full(feature: Feature, longest: int) -> bool:
     """Tell whether a text of a feature fills the window, so that some of it may have been cut off."""
     ids = feature["input_ids"]
