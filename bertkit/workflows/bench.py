@@ -154,7 +154,9 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
     import torch
 
-    setup, machine = case.setup, case.machine
+    setup, machine, known = case.setup, case.machine, case.features["train"][0].keys()
+    # a copy, since preparing may add to features
+    case = replace(case, features={name: [dict(each) for each in some] for name, some in case.features.items()})
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
         with _cache_aside():
@@ -174,7 +176,8 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
             if is_complete:
                 speed = _noted(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
             else:
-                speed = _add_training(speed, timed, model, machine)
+                is_whole = case.features["train"][0].keys() == known
+                speed = _add_training(speed, timed, model, machine, is_whole)
         return _add_estimates(speed, case)
     except (MemoryError, torch.OutOfMemoryError):
         return _noted(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
@@ -218,8 +221,8 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
         )
 
 
-def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine) -> Speed:
-    """Add what the timed steps tell."""
+def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:
+    """Add what the timed steps tell; `is_whole` where a step computes all of the model, and nothing was prepared."""
     tokens = sum(sum(step.lengths) for step in steps)
     tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)
     speed = replace(
@@ -237,8 +240,8 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine:
     sizes = layer_sizes(model.config)
     if sizes is None:
         return _noted(speed, f"of peak: the operations of a {model.config.model_type} model are not known")
-    if not all(parameter.requires_grad for parameter in model.base_model.parameters()):
-        return _noted(speed, "of peak: the encoder is frozen, so a step is not what the count is for")
+    if not is_whole:
+        return _noted(speed, "of peak: the encoder was run beforehand, so its operations are not those of a step")
     operations = median(training_operations(sizes, step.lengths) / step.seconds for step in steps)
     peak = fastest_products(machine.device, machine.precision, *sizes[1:])
     share = operations / peak
