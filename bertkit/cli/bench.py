@@ -22,7 +22,7 @@ def bench(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="[RECIPE]",
+            metavar="RECIPE",
             help="Name of a shipped recipe (see `bertkit recipes list`) or a YAML file.",
             autocompletion=complete_recipe,
         ),
@@ -47,9 +47,10 @@ def bench(
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure what this machine does with a model and a recipe: speed, memory, and how long training would take.
+    """Measure how fast a model trains on this machine, and what memory it takes.
 
-    Some steps of the real training are timed for each precision and batch size. Nothing is kept.
+    Some steps of the real training are timed for each precision and batch size, and tell how long all of it would
+    take. Nothing is kept.
     """
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = [

@@ -92,7 +92,8 @@ def show_bench(bench: Bench, *, as_json: bool) -> None:
     lines = [_bench_line(each) for each in bench.speeds]
     for each, line in zip(bench.speeds, lines, strict=True):
         line[""] = "fastest" if each is bench.fastest else ""
-    _show_rows(f"measured over {max(each.steps for each in bench.speeds)} steps", lines)
+    steps = max(each.steps for each in bench.speeds)
+    _show_rows(f"measured over {steps} steps" if steps else "measured", lines)
     for note in dict.fromkeys(note for each in bench.speeds for note in each.notes):
         write(f"  {note}")
     write("  epoch and recipe: estimates, the recipe's with evaluation; without starting up, scoring and saving")
@@ -150,18 +151,17 @@ def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) ->
 
 
 def _bench_line(speed: Speed) -> dict[str, Any]:
-    def told(value: float | None, form: str) -> str:
-        return "-" if value is None else form.format(value)
+    def told(value: float | None, form: str, unit: float = 1) -> str:
+        return "-" if value is None else form.format(value / unit)
 
-    memory = speed.peak_memory_bytes
     return {
         "precision": speed.precision,
         "batch": speed.batch_size,
         "tokens/s": told(speed.tokens_per_second, "{:,.0f}"),
         "rows/s": told(speed.rows_per_second, "{:,.1f}"),
-        "padding": told(speed.padding_share, "{:.1%}"),
-        "of peak": told(speed.peak_share, "{:.1%}"),
-        "memory": told(memory and memory / 1e6, "{:,.0f} MB"),
+        "padding": told(speed.padding_share, "{:.1f} %", 0.01),
+        "of peak": told(speed.peak_share, "{:.1f} %", 0.01),
+        "memory": told(speed.peak_memory_bytes, "{:,.0f} MB", 1e6),
         "evaluation rows/s": told(speed.evaluation_rows_per_second, "{:,.1f}"),
         "epoch": _duration(speed.epoch_seconds),
         "recipe": _duration(speed.recipe_seconds),
