@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import time
 from collections.abc import Sequence
@@ -66,13 +67,15 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
 
 
 def restart_peak_memory(device: str) -> bool:
-    """Forget how much memory was used at most before now; False where the system does not let us."""
+    """Free what nobody uses, and forget what was used at most before now; False where the system does not let us."""
+    gc.collect()
     if device == "cuda":
         import torch
 
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         return True
+    _give_memory_back()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -101,8 +104,8 @@ def waiting_seconds() -> float:
         return 0.0
 
 
-def give_memory_back() -> None:
-    """Hand freed memory back to the system, so that what is measured next does not count it."""
+def _give_memory_back() -> None:
+    """Hand freed memory back to the system, which otherwise counts it as used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -46,11 +46,13 @@ class _Stopwatch:
 
     def __init__(self, what: str, steps: int, device: str, progress: Progress) -> None:
         self.what, self.last, self.device, self.progress = what, _WARM + steps, device, progress
+        self.is_open = False
         self.marks: list[Any] = []
         self.waits: list[float] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin to count steps."""
+        self.is_open = True
         self.progress.start(self.what, self.last)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
@@ -66,8 +68,9 @@ class _Stopwatch:
             raise _Enough
 
     def finish(self) -> None:
-        """End the stretch."""
-        self.progress.finish()
+        """End the stretch, if it was begun."""
+        if self.is_open:
+            self.progress.finish()
 
     def read(self) -> list[tuple[float, float]]:
         """Give the seconds of each step but those that warm up, and how many of them it waited for a processor."""

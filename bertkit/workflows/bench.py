@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -22,7 +21,6 @@ from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.speed import (
     fastest_products,
-    give_memory_back,
     layer_sizes,
     peak_memory,
     restart_peak_memory,
@@ -181,9 +179,6 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
         return _add_estimates(speed, case)
     except (MemoryError, torch.OutOfMemoryError):
         return _noted(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
-    finally:
-        gc.collect()  # the model and its Trainer refer to each other
-        give_memory_back()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertkit.errors import RecipeError
 from bertkit.recipe import load_recipe
 from bertkit.training.batching import plan_epoch
 from bertkit.workflows import bench as workflow
@@ -235,6 +236,27 @@ def test_a_mistake_is_one_line(mistake, run, tiny_model):
     assert ended.last.startswith(line)
     assert ended.err.count("\n") == 1
     assert ended.out == ""
+
+
+def test_a_setting_that_training_refuses_is_told_as_there(tiny_model, rows):
+    class Balanced:
+        opened = 0
+
+        def start(self, what: str, total: int, done: int = 0) -> None:
+            self.opened += 1
+
+        def update(self, done: int, figures: dict) -> None:
+            assert self.opened > 0
+
+        def finish(self) -> None:
+            assert self.opened > 0
+            self.opened -= 1
+
+    progress = Balanced()
+    with pytest.raises(RecipeError, match=r"training\.extra\.learning_rate is decided by training\.learning_rate"):
+        bench([recipe_of(tiny_model, rows, extra={"learning_rate": 1})], progress=progress)
+    bench([recipe_of(tiny_model, rows)], steps=1, progress=progress)
+    assert progress.opened == 0
 
 
 def test_several_processes_are_refused(run, tiny_model, monkeypatch):
