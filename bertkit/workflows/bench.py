@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit import models
-from bertkit.errors import UsageError
+from bertkit.errors import StoppedError, UsageError
 from bertkit.features import Feature, Setup, text_lengths
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
@@ -31,6 +31,7 @@ from bertkit.workflows.prepare import Inputs, read_inputs
 
 if TYPE_CHECKING:
     from bertkit.precision import Machine
+    from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
 
 log = logging.getLogger("bertkit")
@@ -102,11 +103,25 @@ class _Case:
         return outputs
 
 
+class _Stoppable:
+    """A progress that ends the work when a signal asked for it, so that temporary folders are removed."""
+
+    def __init__(self, progress: Progress, stop: StopFlag) -> None:
+        self.start, self.finish = progress.start, progress.finish
+        self.progress, self.stop = progress, stop
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        """Report how far the work is, or leave it."""
+        self.progress.update(done, figures)
+        if self.stop.signal:
+            raise StoppedError("stopped; nothing is left behind", signal=self.stop.signal)
+
+
 def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SILENT) -> Bench:
     """Time some steps of real training for each recipe; recipes may differ in batch size and precision only.
 
     A recipe whose precision is ``auto`` is measured in each precision that this machine is quick in. Nothing is
-    evaluated, saved or left on disk.
+    scored, saved or left on disk.
 
     Raises:
         UsageError: no steps, a batch larger than all training rows, or one of several processes.
@@ -127,10 +142,14 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     wanted = dict.fromkeys(recipe.training.precision for recipe in recipes)
     machines = {precision: _choose_machines(precision, kind) for precision in wanted}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
-    speeds = [
-        _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, progress)
-        for recipe, machine in chosen
-    ]
+    from bertkit.training.signals import caught_signals
+
+    with caught_signals() as stop:
+        watched = _Stoppable(progress, stop)
+        speeds = [
+            _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, watched)
+            for recipe, machine in chosen
+        ]
     first = chosen[0][1]
     tokens = _count_tokens(features["train"])
     return Bench(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, StoppedError
+from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.training.batching import plan_epoch
 from bertkit.workflows import bench as workflow
@@ -257,6 +259,19 @@ def test_a_setting_that_training_refuses_is_told_as_there(tiny_model, rows):
         bench([recipe_of(tiny_model, rows, extra={"learning_rate": 1})], progress=progress)
     bench([recipe_of(tiny_model, rows)], steps=1, progress=progress)
     assert progress.opened == 0
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_signal_ends_it_and_leaves_nothing(step, tiny_model, rows, temporary):
+    class Killer(Silent):
+        def update(self, done: int, figures: dict) -> None:
+            if done == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError) as ended:
+        bench([recipe_of(tiny_model, rows)], progress=Killer())
+    assert (ended.value.exit_code, str(ended.value)) == (143, "stopped; nothing is left behind")
+    assert list(temporary.iterdir()) == []
 
 
 def test_several_processes_are_refused(run, tiny_model, monkeypatch):
