@@ -17,6 +17,7 @@ _PUBLIC = {
     "finetune": "bertkit.workflows.finetune",
     "evaluate": "bertkit.workflows.evaluate",
     "predict": "bertkit.workflows.predict",
+    "bench": "bertkit.workflows.bench",
 }
 
 

@@ -96,6 +96,16 @@ def count_pieces(feature: Feature) -> int:
     return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
 
 
+def text_lengths(feature: Feature) -> list[int]:
+    """Give the pieces of each text of a feature: of its one text, or of its choices.
+
+    >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
+    ([3], [3, 2])
+    """
+    ids = feature["input_ids"]
+    return list(map(len, ids)) if _are_several(ids) else [len(ids)]
+
+
 def longest_text(feature: Feature) -> int:
     """Count the pieces of a feature's longest text."""
     ids = feature["input_ids"]

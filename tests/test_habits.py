@@ -151,7 +151,7 @@ def test_recipe_names_are_completed():
 def test_the_public_functions_are_there_and_cost_nothing_until_used(tmp_path):
     import bertkit
 
-    assert {"load_recipe", "finetune", "evaluate", "predict"} <= set(dir(bertkit))
+    assert {"load_recipe", "finetune", "evaluate", "predict", "bench"} <= set(dir(bertkit))
     assert bertkit.load_recipe("cola").name == "cola"
     with pytest.raises(AttributeError, match="has no attribute 'train'"):
         _ = bertkit.train

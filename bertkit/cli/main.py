@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from bertkit.cli import evaluate, finetune, predict, recipes, version
+from bertkit.cli import bench, evaluate, finetune, predict, recipes, version
 from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -29,6 +29,7 @@ app.command("eval", epilog="Example: bertkit eval cola --model runs/cola --data 
 app.command("predict", epilog='Example: bertkit predict cola --model runs/cola --text "The doctors often sleeps."')(
     predict.predict
 )
+app.command("bench", epilog="Example: bertkit bench cola --model demo --data demo")(bench.bench)
 app.add_typer(recipes.app, name="recipes")
 app.command("version", epilog="Example: bertkit version --json")(version.version)
 

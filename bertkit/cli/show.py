@@ -14,6 +14,7 @@ from bertkit.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
+    from bertkit.workflows.bench import Bench, Speed
     from bertkit.workflows.evaluate import Result
     from bertkit.workflows.prepare import Plan
 
@@ -82,6 +83,22 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
     write("Nothing was trained or written.")
 
 
+def show_bench(bench: Bench, *, as_json: bool) -> None:
+    """Show one line for each precision and batch size that was measured."""
+    if as_json:
+        show_json(dataclasses.asdict(bench))
+        return
+    write(f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs")
+    lines = [_bench_line(each) for each in bench.speeds]
+    for each, line in zip(bench.speeds, lines, strict=True):
+        line[""] = "fastest" if each is bench.fastest else ""
+    steps = max(each.steps for each in bench.speeds)
+    _show_rows(f"measured over {steps} steps" if steps else "measured", lines)
+    for note in dict.fromkeys(note for each in bench.speeds for note in each.notes):
+        write(f"  {note}")
+    write("  epoch and recipe: estimates, the recipe's with evaluation; without starting up, scoring and saving")
+
+
 def show_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
     """Print predictions as JSON lines, or all in one JSON object."""
     if as_json:
@@ -128,13 +145,45 @@ def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) ->
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     write(f"  {title}")
     for first, *others in lines:
-        write("    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
+        write("    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip())
     if len(rows) > most:
         write(f"    ... {len(rows) - most:,} more with --json")
 
 
 def _count(rows: int | None) -> str:
     return "streamed" if rows is None else f"{rows:,}"
+
+
+def _bench_line(speed: Speed) -> dict[str, Any]:
+    def told(value: float | None, form: str, unit: float = 1) -> str:
+        return "-" if value is None else form.format(value / unit)
+
+    return {
+        "precision": speed.precision,
+        "batch": speed.batch_size,
+        "tokens/s": told(speed.tokens_per_second, "{:,.0f}"),
+        "rows/s": told(speed.rows_per_second, "{:,.1f}"),
+        "padding": told(speed.padding_share, "{:.1f} %", 0.01),
+        "of peak": told(speed.peak_share, "{:.1f} %", 0.01),
+        "memory": told(speed.peak_memory_bytes, "{:,.0f} MB", 1e6),
+        "evaluation rows/s": told(speed.evaluation_rows_per_second, "{:,.1f}"),
+        "epoch": _duration(speed.epoch_seconds),
+        "recipe": _duration(speed.recipe_seconds),
+    }
+
+
+def _duration(seconds: float | None) -> str:
+    """Write seconds as people say them.
+
+    >>> _duration(4.25), _duration(200), _duration(7500), _duration(None)
+    ('4.2 s', '3 min 20 s', '2 h 05 min', '-')
+    """
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _cell(value: Any) -> str:

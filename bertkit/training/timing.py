@@ -1,0 +1,144 @@
+"""Time some steps of the training that `fit` does, and leave before it evaluates or saves anything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.features import Collator, Feature, text_lengths
+from bertkit.precision import Machine
+from bertkit.progress import Progress
+from bertkit.recipe import Training
+from bertkit.speed import waiting_seconds
+from bertkit.training.fit import fit
+from bertkit.training.losses import Loss
+from bertkit.training.signals import StopFlag
+
+_WARM = 3  # steps before the first that is timed
+_NEVER = 2**40
+
+
+@dataclass(frozen=True)
+class TimedStep:
+    """An optimizer step: its rows, the pieces of each of their texts, and all pieces with padding."""
+
+    seconds: float
+    waited: float
+    """Seconds of it in which other work had the processor."""
+    rows: int
+    lengths: list[int]
+    padded: int
+
+
+class _Enough(Exception):
+    """Leaves training between two steps; a stop that the Trainer knows of would evaluate and save first."""
+
+
+class _Stopwatch:
+    """A progress that notes when training steps end, and raises `_Enough` after the last that is wanted."""
+
+    def __init__(self, what: str, steps: int, device: str, progress: Progress) -> None:
+        self.what, self.last, self.device, self.progress = what, _WARM + steps, device, progress
+        self.is_open = False
+        self.marks: list[Any] = []
+        self.waits: list[float] = []
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Begin to count steps."""
+        self.is_open = True
+        self.progress.start(self.what, self.last)
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        """Note the end of a step; a GPU notes it when it gets there, so that nothing waits for it."""
+        if self.device == "cuda":
+            self.marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self.marks[-1].record()
+        else:
+            self.marks.append(time.perf_counter())
+        self.waits.append(waiting_seconds())
+        self.progress.update(done, figures)
+        if done >= self.last:
+            raise _Enough
+
+    def finish(self) -> None:
+        """End the stretch, if it was begun."""
+        if self.is_open:
+            self.progress.finish()
+
+    def read(self) -> list[tuple[float, float]]:
+        """Give the seconds of each step but those that warm up, and how many of them it waited for a processor."""
+        marks = self.marks[_WARM - 1 :]
+        if self.device == "cuda":
+            marks[-1].synchronize()
+            taken = [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
+        else:
+            taken = [after - before for before, after in pairwise(marks)]
+        waits = [after - before for before, after in pairwise(self.waits[_WARM - 1 :])]
+        return list(zip(taken, waits, strict=True))
+
+
+def time_steps(
+    model: Any,
+    tokenizer: Any,
+    features: Sequence[Feature],
+    collate: Collator,
+    training: Training,
+    machine: Machine,
+    folder: Path,
+    *,
+    loss: Loss | None,
+    steps: int,
+    progress: Progress,
+) -> list[TimedStep]:
+    """Train a model for some steps after a few that warm up, and give what each took.
+
+    `folder` gets a log and no checkpoint; the rows, their order and the loss are those of `fit`.
+    """
+    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, machine.device, progress)
+    batches: list[tuple[int, list[int], int]] = []
+
+    def collate_and_note(some: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate(some)
+        lengths = [length for feature in some for length in text_lengths(feature)]
+        batches.append((len(some), lengths, batch["input_ids"].numel()))
+        return batch
+
+    enough = math.ceil(watch.last / training.steps_per_epoch(len(features)))
+    endless = {"epochs": max(training.epochs, enough), "steps": None, "evaluate_every": _NEVER}
+    try:
+        fit(
+            model,
+            tokenizer,
+            features,
+            collate_and_note,
+            training.model_copy(update=endless),
+            machine,
+            folder,
+            best_metric="loss",
+            greater_is_better=False,
+            evaluate=lambda model, step: {},
+            loss=loss,
+            stop=StopFlag(),
+            progress=watch,
+        )
+    except _Enough:
+        pass
+    finally:
+        watch.finish()
+    parts = training.gradient_accumulation  # each is a batch of the collator's
+    return [
+        _add_up(*read, batches[step * parts : (step + 1) * parts])
+        for step, read in enumerate(watch.read(), start=_WARM)
+    ]
+
+
+def _add_up(seconds: float, waited: float, batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
+    rows, lengths, padded = zip(*batches, strict=True)
+    return TimedStep(seconds, waited, sum(rows), [length for each in lengths for length in each], sum(padded))

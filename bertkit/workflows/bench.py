@@ -1,0 +1,300 @@
+"""Measure what this machine does with a model and a recipe, before a training is begun."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bertkit import models
+from bertkit.errors import StoppedError, UsageError
+from bertkit.features import Feature, Setup, text_lengths
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import Recipe
+from bertkit.speed import (
+    fastest_products,
+    layer_sizes,
+    peak_memory,
+    restart_peak_memory,
+    training_operations,
+)
+from bertkit.workflows.evaluate import run_model
+from bertkit.workflows.prepare import Inputs, read_inputs
+
+if TYPE_CHECKING:
+    from bertkit.precision import Machine
+    from bertkit.training.signals import StopFlag
+    from bertkit.training.timing import TimedStep
+
+log = logging.getLogger("bertkit")
+
+_BUSY = 0.1  # a larger share of the time spent waiting is worth a word
+_EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What one precision and batch size does; None where it was not, or cannot be, measured."""
+
+    precision: str
+    batch_size: int
+    steps: int = 0
+    """How many were timed, after some to warm up."""
+    step_seconds: float | None = None
+    """Median of the timed steps; the speeds are medians too."""
+    tokens_per_second: float | None = None
+    rows_per_second: float | None = None
+    padding_share: float | None = None
+    waiting_share: float | None = None
+    """Of the time, when other work had the processor; nothing that is told here allows for it."""
+    operations_per_second: float | None = None
+    peak_operations_per_second: float | None = None
+    """Of the fastest matrix product of the model's sizes, measured beside."""
+    peak_share: float | None = None
+    peak_memory_bytes: int | None = None
+    evaluation_rows_per_second: float | None = None
+    preparing_seconds: float = 0.0
+    """What `precompute` of the task family took."""
+    epoch_seconds: float | None = None
+    recipe_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was measured, and on what: rows (of long texts, windows) and tokens (without padding) of one epoch."""
+
+    recipe: str
+    model: str
+    device: str
+    threads: int
+    rows: int
+    tokens: int
+    epochs: float
+    speeds: list[Speed]
+
+    @property
+    def fastest(self) -> Speed | None:
+        """The speed with the most tokens per second, where there are several to choose from."""
+        timed = [each for each in self.speeds if each.tokens_per_second is not None]
+        return max(timed, key=lambda each: each.tokens_per_second or 0.0) if len(timed) > 1 else None
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One precision and batch size, and what it is measured on."""
+
+    inputs: Inputs
+    features: Mapping[str, list[Feature]]
+    setup: Setup
+    machine: Machine
+
+    def run(self, model: Any, features: Sequence[Feature], what: str, progress: Progress) -> list[Any]:
+        """Give the model's outputs for features."""
+        outputs, _ = run_model(model, self.inputs.task, self.setup, features, self.machine.precision, progress, what)
+        return outputs
+
+
+class _Stoppable:
+    """A progress that ends the work when a signal asked for it, so that temporary folders are removed."""
+
+    def __init__(self, progress: Progress, stop: StopFlag) -> None:
+        self.start, self.finish = progress.start, progress.finish
+        self.progress, self.stop = progress, stop
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        """Report how far the work is, or leave it."""
+        self.progress.update(done, figures)
+        if self.stop.signal:
+            raise StoppedError("stopped; nothing is left behind", signal=self.stop.signal)
+
+
+def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SILENT) -> Bench:
+    """Time some steps of real training for each recipe; recipes may differ in batch size and precision only.
+
+    A recipe whose precision is ``auto`` is measured in each precision that this machine is quick in. Nothing is
+    scored, saved or left on disk.
+
+    Raises:
+        UsageError: no steps, a batch larger than all training rows, streamed rows, or one of several processes.
+    """
+    if steps < 1:
+        raise UsageError(f"{steps} steps take no time", "give --steps at least 1")
+    if recipes[0].data.streaming:
+        raise UsageError("a bench wants rows that can be counted", "leave data.streaming out, or give some rows")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("a bench measures one process", "start it without torchrun or accelerate launch")
+    inputs = read_inputs(recipes[0], None)
+    setup = Setup(recipes[0], models.load_tokenizer(inputs.model_folder), inputs.labels)
+    features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
+    rows = len(features["train"])
+    for recipe in recipes:
+        if recipe.training.batch_size > rows:
+            what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"
+            raise UsageError(what, f"give --batch-size at most {rows}")
+    kind = models.read_config(inputs.model_folder)["model_type"]
+    wanted = dict.fromkeys(recipe.training.precision for recipe in recipes)
+    machines = {precision: _choose_machines(precision, kind) for precision in wanted}
+    chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
+    from bertkit.training.signals import caught_signals
+
+    with caught_signals() as stop:
+        watched = _Stoppable(progress, stop)
+        speeds = [
+            _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, watched)
+            for recipe, machine in chosen
+        ]
+    first = chosen[0][1]
+    tokens = _count_tokens(features["train"])
+    return Bench(
+        recipes[0].name, recipes[0].model, first.device, first.threads, rows, tokens, recipes[0].training.epochs, speeds
+    )
+
+
+def _choose_machines(precision: str, model_type: str) -> list[Machine]:
+    """Look at the machine; where ``auto`` is bf16, give it in both precisions, since both may be wanted."""
+    from bertkit.precision import look_at_machine
+
+    machine = look_at_machine(precision, model_type)
+    log.info(machine.reason)
+    both = precision == "auto" and machine.precision == "bf16"
+    return [look_at_machine("fp32", model_type), machine] if both else [machine]
+
+
+def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
+    """Prepare, train for some steps, and run the trained model over validation rows."""
+    import torch
+
+    from bertkit.precision import multiply_as
+
+    multiply_as(case.machine)
+    setup, machine, known = case.setup, case.machine, case.features["train"][0].keys()
+    # a copy, since preparing may add to features
+    case = replace(case, features={name: [dict(each) for each in some] for name, some in case.features.items()})
+    speed = Speed(machine.precision, setup.recipe.training.batch_size)
+    try:
+        with _cache_aside():
+            knows_memory = restart_peak_memory(machine.device)
+            model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
+            start = time.perf_counter()
+            is_complete = case.inputs.task.precompute(
+                model, case.features, setup, lambda part, some: case.run(part, some, "preparing", progress)
+            )
+            prepared = time.perf_counter() - start
+            timed = [] if is_complete else _train(case, model, steps, progress)
+            memory = peak_memory(machine.device) if knows_memory else None
+            rate = _time_forward(case, model, progress)
+            speed = replace(
+                speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
+            )
+            if is_complete:
+                speed = _noted(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
+            else:
+                is_whole = case.features["train"][0].keys() == known
+                speed = _add_training(speed, timed, model, machine, is_whole)
+        return _add_estimates(speed, case)
+    except (MemoryError, torch.OutOfMemoryError):
+        return _noted(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
+
+
+@contextmanager
+def _cache_aside() -> Iterator[None]:
+    """Keep hidden states in a folder that is gone afterwards: those of a bench are no use to a training."""
+    before = os.environ.get("BERTKIT_CACHE")
+    with TemporaryDirectory(prefix="bertkit-bench-") as folder:
+        os.environ["BERTKIT_CACHE"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["BERTKIT_CACHE"]
+            if before is not None:
+                os.environ["BERTKIT_CACHE"] = before
+
+
+def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
+    from bertkit.training.losses import make_loss
+    from bertkit.training.timing import time_steps
+
+    inputs, setup = case.inputs, case.setup
+    gold = [row[inputs.task.COLUMNS.gold] for row in inputs.splits["train"].rows]
+    with TemporaryDirectory(prefix="bertkit-bench-") as folder:
+        return time_steps(
+            model,
+            setup.tokenizer,
+            case.features["train"],
+            inputs.task.collator(setup),
+            setup.recipe.training,
+            case.machine,
+            Path(folder),
+            loss=make_loss(setup.recipe.training, inputs.labels, gold),
+            steps=steps,
+            progress=progress,
+        )
+
+
+def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:
+    """Add what the timed steps tell; `is_whole` where a step computes all of the model, and nothing was prepared."""
+    tokens = sum(sum(step.lengths) for step in steps)
+    tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)
+    speed = replace(
+        speed,
+        steps=len(steps),
+        step_seconds=median(step.seconds for step in steps),
+        tokens_per_second=tokens_per_second,
+        rows_per_second=tokens_per_second * sum(step.rows for step in steps) / tokens,
+        padding_share=1 - tokens / sum(step.padded for step in steps),
+        waiting_share=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
+    )
+    if speed.waiting_share is not None and speed.waiting_share > _BUSY:
+        what = f"{speed.precision}, batch {speed.batch_size}: other work had the processor"
+        speed = _noted(speed, f"{what} {100 * speed.waiting_share:.0f} % of the time; alone it would be faster")
+    sizes = layer_sizes(model.config)
+    if sizes is None:
+        return _noted(speed, f"of peak: the operations of a {model.config.model_type} model are not known")
+    if not is_whole:
+        return _noted(speed, "of peak: the encoder was run beforehand, so its operations are not those of a step")
+    operations = median(training_operations(sizes, step.lengths) / step.seconds for step in steps)
+    peak = fastest_products(machine.device, machine.precision, *sizes[1:])
+    share = operations / peak
+    return replace(speed, operations_per_second=operations, peak_operations_per_second=peak, peak_share=share)
+
+
+def _noted(speed: Speed, note: str) -> Speed:
+    return replace(speed, notes=(*speed.notes, note))
+
+
+def _time_forward(case: _Case, model: Any, progress: Progress) -> float:
+    """Give the validation rows a second that the model reads, timed on some of all lengths."""
+    known = case.features[case.inputs.validation.name]
+    some = known[:: max(1, _count_tokens(known) // _EVALUATED)]
+    for _ in range(2):  # the first warms up
+        start = time.perf_counter()
+        case.run(model, some, "evaluating", progress)
+    return len(some) / (time.perf_counter() - start)
+
+
+def _add_estimates(speed: Speed, case: _Case) -> Speed:
+    """Add how long an epoch and the recipe take: training and evaluating, without starting, scoring and saving."""
+    rows, validation = case.features["train"], case.features[case.inputs.validation.name]
+    evaluating = len(validation) / (speed.evaluation_rows_per_second or math.inf)
+    if speed.tokens_per_second is None:
+        return replace(speed, recipe_seconds=speed.preparing_seconds + evaluating)
+    training = case.setup.recipe.training
+    epoch = _count_tokens(rows) / speed.tokens_per_second
+    every = training.evaluate_every
+    per_epoch = 1.0 if every == "epoch" else training.steps_per_epoch(len(rows)) / int(every)
+    evaluations = math.ceil(training.epochs * per_epoch)
+    total = speed.preparing_seconds + training.epochs * epoch + evaluations * evaluating
+    return replace(speed, epoch_seconds=epoch, recipe_seconds=total)
+
+
+def _count_tokens(features: Sequence[Feature]) -> int:
+    return sum(length for feature in features for length in text_lengths(feature))

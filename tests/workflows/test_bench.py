@@ -1,0 +1,279 @@
+"""What `bertkit bench` measures, by hand where a hand can count it, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit.errors import RecipeError, StoppedError
+from bertkit.progress import Silent
+from bertkit.recipe import load_recipe
+from bertkit.training.batching import plan_epoch
+from bertkit.workflows import bench as workflow
+from bertkit.workflows.bench import bench
+from tests.conftest import write_csv
+
+LENGTHS = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]  # pieces, [CLS] and [SEP] included
+WARM = 3
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """A folder of twelve training rows of known lengths, and six validation rows."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    written = [{"text": " ".join(["film"] * (n - 2)), "label": ["good", "bad"][n % 2]} for n in LENGTHS]
+    write_csv(folder / "train.csv", written)
+    write_csv(folder / "validation.csv", written[:6])
+    return folder
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that temporary files go to."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def recipe_of(model: Path, rows: Path, **training):
+    changes = {f"training.{name}": value for name, value in {"batch_size": 4, "precision": "fp32", **training}.items()}
+    return load_recipe("classify", {"model": str(model), "data.source": str(rows), **changes})
+
+
+def timed_batches(recipe, steps: int) -> list[list[int]]:
+    """Give the lengths of the rows of each timed step, from the plan of the epochs."""
+    plans = (plan_epoch(LENGTHS, recipe.training.batch_size, recipe.training.seed, epoch) for epoch in range(9))
+    batches = [[LENGTHS[row] for row in batch] for plan in plans for batch in plan]
+    return batches[WARM : WARM + steps]
+
+
+def test_tokens_and_padding_are_those_of_the_batches_of_a_training(tiny_model, rows):
+    recipe = recipe_of(tiny_model, rows)
+    found = bench([recipe], steps=5)
+    (speed,) = found.speeds
+    batches = timed_batches(recipe, 5)
+    assert (found.rows, found.tokens, found.epochs) == (12, sum(LENGTHS), 3)
+    assert speed.steps == 5
+    tokens, padded = sum(map(sum, batches)), sum(len(batch) * max(batch) for batch in batches)
+    assert speed.padding_share == pytest.approx(1 - tokens / padded)
+    assert speed.rows_per_second == pytest.approx(speed.tokens_per_second * 20 / tokens)
+    assert speed.epoch_seconds == pytest.approx(sum(LENGTHS) / speed.tokens_per_second)
+    evaluations = 3 * 6 / speed.evaluation_rows_per_second
+    assert speed.recipe_seconds == pytest.approx(3 * speed.epoch_seconds + evaluations + speed.preparing_seconds)
+
+
+def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formula_does(tiny_model, rows, monkeypatch):
+    clock = iter(range(10_000))
+    monkeypatch.setattr("bertkit.training.timing.time.perf_counter", lambda: 0.5 * next(clock))
+    monkeypatch.setattr(workflow, "fastest_products", lambda device, precision, hidden, intermediate: 1e9)
+    recipe = recipe_of(tiny_model, rows)
+    (speed,) = bench([recipe], steps=3).speeds
+    batches = timed_batches(recipe, 3)
+    # the clock is read by others too, so a step takes a multiple of half a second
+    assert speed.step_seconds % 0.5 == 0
+    wanted = sorted(
+        3 * 2 * (2 * sum(batch) * (4 * 32**2 + 2 * 32 * 64) + sum(4 * n**2 * 32 for n in batch)) for batch in batches
+    )
+    assert speed.operations_per_second * speed.step_seconds == pytest.approx(wanted[1])
+    assert speed.tokens_per_second * speed.step_seconds == pytest.approx(sorted(map(sum, batches))[1])
+    assert speed.peak_share == pytest.approx(speed.operations_per_second / 1e9)
+
+
+def test_parts_of_a_batch_are_one_step(tiny_model, rows):
+    recipe = recipe_of(tiny_model, rows, gradient_accumulation=2)
+    (speed,) = bench([recipe], steps=4).speeds
+    batches = timed_batches(recipe, 4)
+    parts = [part for batch in batches for part in (batch[::2], batch[1::2])]
+    assert speed.steps == 4
+    padded = sum(len(part) * max(part) for part in parts)
+    assert speed.padding_share == pytest.approx(1 - sum(map(sum, batches)) / padded)
+
+
+def test_nothing_is_saved_or_evaluated_or_left(tiny_model, rows, temporary, tmp_path, monkeypatch):
+    monkeypatch.chdir(temporary)
+    monkeypatch.setattr("bertkit.training.checkpoints.commit", lambda *_: pytest.fail("saved"))
+    monkeypatch.setattr("bertkit.training.fit._Trainer.evaluate", lambda *_: pytest.fail("evaluated"))
+    before = {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")}
+    recipe = recipe_of(tiny_model, rows, epochs=0.5, evaluate_every=1, extra={"max_steps": 2})
+    assert bench([recipe], steps=8).speeds[0].steps == 8
+    assert list(temporary.iterdir()) == []
+    assert {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")} == before
+
+
+def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, tiny_model, rows):
+    options = ("--precision", "fp32", "--precision", "bf16", "--batch-size", 4, "--batch-size", 6, "--steps", 2)
+    ended = run("bench", "classify", "--model", tiny_model, "--data", rows, *options)
+    assert ended.code == 0, ended.err
+    first, over, head, *lines, last = ended.out.splitlines()
+    assert first == f"classify, {tiny_model}: 12 rows of 102 tokens, 3 epochs"
+    assert over == "  measured over 2 steps"
+    assert head.split()[:3] == ["precision", "batch", "tokens/s"]
+    assert [line.split()[:2] for line in lines[:4]] == [["fp32", "4"], ["bf16", "4"], ["fp32", "6"], ["bf16", "6"]]
+    assert sum(line.endswith("fastest") for line in lines) == 1
+    assert last.startswith("  epoch and recipe: estimates")
+    assert "CPU, 1 thread: fp32, as asked" in ended.err
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_json_has_every_figure(run, tiny_model, rows):
+    options = ("--precision", "fp32", "--batch-size", 4, "--steps", 2, "--json")
+    printed = json.loads(run("bench", "classify", "--model", tiny_model, "--data", rows, *options).out)
+    (speed,) = printed["speeds"]
+    assert printed["status"] == "done"
+    assert {name: printed[name] for name in ("recipe", "device", "threads", "rows", "tokens")} == {
+        "recipe": "classify",
+        "device": "cpu",
+        "threads": 1,
+        "rows": 12,
+        "tokens": 102,
+    }
+    assert set(speed) == set(asdict(workflow.Speed("fp32", 4)))
+    assert all(value is not None for value in speed.values())
+    assert speed["peak_memory_bytes"] > 1e7
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, rows, monkeypatch):
+    monkeypatch.setattr("bertkit.precision._gain_of_bf16", lambda device: 2.0 if quick else 1.0)
+    found = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
+    assert [speed.precision for speed in found.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
+
+
+@pytest.mark.parametrize("name", ["stsb", "ner", "squad", "swag", "wsd"])
+def test_every_family_is_measured_on_demo_rows(name, tiny_model):
+    changes = {"model": str(tiny_model), "data.source": "demo", "data.limit": 60, "training.precision": "fp32"}
+    changes |= {"training.batch_size": 4, "training.max_length": 64, "options": {}}
+    (speed,) = bench([load_recipe(name, changes)], steps=2).speeds
+    assert speed.tokens_per_second > 0
+    assert 0 <= speed.padding_share < 1
+    assert speed.peak_share > 0
+    assert speed.notes == () or "other work" in speed.notes[0]
+
+
+def test_a_recipe_that_trains_nothing_says_so(run, tiny_model, temporary):
+    ended = run("bench", "wsd-nearest", "--model", tiny_model, "--data", "demo", "--limit", 40, "--precision", "fp32")
+    assert ended.code == 0, ended.err
+    assert "wsd-nearest trains nothing: it only prepares and evaluates" in ended.out
+    assert list(temporary.iterdir()) == []
+
+
+def test_hidden_states_are_kept_nowhere_and_leave_no_share_of_peak(run, tiny_model, temporary, tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    options = ("--data", "demo", "--limit", 40, "--precision", "fp32", "--steps", 2, "--set", "options.layers=last")
+    sizes = ("--batch-size", 4, "--batch-size", 8)
+    ended = run("bench", "ner", "--model", tiny_model, *options, *sizes, "--json")
+    assert ended.code == 0, ended.err
+    for speed in json.loads(ended.out)["speeds"]:
+        assert speed["peak_share"] is None
+        assert speed["tokens_per_second"] > 0
+        assert any("the encoder was run beforehand" in note for note in speed["notes"])
+    assert not (tmp_path / "cache").exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_what_does_not_fit_has_a_line_too(run, tiny_model, rows, monkeypatch):
+    import bertkit.training.timing as timing
+
+    def fail_once(*arguments, **keywords):
+        monkeypatch.setattr(timing, "time_steps", kept)
+        raise torch.OutOfMemoryError("too much")
+
+    kept = timing.time_steps
+    monkeypatch.setattr(timing, "time_steps", fail_once)
+    options = ("--precision", "fp32", "--batch-size", 6, "--batch-size", 4, "--steps", 1, "--json")
+    first, second = json.loads(run("bench", "classify", "--model", tiny_model, "--data", rows, *options).out)["speeds"]
+    assert first["notes"] == ["fp32, batch 6: out of memory"]
+    assert first["tokens_per_second"] is None
+    assert second["tokens_per_second"] > 0
+
+
+def test_a_busy_machine_is_said(tiny_model, rows, monkeypatch):
+    waited = iter(range(1, 10_000))
+    monkeypatch.setattr("bertkit.training.timing.waiting_seconds", lambda: 100.0 * next(waited))
+    (speed,) = bench([recipe_of(tiny_model, rows)], steps=2).speeds
+    assert speed.waiting_share > 1
+    assert speed.notes[0].startswith("fp32, batch 4: other work had the processor")
+
+
+def test_a_model_of_another_build_has_no_share_of_peak(tiny_model, rows, monkeypatch):
+    monkeypatch.setattr("bertkit.speed._PLAIN", ())
+    (speed,) = bench([recipe_of(tiny_model, rows)], steps=1).speeds
+    assert speed.peak_share is None
+    assert speed.notes[-1] == "of peak: the operations of a bert model are not known"
+
+
+MISTAKES = {
+    "recipe": (("colla",), 2, "error: no recipe is called 'colla' - did you mean cola"),
+    "precision": (
+        ("cola", "--precision", "fp16"),
+        2,
+        "error: training.precision = 'fp16' is wrong: must be 'auto', 'fp32' or 'bf16'",
+    ),
+    "batch size": (("cola", "--batch-size", "0"), 2, "error: training.batch_size = 0 is out of range - give a number"),
+    "batch larger than rows": (
+        ("cola", "--data", "demo", "--limit", "20", "--batch-size", "21"),
+        2,
+        "error: a batch of 21 is larger than all 20 training rows - give --batch-size at most 20",
+    ),
+    "steps": (("cola", "--data", "demo", "--steps", "0"), 2, "error: 0 steps take no time - give --steps at least 1"),
+    "model": (("cola", "--model", "nowhere"), 5, "error: 'nowhere' is neither a directory nor in the cache"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line(mistake, run, tiny_model):
+    arguments, code, line = MISTAKES[mistake]
+    model = () if mistake == "model" else ("--model", tiny_model)
+    ended = run("bench", *arguments, *model)
+    assert ended.code == code, ended.err
+    assert ended.last.startswith(line)
+    assert ended.err.count("\n") == 1
+    assert ended.out == ""
+
+
+def test_a_setting_that_training_refuses_is_told_as_there(tiny_model, rows):
+    class Balanced:
+        opened = 0
+
+        def start(self, what: str, total: int, done: int = 0) -> None:
+            self.opened += 1
+
+        def update(self, done: int, figures: dict) -> None:
+            assert self.opened > 0
+
+        def finish(self) -> None:
+            assert self.opened > 0
+            self.opened -= 1
+
+    progress = Balanced()
+    with pytest.raises(RecipeError, match=r"training\.extra\.learning_rate is decided by training\.learning_rate"):
+        bench([recipe_of(tiny_model, rows, extra={"learning_rate": 1})], progress=progress)
+    bench([recipe_of(tiny_model, rows)], steps=1, progress=progress)
+    assert progress.opened == 0
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_signal_ends_it_and_leaves_nothing(step, tiny_model, rows, temporary):
+    class Killer(Silent):
+        def update(self, done: int, figures: dict) -> None:
+            if done == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(StoppedError) as ended:
+        bench([recipe_of(tiny_model, rows)], progress=Killer())
+    assert (ended.value.exit_code, str(ended.value)) == (143, "stopped; nothing is left behind")
+    assert list(temporary.iterdir()) == []
+
+
+def test_several_processes_are_refused(run, tiny_model, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "a bench measures one process" in run("bench", "--model", tiny_model, "--data", "demo").err
