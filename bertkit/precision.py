@@ -12,6 +12,7 @@ from typing import Any
 
 _OVERFLOWS = ("deberta",)  # its attention mask is a number that bf16 cannot hold
 _WORTHWHILE = 1.3  # a smaller gain would not show in a whole step
+_SLOWER = 0.7  # products that are about as fast are taken too, so that the choice is the same every time
 _FP32_ERROR = 1e-5  # float32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
 
@@ -37,16 +38,16 @@ def look_at_machine(wanted: str, model_type: str = "") -> Machine:
     if model_type in _OVERFLOWS and wanted == "auto":
         wanted, why = "fp32", f"a model of type {model_type} overflows in bf16"
     elif wanted == "auto":
-        gain = _seconds(device, torch.float32) / _seconds(device, torch.bfloat16)
+        gain = _gain(device, torch.bfloat16)
         wanted = "bf16" if gain >= _WORTHWHILE else "fp32"
         why = f"bf16 matrix products are {gain:.1f} times as fast here"
     else:
         why = "as asked"
     products = "torch"
     if wanted == "fp32" and device == "cpu" and onednn_is_exact():
-        gain = _seconds(device, torch.float32) / _seconds(device, torch.float32, onednn=True)
-        products = "onednn" if gain >= _WORTHWHILE else "torch"
-        why += f"; oneDNN's exact products are {gain:.1f} times as fast as torch's, so {products} multiplies"
+        gain = _gain(device, torch.float32)
+        products = "onednn" if gain >= _SLOWER else "torch"
+        why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
     return Machine(device, wanted, threads, f"{name}: {wanted} ({why})", products)
 
 
@@ -103,22 +104,26 @@ def _describe() -> tuple[str, int, str]:
     return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _seconds(device: str, dtype: Any, *, onednn: bool = False) -> float:
-    """Time a trial product: the fastest of several, after warming up."""
+def _gain(device: str, dtype: Any) -> float:
+    """Tell how many times as fast trial products are in a type (in float32: through oneDNN) as torch's in float32."""
     import torch
 
-    left = torch.ones(512, 768, dtype=dtype, device=device)
-    right = torch.ones(768, 768, dtype=dtype, device=device)
-    best = math.inf
-    with _onednn() if onednn else nullcontext():
-        for _ in range(6):
-            start = time.perf_counter()
-            for _ in range(4):
-                left @ right
-            if device == "cuda":
-                torch.cuda.synchronize()
-            best = min(best, time.perf_counter() - start)
-    return best
+    def seconds(operand: torch.Tensor) -> float:
+        start = time.perf_counter()
+        for _ in range(4):
+            operand @ operand
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    plain = torch.ones(640, 640, device=device)
+    other = plain.to(dtype)
+    usual, wanted = math.inf, math.inf
+    for _ in range(8):  # taking turns, the first to warm up, and the fastest counts, since other work disturbs
+        usual = min(usual, seconds(plain))
+        with _onednn() if dtype == torch.float32 else nullcontext():
+            wanted = min(wanted, seconds(other))
+    return usual / wanted
 
 
 def keep_head_exact(model: Any) -> None:

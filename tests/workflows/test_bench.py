@@ -103,7 +103,7 @@ def test_nothing_is_saved_or_evaluated_or_left(tiny_model, rows, temporary, tmp_
     monkeypatch.setattr("bertkit.training.checkpoints.commit", lambda *_: pytest.fail("saved"))
     monkeypatch.setattr("bertkit.training.fit._Trainer.evaluate", lambda *_: pytest.fail("evaluated"))
     before = {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")}
-    recipe = recipe_of(tiny_model, rows, epochs=0.5, evaluate_every=1, extra={"max_steps": 2})
+    recipe = recipe_of(tiny_model, rows, epochs=0.5, evaluate_every=1, steps=2)
     assert bench([recipe], steps=8).speeds[0].steps == 8
     assert list(temporary.iterdir()) == []
     assert {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")} == before
@@ -120,7 +120,7 @@ def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, ti
     assert [line.split()[:2] for line in lines[:4]] == [["fp32", "4"], ["bf16", "4"], ["fp32", "6"], ["bf16", "6"]]
     assert sum(line.endswith("fastest") for line in lines) == 1
     assert last.startswith("  epoch and recipe: estimates")
-    assert "CPU, 1 thread: fp32, as asked" in ended.err
+    assert "CPU, 1 thread: fp32 (as asked" in ended.err
     assert list(Path.cwd().iterdir()) == []
 
 
@@ -143,7 +143,7 @@ def test_json_has_every_figure(run, tiny_model, rows):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.precision._gain_of_bf16", lambda device: 2.0 if quick else 1.0)
+    monkeypatch.setattr("bertkit.precision._gain", lambda device, dtype: 2.0 if quick else 1.0)
     found = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
     assert [speed.precision for speed in found.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 
