@@ -11,6 +11,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.fingerprints import feed_file
+from bertkit.last_layer import read_first_piece
 from bertkit.precision import keep_head_exact
 
 _WEIGHTS = (
@@ -154,13 +155,15 @@ def load_model(
     new_head: bool,
     problem_type: str | None = None,
     head: dict[str, Any] | None = None,
+    reads_first_piece: bool = False,
 ) -> Any:
     """Load a checkpoint in float32 under one of transformers' Auto classes.
 
     Or under the class that a function makes for the class of its config, which then holds `head`.
 
     The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
-    labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which.
+    labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which. With
+    `reads_first_piece`, nothing is computed that a head which reads the first piece does not need.
 
     Raises:
         ModelError: not an encoder, weights that do not fit the config, weights that are not numbers, or (without
@@ -193,6 +196,8 @@ def load_model(
         _renew_head(model)
     _refuse_non_finite(model.named_parameters(), folder)
     keep_head_exact(model)
+    if reads_first_piece:
+        read_first_piece(model)
     model.bertkit_new_head = not trained
     return model
 

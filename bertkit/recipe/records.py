@@ -76,6 +76,9 @@ class Training(Section):
     batching: Literal["sorted", "random"] = Field(
         "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
     )
+    short_last_layer: bool = Field(
+        True, description="compute of the last layer only what a classifier reads; the result is the same"
+    )
     fast_dropout: bool = Field(True, description="on a CPU: draw dropout from a fast generator instead of torch's")
     trim_vocabulary: bool = Field(True, description="train only the word embeddings that occur; the result is the same")
     class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(

@@ -59,7 +59,13 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with one output a choice; choices that a row lacks get no probability."""
-    model = models.load_model("AutoModelForMultipleChoice", folder, models.placeholder_names(2), new_head=new_head)
+    model = models.load_model(
+        "AutoModelForMultipleChoice",
+        folder,
+        models.placeholder_names(2),
+        new_head=new_head,
+        reads_first_piece=setup.recipe.training.short_last_layer,
+    )
     model.register_forward_hook(_leave_out_missing, with_kwargs=True)
     return model
 

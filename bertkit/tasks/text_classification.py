@@ -52,7 +52,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with a linear layer over its summary, one output a label."""
     problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
     return models.load_model(
-        "AutoModelForSequenceClassification", folder, setup.labels, new_head=new_head, problem_type=problem
+        "AutoModelForSequenceClassification",
+        folder,
+        setup.labels,
+        new_head=new_head,
+        problem_type=problem,
+        reads_first_piece=setup.recipe.training.short_last_layer,
     )
 
 

@@ -50,7 +50,12 @@ def read(row: Row, recipe: Recipe) -> Row:
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with one linear output over its summary, trained by squared error."""
     return models.load_model(
-        "AutoModelForSequenceClassification", folder, ("value",), new_head=new_head, problem_type="regression"
+        "AutoModelForSequenceClassification",
+        folder,
+        ("value",),
+        new_head=new_head,
+        problem_type="regression",
+        reads_first_piece=setup.recipe.training.short_last_layer,
     )
 
 

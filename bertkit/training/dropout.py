@@ -1,9 +1,9 @@
-"""Dropout whose random numbers cost next to nothing on a CPU, keyed by seed, process, step and place in the model.
+"""Dropout whose random numbers cost next to nothing on a CPU, keyed by seed, process and step.
 
 torch draws a CPU's dropout one number after the other from one generator, which takes a sixth of a step of a small
-encoder. Here every place of every step has a generator of its own, so no state needs to be kept for a resume, and
-sixteen bits decide about each value, which is exact to 2**-16. Attention is computed as plain products, because
-torch's fused attention knows only its own dropout.
+encoder. Here every step has a generator of its own, from which the model's layers draw in their order. So no state
+needs to be kept for a resume. Sixteen bits decide about each value, which is exact to 2**-16. Attention is computed
+as plain products, because torch's fused attention knows only its own dropout.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _NAME = "bertkit"  # of the attention, as transformers registers it
 
 
 class DropoutStream:
-    """The random numbers of one process's dropout: each call within a step has its own."""
+    """The random numbers of one process's dropout."""
 
     def __init__(self, seed: int, process: int = 0) -> None:
         self.seed, self.process = seed, process
-        self.step, self.place = 0, 0
+        self.step = -1
+        self.move_to(0)
 
     def move_to(self, step: int) -> None:
-        """Start a step; all parts of one step share its stream."""
+        """Start a step; all parts of one step share its numbers."""
         if step != self.step:
-            self.step, self.place = step, 0
+            self.step = step
+            self.numbers = np.random.SFC64(np.random.SeedSequence((self.seed, self.process, step)))
 
     def draw_mask(self, shape: torch.Size, p: float) -> torch.Tensor:
         """Give all-zero bits (int16) with probability `p`, all-one bits else."""
-        self.place += 1
         count = math.prod(shape)
-        key = np.random.SeedSequence((self.seed, self.process, self.step, self.place))
-        drawn = np.random.SFC64(key).random_raw(-(-count // 4)).view(np.int16)[:count]
+        drawn = self.numbers.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(drawn).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
     def drop(self, values: torch.Tensor, p: float) -> torch.Tensor:

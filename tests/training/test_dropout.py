@@ -96,7 +96,7 @@ def test_attention_drops_weights_of_pieces_and_never_reads_padding():
         stream.move_to(2)
         changed = batch["input_ids"].clone()
         changed[1, 4:] = 7
-        stream.step, stream.place = 1, 0
+        stream.move_to(1)
         padded = model(**{**batch, "input_ids": changed}).logits
     assert not torch.allclose(first, second)
     assert torch.allclose(second, padded, atol=1e-6)
