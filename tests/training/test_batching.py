@@ -51,6 +51,22 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
         assert all(part for share in shares for part in share[step * parts : (step + 1) * parts])
 
 
+@pytest.mark.parametrize("processes", [2, 4])
+def test_processes_have_the_same_work_in_every_step(processes):
+    """A step takes as long as its slowest process: what the others wait is below three in a hundred."""
+    lengths = (np.random.default_rng(0).gamma(4, 5, 4000).astype(int) + 3).tolist()
+    shares = [list(KeyedBatches(lengths, 32, 3, processes=processes, process=number)) for number in range(processes)]
+    work = np.array([[len(rows) * max(lengths[row] for row in rows) for rows in share] for share in shares])
+    assert work.max(axis=0).sum() < 1.03 * work.mean(axis=0).sum()
+
+
+def test_random_batches_ignore_lengths_and_hold_every_row():
+    lengths = list(range(1, 641))
+    batches = plan_epoch(lengths, 32, seed=1, epoch=0, window=1)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(640))
+    assert min(max(batch) - min(batch) for batch in batches) > 300
+
+
 def test_almost_no_padding_is_computed():
     lengths = np.random.default_rng(0).gamma(4, 5, 8000).astype(int) + 3
     batches = plan_epoch(lengths.tolist(), 32, seed=0, epoch=0)
