@@ -54,8 +54,12 @@ def main() -> None:
             found = measure([*options, "--set", f"training.trim_vocabulary={str(trims).lower()}"], arguments.threads)
             row = {"trim_vocabulary": trims, **{key: found[key] for key in ("step_seconds", "peak_memory_bytes")}}
             rows.append(row)
-            print(f"trim_vocabulary {trims}: {row['step_seconds']:.2f} s a step, {row['peak_memory_bytes'] / 1e6:,.0f} MB")
-    write_results({"layers": arguments.layers, "rows": ROWS, "measured": rows}, ROOT / "benchmarks/results/vocabulary.json")
+            print(
+                f"trim_vocabulary {trims}: {row['step_seconds']:.2f} s a step, {row['peak_memory_bytes'] / 1e6:,.0f} MB"
+            )
+    write_results(
+        {"layers": arguments.layers, "rows": ROWS, "measured": rows}, ROOT / "benchmarks/results/vocabulary.json"
+    )
 
 
 if __name__ == "__main__":
