@@ -2,7 +2,8 @@
 
     python -m benchmarks.vocabulary --model DIR --data DIR [--layers 12]
 
-The weights are random and the tokenizer is that of `--model`, since only the size counts. Writes results/vocabulary.json.
+The weights are random and the tokenizer is that of `--model`, since only the size counts. Writes
+benchmarks/results/vocabulary.json.
 """
 
 from __future__ import annotations

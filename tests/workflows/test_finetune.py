@@ -288,7 +288,8 @@ def test_regression_on_pairs(run, tiny_model):
         rows.append({"a": first, "b": second, "score": 1.0 + 3 * (first == "good") + (second == "good")})
     write_csv(Path("pairs.csv"), rows)
     columns = ["--set", "data.columns={text: a, text_pair: b, label: score}"]
-    options = ["--model", tiny_model, "--data", "pairs.csv", *columns, "--epochs", 20, *LEARN, "--json"]
+    options = ["--model", tiny_model, "--data", "pairs.csv", *columns, "--epochs", 30, *LEARN]
+    options += ["--learning-rate", "1e-3", "--json"]
     ended = run("finetune", "regress", *options)
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.9
