@@ -137,7 +137,7 @@ def machine(threads: int) -> dict[str, Any]:
         "threads": threads,
         "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
         "memory_gib": round(memory, 1),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in packages},
         "commit": _commit(),
