@@ -80,7 +80,9 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
         machine = look_again(record["machine"], "as before")
         log.info(f"going on with {inputs.folder}; {machine.reason}")
         _say_what_changed(record, asdict(machine))
-        record = {**record, "status": "running", "resumed": [*record.get("resumed", []), runs.now()]}
+        known = {**record["machine"], "products": machine.products}  # those of before may not be exact here
+        resumed = [*record.get("resumed", []), runs.now()]
+        record = {**record, "status": "running", "resumed": resumed, "machine": known}
     runs.write_record(inputs.folder, record)
     return record
 
