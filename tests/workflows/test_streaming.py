@@ -14,20 +14,11 @@ import pytest
 
 from bertkit.data.demo import demo_rows
 from tests.conftest import toy_rows, write_csv
-from tests.workflows.test_resume import Zygote, check_equal, everything
+from tests.workflows.test_resume import check_equal, everything
 
 STEP = "transformers.trainer.Trainer.training_step"
 SETTINGS = ["data.streaming=true", "training.steps=110", "training.evaluate_every=40", "training.log_every=10"]
 SETTINGS += ["training.precision=fp32", "training.batch_size=2", "training.learning_rate=1e-3", "labels=[bad, good]"]
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    warm = Zygote(tmp_path_factory.mktemp("cache"))
-    yield warm
-    warm.process.stdin.close()
-    warm.process.stdout.close()
-    warm.process.wait()
 
 
 def write_data(folder: Path, rows: list[dict]) -> Path:
