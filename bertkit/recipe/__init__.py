@@ -4,16 +4,22 @@ from bertkit.recipe.load import (
     assignment,
     closest,
     find_recipe,
+    load_pretrain_recipe,
     load_recipe,
     parse_changes,
     recipe_folder,
     recipe_names,
 )
-from bertkit.recipe.records import Data, Published, Recipe, Row, Section, Training
+from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
+from bertkit.recipe.records import CommonTraining, Data, Published, Recipe, Row, Section, Training
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
 __all__ = [
+    "CommonTraining",
+    "Corpus",
     "Data",
+    "PretrainRecipe",
+    "Pretraining",
     "Published",
     "Recipe",
     "Row",
@@ -22,6 +28,7 @@ __all__ = [
     "assignment",
     "closest",
     "find_recipe",
+    "load_pretrain_recipe",
     "load_recipe",
     "parse_changes",
     "read_yaml",

@@ -7,13 +7,16 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
-    from bertkit.recipe.records import Recipe
+    from bertkit.recipe.pretraining import PretrainRecipe
+    from bertkit.recipe.records import Recipe, Section
+
+_Record = TypeVar("_Record", bound="Section")
 
 
 def recipe_folder() -> Path:
@@ -23,13 +26,13 @@ def recipe_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "recipes"
 
 
-def recipe_names() -> list[str]:
-    """List the shipped recipes by name."""
-    return sorted(file.stem for file in (recipe_folder() / "finetune").glob("*.yaml"))
+def recipe_names(kind: str = "finetune") -> list[str]:
+    """List the shipped recipes of a kind, `finetune` or `pretrain`, by name."""
+    return sorted(file.stem for file in (recipe_folder() / kind).glob("*.yaml"))
 
 
-def find_recipe(name: str) -> Path:
-    """Find the file of a recipe given by name or by path.
+def find_recipe(name: str, kind: str = "finetune") -> Path:
+    """Find the file of a recipe of a kind given by name or by path.
 
     Raises:
         RecipeError: neither a shipped recipe nor a file; the closest names are given.
@@ -38,14 +41,14 @@ def find_recipe(name: str) -> Path:
         if not Path(name).is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
         return Path(name)
-    file = recipe_folder() / "finetune" / f"{name}.yaml"
+    file = recipe_folder() / kind / f"{name}.yaml"
     if not file.is_file():
-        raise RecipeError(f"no recipe is called {name!r}", closest(name, recipe_names()))
+        raise RecipeError(f"no recipe is called {name!r}", closest(name, recipe_names(kind)))
     return file
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Load a recipe with its parents and the given changes (dotted key -> value).
+    """Load a recipe for fine-tuning with its parents and the given changes (dotted key -> value).
 
     The demo model brings training settings of its own, which changes override.
 
@@ -53,21 +56,32 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of its range; it names the
             file and line, or the override, and the closest key.
     """
-    from pydantic import ValidationError
-
     from bertkit.recipe.records import Recipe
 
-    file = find_recipe(name)
-    values, lines = _read_with_parents(file, ())
+    return _load("finetune", Recipe, name, changes or {})
+
+
+def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
+    """Load a recipe for pretraining with its parents and the given changes; raises as `load_recipe` does."""
+    from bertkit.recipe.pretraining import PretrainRecipe
+
+    return _load("pretrain", PretrainRecipe, name, changes or {})
+
+
+def _load(kind: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
+    from pydantic import ValidationError
+
+    file = find_recipe(name, kind)
+    values, lines = _read_with_parents(file, kind, ())
     values.setdefault("name", file.stem)
-    if (changes or {}).get("model", values.get("model")) == "demo":
+    if kind == "finetune" and changes.get("model", values.get("model")) == "demo":
         values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
-    for key, value in (changes or {}).items():
+    for key, value in changes.items():
         _set(values, key, value)
     try:
-        return Recipe.model_validate(values)
+        return record.model_validate(values)
     except ValidationError as error:
-        raise _describe(error.errors()[0], changes or {}, file, lines) from None
+        raise _describe(error.errors()[0], record, changes, file, lines) from None
 
 
 def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
@@ -106,7 +120,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
 
 
-def _read_with_parents(file: Path, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
+def _read_with_parents(file: Path, kind: str, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
     if file.resolve() in seen:
         raise RecipeError("recipes extend each other in a circle", "drop one `extends:`", file=file)
     try:
@@ -117,7 +131,8 @@ def _read_with_parents(file: Path, seen: tuple[Path, ...]) -> tuple[dict[str, An
     if parent is None:
         return values, lines
     beside = file.parent / str(parent)
-    inherited, _ = _read_with_parents(beside if beside.is_file() else find_recipe(str(parent)), (*seen, file.resolve()))
+    above = beside if beside.is_file() else find_recipe(str(parent), kind)
+    inherited, _ = _read_with_parents(above, kind, (*seen, file.resolve()))
     for key in ("name", "published"):  # the parent's own: a child with other rows compares with nothing
         inherited.pop(key, None)
     return _merge(inherited, values), lines
@@ -140,20 +155,20 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     values[last] = value
 
 
-def _describe(error: Any, changes: Mapping[str, Any], file: Path, lines: Lines) -> RecipeError:
+def _describe(error: Any, record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines) -> RecipeError:
     path = tuple(str(part) for part in error["loc"])
     known = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
     place: dict[str, Any] = {"row": lines.get(known), "file": file} if override is None else {}
     if error["type"] == "extra_forbidden":
-        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(path), **place)
+        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(record, path), **place)
     if error["type"] == "missing":
         return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **place)
     name = ".".join(
         part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
     )
     wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    bounds = _range_of(name)
+    bounds = _range_of(record, name)
     fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
     return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **place)
 
@@ -166,12 +181,10 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, (int, float)) else repr(value)
 
 
-def _section_of(path: tuple[str, ...]) -> tuple[Any, str]:
+def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
     from pydantic import BaseModel
 
-    from bertkit.recipe.records import Recipe
-
-    section: Any = Recipe
+    section: Any = record
     for part in path[:-1]:
         field = section.model_fields.get(part)
         below = field.annotation if field else None
@@ -181,14 +194,14 @@ def _section_of(path: tuple[str, ...]) -> tuple[Any, str]:
     return section, path[-1]
 
 
-def _closest_key(path: tuple[str, ...]) -> str:
-    section, last = _section_of(path)
+def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
+    section, last = _section_of(record, path)
     return closest(last, section.model_fields)
 
 
-def _range_of(name: str) -> str:
+def _range_of(record: type[Section], name: str) -> str:
     """Say which numbers a field takes, from the bounds its record declares."""
-    section, last = _section_of(tuple(name.split(".")))
+    section, last = _section_of(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     bounds = [

@@ -57,8 +57,8 @@ class Data(Section):
         return {k: v for k, v in columns.items() if v is not None} if isinstance(columns, dict) else columns
 
 
-class Training(Section):
-    """How a model is trained; `batch_size` is rows per optimizer step on all processes together."""
+class CommonTraining(Section):
+    """What all training has; `batch_size` is rows per optimizer step on all processes together."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)
     steps: int | None = Field(None, ge=1, le=10**9, description="optimizer steps in all, in place of `epochs`")
@@ -73,18 +73,7 @@ class Training(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
     gradient_checkpointing: bool = Field(False, description="trade time for memory")
-    batching: Literal["sorted", "random"] = Field(
-        "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
-    )
-    short_last_layer: bool = Field(
-        True, description="compute of the last layer only what a classifier reads; the result is the same"
-    )
     fast_dropout: bool = Field(True, description="on a CPU: draw dropout from a fast generator instead of torch's")
-    trim_vocabulary: bool = Field(True, description="train only the word embeddings that occur; the result is the same")
-    class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
-        None, description="`balanced`, or label name -> weight in the loss"
-    )
-    label_smoothing: Finite = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch` or a number of steps")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")
@@ -112,6 +101,22 @@ class Training(Section):
         if isinstance(value, int) and value < 1:
             raise ValueError("must be `epoch` or a number of steps of at least 1")
         return value
+
+
+class Training(CommonTraining):
+    """How a model is fine-tuned."""
+
+    batching: Literal["sorted", "random"] = Field(
+        "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
+    )
+    short_last_layer: bool = Field(
+        True, description="compute of the last layer only what a classifier reads; the result is the same"
+    )
+    trim_vocabulary: bool = Field(True, description="train only the word embeddings that occur; the result is the same")
+    class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
+        None, description="`balanced`, or label name -> weight in the loss"
+    )
+    label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
 class Published(Section):

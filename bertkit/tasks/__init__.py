@@ -7,19 +7,17 @@ without them.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.rows import Columns
-from bertkit.errors import RecipeError
 from bertkit.features import Collator, Feature, Setup
 from bertkit.metrics import check_metrics, measure
-from bertkit.recipe import Recipe, Row, closest
+from bertkit.modules import load_module, module_names
+from bertkit.options import check_names, check_options
+from bertkit.recipe import Recipe, Row
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,16 +59,6 @@ class Details:
     answers: list[Answer] | None = None
     """One a row; None where the gold value and ``prediction`` speak for themselves."""
     warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Option:
-    """A key of a recipe's ``options``: its default, and the values it may have."""
-
-    default: Any
-    choices: tuple[Any, ...] = ()
-    least: float | None = None
-    """The smallest number; without it a number must be positive or zero."""
 
 
 class Task(Protocol):
@@ -163,7 +151,7 @@ _CONSTANTS = ("COLUMNS", "NAMED", "METRICS", "OPTIONS")
 
 def task_names() -> list[str]:
     """List the task families that come with bertkit."""
-    return sorted(file.stem for file in Path(__file__).parent.glob("[a-z]*.py"))
+    return module_names(__name__)
 
 
 def load_task(recipe: Recipe) -> Task:
@@ -173,19 +161,13 @@ def load_task(recipe: Recipe) -> Task:
         RecipeError: no such family, a module that lacks a function, or columns, options or metrics it does
             not know.
     """
-    task = _load_module(recipe.task)
+    parts = (*_FUNCTIONS, *_CONSTANTS)
+    task = cast(Task, load_module("task family", recipe.task, __name__, parts, "docs/own-task.md"))
     columns = task.COLUMNS
-    _check_names("data.columns", recipe.data.columns, columns.names)
-    _check_names("options", recipe.options, task.OPTIONS)
-    for name, value in recipe.options.items():
-        _check_option(name, value, _as_option(task.OPTIONS[name]))
+    check_names("data.columns", recipe.data.columns, columns.names)
+    check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)
     return task
-
-
-def read_option(options: Mapping[str, Any], recipe: Recipe, name: str) -> Any:
-    """Give a recipe's option, or the default that a family's OPTIONS has for it."""
-    return recipe.options.get(name, _as_option(options[name]).default)
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:
@@ -207,49 +189,3 @@ def example_row(task: Task, recipe: Recipe) -> str:
 def shown(prediction: Prediction) -> Prediction:
     """Give the part of a prediction that is written out."""
     return {name: value for name, value in prediction.items() if not name.startswith("_")}
-
-
-def _as_option(value: Any) -> Option:
-    return value if isinstance(value, Option) else Option(value)
-
-
-def _check_option(name: str, value: Any, option: Option) -> None:
-    """Refuse a value that is none of the choices, or of another kind than the default."""
-    if option.choices:
-        if value not in option.choices:
-            raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
-        return
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    least = 0 if option.least is None else option.least
-    if isinstance(option.default, bool):
-        if not isinstance(value, bool):
-            raise RecipeError(f"options.{name} is {value!r}", "give true or false")
-    elif isinstance(option.default, int) and (not number or value != int(value) or value < least):
-        raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
-    elif isinstance(option.default, str) and not isinstance(value, str):
-        raise RecipeError(f"options.{name} is {value!r}", "give text")
-    elif option.default is None and value is not None and not number:
-        raise RecipeError(f"options.{name} is {value!r}", "give a number")
-
-
-def _load_module(name: str) -> Task:
-    if name in task_names():
-        return cast(Task, importlib.import_module(f"bertkit.tasks.{name}"))
-    try:
-        found = "." in name and importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        where = f"{closest(name, task_names())}; a module of your own is named package.module and must be importable"
-        raise RecipeError(f"no task family is called {name!r}", where if "." in name else closest(name, task_names()))
-    module = importlib.import_module(name)
-    lacking = [part for part in (*_FUNCTIONS, *_CONSTANTS) if not hasattr(module, part)]
-    if lacking:
-        raise RecipeError(f"the task family {name} lacks {', '.join(lacking)}", "see docs/own-task.md")
-    return cast(Task, module)
-
-
-def _check_names(section: str, given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any]) -> None:
-    for name in given:
-        if name not in known:
-            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, known))

@@ -17,8 +17,9 @@ from bertkit import answers, models, spans
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, find_room, padding_collator
+from bertkit.options import Option, read_option
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, Option, no_precompute, read_option
+from bertkit.tasks import Answer, Details, no_precompute
 
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
 NAMED: bool = False

@@ -17,8 +17,9 @@ from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.options import read_option
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import no_details, no_precompute, no_tuning, read_option, score_values
+from bertkit.tasks import no_details, no_precompute, no_tuning, score_values
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True

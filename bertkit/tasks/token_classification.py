@@ -19,8 +19,9 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
 from bertkit.layers import LAYERS, TAGGERS
+from bertkit.options import Option, read_option
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
+from bertkit.tasks import Answer, Details, Run, no_tuning
 from bertkit.words import cut_windows, find_pieces, read_list, read_words, split_text
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})

@@ -19,8 +19,9 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
 from bertkit.layers import LAYERS
+from bertkit.options import Option, read_option
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, Option, Run, no_tuning, read_option
+from bertkit.tasks import Answer, Details, Run, no_tuning
 from bertkit.words import cut_windows, find_pieces, read_target, read_words
 
 COLUMNS = Columns(

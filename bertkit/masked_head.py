@@ -1,0 +1,1 @@
+"""The head of a masked language model, computed only where something is masked."""

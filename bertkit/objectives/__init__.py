@@ -1,0 +1,96 @@
+"""Pretraining objectives: one module each, and what such a module must offer.
+
+An objective turns a corpus into examples, hides something in them, and says what the model must answer. All its
+random choices come from the generator it is given, which is keyed by seed, epoch and example. Its module imports
+torch and transformers inside its functions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from bertkit.corpus import Pieces
+from bertkit.features import Collator, Feature
+from bertkit.modules import load_module, module_names
+from bertkit.options import check_options
+from bertkit.recipe import PretrainRecipe
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+Example = Any
+"""What an objective makes its features from: a block of documents, or a pair of segments."""
+
+Totals = dict[str, float]
+"""Sums over held-out batches, such as of a loss and of its items; added up key by key."""
+
+
+@dataclass(frozen=True)
+class PretrainSetup:
+    """What an objective knows beside its examples."""
+
+    recipe: PretrainRecipe
+    tokenizer: Any
+    model_folder: Path | None
+    """The checkpoint to go on from; None for a new model."""
+
+
+class Objective(Protocol):
+    """A pretraining objective: two constants and eight functions."""
+
+    OPTIONS: Mapping[str, Any]
+    """Keys a recipe may set under ``options``: an Option each, or just its default."""
+    TERMS: Mapping[str, float]
+    """Parts of the loss -> their weights in it, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+
+    def load_model(self, setup: PretrainSetup) -> Any:
+        """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
+
+    def examples(self, corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Sequence[Example]:
+        """Cut a corpus into examples of at most `length` pieces; made anew each epoch, so quick and lazy."""
+
+    def feature(self, example: Example, progress: float, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+        """Hide something in an example; `progress` is the share of training that is done, 0 where it is measured."""
+
+    def collator(self, setup: PretrainSetup) -> Collator:
+        """Make the function that turns a list of features into a batch of tensors, the first axis rows."""
+
+    def count(self, batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """Count for each term what its loss is a mean over."""
+
+    def losses(self, model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Give for each term the sum of its loss over the batch."""
+
+    def tally(self, model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+        """Sum up what `score` needs from a held-out batch."""
+
+    def score(self, totals: Totals) -> dict[str, float]:
+        """Give the scores of held-out text; ``loss``, the weighted sum of the terms' means, among them."""
+
+    def encoder(self, model: Any, setup: PretrainSetup) -> Any:
+        """Give the part of a pretrained model that is saved as a plain checkpoint."""
+
+
+_FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
+_CONSTANTS = ("OPTIONS", "TERMS")
+
+
+def objective_names() -> list[str]:
+    """List the objectives that come with bertkit."""
+    return module_names(__name__)
+
+
+def load_objective(recipe: PretrainRecipe) -> Objective:
+    """Load the objective of a recipe and check the recipe's options.
+
+    Raises:
+        RecipeError: no such objective, a module that lacks a function, or options it does not know.
+    """
+    parts = (*_FUNCTIONS, *_CONSTANTS)
+    objective = cast(Objective, load_module("objective", recipe.objective, __name__, parts, "docs/pretraining.md"))
+    check_options(recipe.options, objective.OPTIONS)
+    return objective

@@ -1,0 +1,71 @@
+"""The `options` of a recipe: what only its task family or its objective knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import PretrainRecipe, Recipe, closest
+
+
+@dataclass(frozen=True)
+class Option:
+    """A key of a recipe's ``options``: its default, and the values it may have."""
+
+    default: Any
+    choices: tuple[Any, ...] = ()
+    least: float | None = None
+    """The smallest number; without it a number must be positive or zero."""
+
+
+def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
+    """Give a recipe's option, or the default that OPTIONS of its family or objective has for it."""
+    return recipe.options.get(name, _as_option(options[name]).default)
+
+
+def check_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse options that nobody knows, and values of another kind than their defaults.
+
+    Raises:
+        RecipeError: with the closest name, or the values that may be given.
+    """
+    check_names("options", given, known)
+    for name, value in given.items():
+        _check_option(name, value, _as_option(known[name]))
+
+
+def check_names(section: str, given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any]) -> None:
+    """Refuse a key of a section that is none of the known ones.
+
+    Raises:
+        RecipeError: with the closest name.
+    """
+    for name in given:
+        if name not in known:
+            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, known))
+
+
+def _as_option(value: Any) -> Option:
+    return value if isinstance(value, Option) else Option(value)
+
+
+def _check_option(name: str, value: Any, option: Option) -> None:
+    """Refuse a value that is none of the choices, or of another kind than the default."""
+    if option.choices:
+        if value not in option.choices:
+            raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
+        return
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    least = 0 if option.least is None else option.least
+    if isinstance(option.default, bool):
+        if not isinstance(value, bool):
+            raise RecipeError(f"options.{name} is {value!r}", "give true or false")
+    elif isinstance(option.default, int) and (not number or value != int(value) or value < least):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
+    elif isinstance(option.default, str) and not isinstance(value, str):
+        raise RecipeError(f"options.{name} is {value!r}", "give text")
+    elif option.default is None and value is not None and not number:
+        raise RecipeError(f"options.{name} is {value!r}", "give a number")

@@ -1,0 +1,1 @@
+"""Named shapes of new models, and what they are made of."""
