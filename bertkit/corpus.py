@@ -60,6 +60,8 @@ class Pieces:
     """(documents + 1,) int64 places in `sentences`."""
     facts: Mapping[str, Any]
     """What was counted: documents, duplicates, sentences, pieces, unknown, bytes."""
+    fingerprint: str = ""
+    """A SHA-256 over all of it."""
 
     def document_edges(self) -> Numbers:
         """Give the (documents + 1,) places in `pieces` where documents begin and end."""
@@ -119,7 +121,9 @@ def unigram_loss(train: Pieces, held_out: Pieces, size: int) -> float:
 
 def _of_split(split: str, columns: Mapping[str, Numbers], facts: Mapping[str, Any]) -> Pieces:
     pieces, word_starts, sentences, documents = (columns[f"{split}.{name}"] for name in _COLUMNS)
-    return Pieces(pieces, word_starts, sentences, documents, facts[split])
+    digests = "".join(facts["sha256"][f"{split}.{name}"] for name in _COLUMNS)
+    fingerprint = hashlib.sha256(digests.encode()).hexdigest()
+    return Pieces(pieces, word_starts, sentences, documents, facts[split], fingerprint)
 
 
 def _count(pieces: Numbers, size: int) -> Numbers:

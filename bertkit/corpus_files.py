@@ -98,7 +98,10 @@ class Columns:
 
 
 def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | None:
-    """Give the columns of a folder, mapped into memory, and its facts; None where it is not whole."""
+    """Give the columns of a folder, mapped into memory, and its facts, the SHA-256 of each column among them.
+
+    None where the folder is not whole.
+    """
     manifest = folder / _MANIFEST
     if not manifest.is_file():
         return None
@@ -112,7 +115,8 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
         )
         if is_whole:
             mapped = {name: _map(_file(folder, name), column["kind"]) for name, column in content["columns"].items()}
-            return mapped, content["facts"]
+            digests = {name: column["sha256"] for name, column in content["columns"].items()}
+            return mapped, {**content["facts"], "sha256": digests}
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
     log.info(f"the corpus in {folder} is damaged: it is made anew")

@@ -107,7 +107,7 @@ def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pr
     corpus = read_corpus(recipe.data, setup.tokenizer, progress)
     identity = {
         "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY | {"data": True}),
-        "data": {name: split.facts["fingerprint"] for name, split in corpus.items()},
+        "data": {name: split.fingerprint for name, split in corpus.items()},
         "model": models.fingerprint(model_folder) if model_folder else "new",
         "tokenizer": models.fingerprint(tokenizer_folder),
     }

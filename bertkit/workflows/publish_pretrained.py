@@ -67,7 +67,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         baseline=result.baseline,
         history=fitted.history,
         best_step=fitted.best_step,
-        tables={"Text": [{name: value for name, value in text.items() if name != "fingerprint"} for text in texts]},
+        tables={"Text": texts},
         warnings=result.warnings,
         provenance={
             "seed": str(recipe.training.seed),
