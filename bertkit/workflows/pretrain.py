@@ -233,7 +233,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
 
     inputs = _read_inputs(recipe, None, progress)
     objective, setup, training = inputs.objective, inputs.setup, recipe.training
-    here = training.model_copy(update={"workers": 0, "budget": None, "steps": training.steps or _MOST_STEPS})
+    here = training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
     machine = look_at_machine(training.precision, model_type=setup.config.model_type)
     log.info(machine.reason)
     multiply_as(machine)
