@@ -240,7 +240,7 @@ KNOWN = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
             "int where text belongs (a.jsonl:2, column 'text') - name the column of the text: --set data.column=NAME",
         ),
         (
-            {"a.txt": "a\n\nb\n".encode() + b"caf\xe9\n"},
+            {"a.txt": b"a\n\nb\n" + b"caf\xe9\n"},
             {"source": "a.txt"},
             "byte 0xe9 at offset 8 is not utf-8 (a.txt:4) - if the file is cp1252, --set data.encoding=cp1252",
         ),
