@@ -430,6 +430,26 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
     assert str(caught.value).endswith("- BERTKIT_CACHE names another folder")
 
 
+def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypatch):
+    write("a.txt", make_documents(120))
+    write_json, calls = corpus_files.write_json, []
+
+    def full(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        write_json(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_files, "write_json", full)
+        with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
+            prepare("a.txt")
+    assert caught.value.exit_code == 6
+    spy = Spy(monkeypatch)
+    found = prepare("a.txt")
+    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in found.values())
+
+
 def test_nothing_heavy_is_imported_before_it_is_needed():
     script = "import sys, bertkit.corpus; print(*{name.partition('.')[0] for name in sys.modules})"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
