@@ -183,13 +183,15 @@ def load_model(
         config.bertkit_head = head
     model, report = _load_weights(model_class, folder, config)
     _refuse_misfit(model, report, folder)
-    same_kind = saved_class == type(model).__name__
+    masked = type(model).__name__.endswith("ForMaskedLM")
+    same_kind = saved_class == type(model).__name__ or (masked and saved_class.endswith("ForPreTraining"))
     if not new_head and saved_problem not in (None, problem_type):
         raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
     trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
-        raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
+        remedy = "name a checkpoint pretrained on masked words" if masked else _FINE_TUNE
+        raise ModelError(f"no trained head for this task ({missing})", remedy, file=folder)
     if new_head and same_kind and (saved_labels != list(labels) or saved_head != head):
         trained = False
     if not trained and not report["missing_keys"]:
