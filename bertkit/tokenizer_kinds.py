@@ -29,7 +29,7 @@ class Plan:
     vocabulary_size: int
     lowercase: bool
     min_frequency: int
-    """How often a letter of WordPiece, or a pair that is joined, must occur."""
+    """How often a letter (unless it is bytes) and a pair that is joined must occur."""
     special: tuple[str, ...]
     """Special pieces beside those of the kind."""
     max_length: int
@@ -45,22 +45,29 @@ class Kind:
     learn: Callable[[Plan, Read], Any]
 
 
+def check_plan(plan: Plan) -> None:
+    """Refuse a tokenizer that cannot be, before any text is read.
+
+    Raises:
+        UsageError: special pieces that are none or come twice, or no room for letters.
+    """
+    special = KINDS[plan.kind].special
+    for piece in plan.special:
+        if piece in special or plan.special.count(piece) > 1 or not piece or piece != piece.strip():
+            raise UsageError(f"--special {piece!r}", f"give new pieces; there are: {', '.join(special)}")
+    least = len(special) + len(plan.special) + (_BYTES if plan.kind == "bpe" else 4)
+    if plan.vocabulary_size < least:
+        what = "special pieces and one a byte" if plan.kind == "bpe" else "special pieces and letters"
+        raise UsageError(f"--vocabulary-size {plan.vocabulary_size}", f"{what} need at least {least}")
+
+
 def learn_tokenizer(plan: Plan, read: Read) -> Any:
     """Learn a tokenizer of transformers from text.
 
     Raises:
-        UsageError: special pieces that cannot be, or a vocabulary that has no room for letters.
         DataError: the text has too few letters to learn from.
     """
-    kind = KINDS[plan.kind]
-    for piece in plan.special:
-        if piece in kind.special or plan.special.count(piece) > 1 or not piece.strip() or piece != piece.strip():
-            raise UsageError(f"--special {piece!r}", f"give new pieces; there are: {', '.join(kind.special)}")
-    least = len(kind.special) + len(plan.special) + (_BYTES if plan.kind == "bpe" else 4)
-    if plan.vocabulary_size < least:
-        what = "special pieces and one a byte" if plan.kind == "bpe" else "special pieces and letters"
-        raise UsageError(f"--vocabulary-size {plan.vocabulary_size}", f"{what} need at least {least}")
-    return kind.learn(plan, read)
+    return KINDS[plan.kind].learn(plan, read)
 
 
 def _learn_wordpiece(plan: Plan, read: Read) -> Any:
@@ -96,12 +103,16 @@ def _learn_wordpiece(plan: Plan, read: Read) -> Any:
 
 
 def _frequent_letters(normalizer: Any, texts: Iterable[str], plan: Plan) -> list[str]:
-    """Give the letters that occur often enough, in at most a quarter of the vocabulary (each may come twice)."""
+    """Give the letters that occur often enough, in at most a quarter of the vocabulary.
+
+    Text from the web has thousands of letters that occur now and then, and each would be a piece, or two.
+    """
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
     found = [(-count, letter) for letter, count in counts.items() if count >= plan.min_frequency]
-    letters = [letter for _, letter in sorted(found) if not letter.isspace()][: plan.vocabulary_size // 4]
+    most = (plan.vocabulary_size - len(KINDS[plan.kind].special) - len(plan.special)) // 4
+    letters = [letter for _, letter in sorted(found) if not letter.isspace()][:most]
     if not letters:
         raise DataError("the text has no letter often enough", "give more text, or a lower --min-frequency")
     return letters
@@ -145,16 +156,16 @@ def _learn_unigram(plan: Plan, read: Read) -> Any:
 
     kind = {"do_lower_case": plan.lowercase, "keep_accents": not plan.lowercase}
     backend = AlbertTokenizer(**kind).backend_tokenizer
+    normalize = backend.normalizer.normalize_str
+    letters = set(_frequent_letters(backend.normalizer, read(), plan))
     special = [*_ALBERT, *plan.special]
     trainer = trainers.UnigramTrainer(
         vocab_size=plan.vocabulary_size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    backend.train_from_iterator(read(), trainer)
+    # the trainer makes a piece of every letter it sees
+    texts = ("".join(letter if letter in letters else " " for letter in normalize(text)) for text in read())
+    backend.train_from_iterator(texts, trainer)
     pieces = _settled_scores(json.loads(backend.to_str())["model"]["vocab"], special)
-    if len(pieces) > plan.vocabulary_size:
-        letters = sum(len(piece) == 1 for piece, _ in pieces)
-        remedy = f"the text has {letters:,} letters, and each must be a piece"
-        raise UsageError(f"--vocabulary-size {plan.vocabulary_size:,} is too small", remedy)
     return AlbertTokenizer(vocab=pieces, model_input_names=_INPUTS, **kind, **_settings(plan))
 
 

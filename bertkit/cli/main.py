@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from bertkit.cli import bench, evaluate, fill_mask, finetune, predict, recipes, tokenizer, version
+from bertkit.cli import bench, evaluate, fill_mask, finetune, predict, pretrain, recipes, version
 from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -34,14 +34,8 @@ app.command("fill-mask", epilog='Example: bertkit fill-mask "The doctors [MASK] 
     fill_mask.fill_mask
 )
 app.command("bench", epilog="Example: bertkit bench cola --model demo --data demo")(bench.bench)
+app.add_typer(pretrain.app, name="pretrain")
 app.add_typer(recipes.app, name="recipes")
-pretrain = typer.Typer(help="Prepare a model of your own.", no_args_is_help=True, rich_markup_mode=None)
-pretrain.command(
-    "tokenizer",
-    epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 1000 --output my_tokenizer",
-)(tokenizer.tokenizer)
-pretrain.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizer.sizes)
-app.add_typer(pretrain, name="pretrain")
 app.command("version", epilog="Example: bertkit version --json")(version.version)
 
 

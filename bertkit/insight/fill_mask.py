@@ -6,13 +6,15 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from bertkit import hub
 from bertkit.cache import say_once
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.features import Feature, find_frame
-from bertkit.models import load_model, load_tokenizer, read_config
+from bertkit.models import load_to_pretrain, load_tokenizer, read_config
+from bertkit.weights import load_config
 
 log = logging.getLogger("bertkit")
 
@@ -62,11 +64,19 @@ def fill_mask(
     numbered = enumerate(texts, start=1)
     first = list(islice(numbered, _CHUNK))
     questions = _ask(first, tokenizer)  # a text without a mask is answered before weights are loaded
-    import torch
+    return _answer_chunks(_load_trained(folder), tokenizer, first, questions, numbered, top, wanted)
 
-    loaded = load_model("AutoModelForMaskedLM", folder, (), new_head=False).eval()
-    loaded.to("cuda" if torch.cuda.is_available() else "cpu")
-    return _answer_chunks(loaded, tokenizer, first, questions, numbered, top, wanted)
+
+def _load_trained(folder: Path) -> Any:
+    """Load a model whose head for masked pieces comes from the checkpoint."""
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    model = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
+    if model.bertkit_new:
+        what = f"no trained head for masked words (the checkpoint lacks {model.bertkit_new[0]})"
+        raise ModelError(what, "name one that was pretrained on masked words", file=folder)
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def find_targets(tokenizer: Any, words: Sequence[str]) -> dict[int, str]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.demo import demo_rows
-from bertkit.data.files import read_records
-from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.sources import files_by_split
-from bertkit.errors import DataError, UsageError
+from bertkit.data.parting import part_documents, survey_documents
+from bertkit.errors import UsageError
 from bertkit.models import quiet_transformers
-from bertkit.recipe import Corpus, Data, closest
-from bertkit.tokenizer_kinds import KINDS, Plan, learn_tokenizer
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import Corpus, closest
+from bertkit.tokenizer_kinds import KINDS, Plan, check_plan, learn_tokenizer
 
 log = logging.getLogger("bertkit")
 
-_HELD_OUT = 0.01
-_FIRST = 100  # documents of which one at least is held out
 _BATCH = 256  # documents
 _WORD = re.compile(r"\w+")
 _RARELY = 0.001  # a share of unknown pieces above which people should look
@@ -41,9 +36,9 @@ class Learned:
     lowercase: bool
     vocabulary_size: int
     documents: int
-    """Learned from."""
+    """In all, copies and held-out ones among them."""
     held_out: int
-    """Documents measured on."""
+    """Those measured on."""
     words: int
     fertility: float
     """Pieces a word."""
@@ -67,8 +62,9 @@ def train_tokenizer(
     min_frequency: int | None = None,
     special: Sequence[str] = (),
     max_length: int = 512,
+    progress: Progress = SILENT,
 ) -> Learned:
-    """Learn a tokenizer from all documents but those held out, write its folder, and measure it on those.
+    """Learn a tokenizer from the documents that pretraining trains on, write it, and measure it on those held out.
 
     Raises:
         UsageError: a folder that holds something, or a tokenizer that cannot be.
@@ -76,8 +72,6 @@ def train_tokenizer(
     """
     if kind not in KINDS:
         raise UsageError(f"no kind of tokenizer is called {kind!r}", closest(kind, KINDS))
-    if min_frequency is not None and kind == "unigram":
-        raise UsageError("--min-frequency does not apply to unigram", "leave it out")
     _check_free(output)
     plan = Plan(
         kind=kind,
@@ -87,77 +81,39 @@ def train_tokenizer(
         special=tuple(special),
         max_length=max_length,
     )
-    edge = _held_out_edge(_read_texts(data))
+    check_plan(plan)
+    survey = survey_documents(data, progress)
+
+    def read(split: str) -> Iterator[str]:
+        parted = part_documents(data, survey)
+        return (each.text for each in parted if each.split == split and not each.is_duplicate)
+
     log.info(f"learning {plan.vocabulary_size:,} pieces ({kind})")
     quiet_transformers()
-    tokenizer = learn_tokenizer(plan, lambda: (text for text in _read_texts(data) if _digest(text) > edge))
-    figures, unknown = _measure(tokenizer, _read_texts(data), edge)
+    tokenizer = learn_tokenizer(plan, lambda: read("train"))
+    figures, unknown = _measure(tokenizer, read("validation"))
     _save(tokenizer, output)
     return Learned(
         folder=str(output),
         kind=kind,
         lowercase=plan.lowercase,
         vocabulary_size=len(tokenizer),
+        documents=survey.documents,
         **figures,
         warnings=_warnings(plan, len(tokenizer), figures["unknown_rate"], unknown),
     )
 
 
-def _read_texts(data: Corpus) -> Iterator[str]:
-    """Give the training documents of a corpus."""
-    rows = Data(**data.model_dump(include={"source", "config", "revision", "files", "splits", "encoding"}))
-    if data.source == "demo":
-        yield from (row["text"] for row in demo_rows("classify", "train", data.limit))
-        return
-    path = Path(data.source).expanduser()
-    files = {"train": [path]} if data.source and path.is_file() else files_by_split(rows)
-    if files is None:
-        records = read_hub_split(rows, data.splits.get("train", "train"))
-    elif "train" in files:
-        records = chain.from_iterable(read_records(file, rows) for file in files["train"])
-    else:
-        raise DataError("no training text", "name it: --set data.files.train=FILE", file=data.source)
-    for _, record in islice(records, data.limit):
-        if data.column not in record:
-            hint = closest(data.column, map(str, record))
-            raise DataError(f"no column {data.column!r}", f"{hint} (--set data.column=NAME)", file=data.source)
-        if str(record[data.column] or "").strip():
-            yield str(record[data.column])
-
-
-def _digest(text: str) -> float:
-    """Give a number from 0 to 1 that depends on the text alone: equal documents are held out together."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8], "big") / 2**64
-
-
-def _held_out_edge(texts: Iterable[str]) -> float:
-    """Give the digest up to which documents are held out: one in a hundred, and one of the first at least.
-
-    Raises:
-        DataError: fewer than two documents.
-    """
-    first = {_digest(text) for text in islice(texts, _FIRST)}
-    if len(first) < 2:
-        what = "there is no text" if not first else "the text is one document, so none can be held out"
-        raise DataError(what, "give more, or --set data.documents=lines")
-    return max(_HELD_OUT, min(first)) if max(first) > _HELD_OUT else min(first)
-
-
-def _measure(tokenizer: Any, texts: Iterable[str], edge: float) -> tuple[dict[str, Any], Counter[str]]:
-    """Count pieces of words on the held-out ones of all texts; a word is a run of letters and digits.
+def _measure(tokenizer: Any, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
+    """Count pieces of words on held-out text; a word is a run of letters and digits.
 
     Gives the figures of `Learned`, and what became unknown with how often.
     """
-    documents = held_out = words = pieces_of_words = whole = 0
+    held_out = words = pieces_of_words = whole = 0
     seen: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
-    texts = iter(texts)
-    while read := list(islice(texts, _BATCH)):
-        batch = [text for text in read if _digest(text) <= edge]
-        documents += len(read) - len(batch)
+    while batch := list(islice(texts, _BATCH)):
         held_out += len(batch)
-        if not batch:
-            continue
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             counts = _pieces_of_words(text, offsets)
@@ -167,7 +123,6 @@ def _measure(tokenizer: Any, texts: Iterable[str], edge: float) -> tuple[dict[st
             seen.update(ids)
             unknown.update(text[a:b] for (a, b), n in zip(offsets, ids, strict=True) if n == tokenizer.unk_token_id)
     figures = {
-        "documents": documents,
         "held_out": held_out,
         "words": words,
         "fertility": pieces_of_words / max(words, 1),
@@ -197,10 +152,9 @@ def _pieces_of_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]
 def _warnings(plan: Plan, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
     found = []
     if size < plan.vocabulary_size:
-        fewer = "" if plan.kind == "unigram" else ", or a lower --min-frequency"
         found.append(
             f"the text has only {size:,} of the {plan.vocabulary_size:,} pieces asked for: it is small for them; "
-            f"give more text{fewer}"
+            "give more text, or a lower --min-frequency"
         )
     if unknown_rate > _RARELY:
         examples = ", ".join(repr(text) for text, _ in sorted(unknown.most_common(), key=lambda e: (-e[1], e[0]))[:5])

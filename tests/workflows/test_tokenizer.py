@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.data.parting import part_documents, survey_documents
+from bertkit.progress import Silent
 from bertkit.recipe import Corpus
-from bertkit.workflows.tokenizer import _digest, train_tokenizer
+from bertkit.workflows.tokenizer import train_tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
 SPECIAL = {
@@ -98,13 +100,14 @@ def test_the_same_text_gives_the_same_files(corpus, kind, tmp_path):
         assert len({(tmp_path / name / file.name).read_bytes() for name in "abc"}) == 1, file.name
 
 
-def test_the_figures_are_those_of_held_out_documents(corpus, tmp_path):
-    learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t")
-    edge = max(0.01, min(map(_digest, documents()[:100])))
-    held_out = [text for text in documents() if _digest(text) <= edge]
-    words = [tokenizer.tokenize(word) for text in held_out for word in text.removesuffix(".").split()]
-    assert (learned.documents, learned.held_out) == (300 - len(held_out), len(held_out))
-    assert learned.words == len(words)
+def test_the_figures_are_those_of_held_out_documents(tmp_path):
+    held_out = [f"{text[:-1]} The doctor-house." for text in documents(330)[300:]]
+    write(documents(), tmp_path / "train.jsonl")
+    write([*held_out, held_out[0], documents()[0]], tmp_path / "validation.jsonl")
+    learned, tokenizer = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t")
+    held_out.append(documents()[0])  # taken out of the text to learn from instead; copies count once
+    words = [tokenizer.tokenize(word) for text in held_out for word in text.replace("-", " ").strip(".").split()]
+    assert (learned.documents, learned.held_out, learned.words) == (332, 31, len(words))
     assert learned.fertility == pytest.approx(sum(map(len, words)) / len(words))
     assert 1 < learned.fertility < 4
     assert learned.coverage == pytest.approx(sum(len(word) == 1 for word in words) / len(words))
@@ -112,24 +115,19 @@ def test_the_figures_are_those_of_held_out_documents(corpus, tmp_path):
     pieces = [piece for text in held_out for piece in tokenizer.tokenize(text)]
     assert learned.pieces_per_document == pytest.approx(len(pieces) / len(held_out))
     assert learned.unseen_share == pytest.approx(1 - len(set(pieces)) / len(tokenizer))
-    assert learned.unknown_rate == 0
+    assert learned.unknown_rate == pytest.approx(pieces.count("[UNK]") / len(pieces))
     assert learned.vocabulary_size == len(tokenizer)
 
 
-def test_what_is_held_out_is_not_learned_from(tmp_path):
+def test_what_pretraining_holds_out_is_not_learned_from(tmp_path):
     texts = [f"{text} {number}" for number, text in enumerate(documents(40), start=100)]
-    chosen = min(texts, key=_digest).split()[-1]
-    learned, tokenizer = learn(write(texts, tmp_path / "d.jsonl"), "wordpiece", tmp_path / "t", min_frequency=1)
-    assert learned.held_out == 1
+    corpus = write([*texts, *texts], tmp_path / "d.jsonl")
+    survey = survey_documents(corpus, Silent())
+    held_out = {each.text for each in part_documents(corpus, survey) if each.split == "validation"}
+    learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t", min_frequency=1)
+    assert learned.held_out == len(held_out) > 0
     names = {text.split()[-1] for text in texts}
-    assert names - set(tokenizer.get_vocab()) == {chosen}
-
-
-def test_pieces_of_a_held_out_copy_are_not_learned_from_another_copy(tmp_path):
-    texts = documents(40)
-    chosen = min(texts, key=_digest)
-    learned, _ = learn(write([*texts, chosen, chosen], tmp_path / "d.jsonl"), "wordpiece", tmp_path / "t")
-    assert (learned.documents, learned.held_out) == (39, 3)
+    assert names - set(tokenizer.get_vocab()) == {text.split()[-1] for text in held_out}
 
 
 def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
@@ -142,23 +140,37 @@ def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
 
 
 def test_letters_that_were_lost_are_said(tmp_path):
-    texts = documents(40)
-    rare = next(text for text in (f"{texts[0]} Ω{n}" for n in range(1000)) if _digest(text) < min(map(_digest, texts)))
-    learned, _ = learn(write([rare, *texts[1:]], tmp_path / "d.jsonl"), "wordpiece", tmp_path / "t", lowercase=False)
-    assert learned.unknown_rate > 0.01
-    assert f"most often {rare.split()[-1]!r}" in learned.warnings[-1]
+    write(documents(), tmp_path / "train.jsonl")
+    write(["The Ωmega sleeps.", "The old Ωmega and éa"], tmp_path / "validation.jsonl")
+    learned, _ = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
+    assert learned.unknown_rate == pytest.approx(3 / 9)
+    assert "33.33% of the pieces are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
     assert "--kind bpe, which knows every letter" in learned.warnings[-1]
+    learned, _ = learn(Corpus(source=str(tmp_path)), "bpe", tmp_path / "b")
+    assert learned.unknown_rate == 0
 
 
-def test_many_letters_take_no_more_than_their_share(tmp_path):
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+def test_many_letters_take_no_more_than_their_share(kind, tmp_path):
     texts = [f"{text} {chr(0x4E00 + number % 150)}" for number, text in enumerate(documents())]
-    _, tokenizer = learn(write(texts, tmp_path / "d.jsonl"), "wordpiece", tmp_path / "t", size=200)
-    assert sum(len(piece) == 1 for piece in tokenizer.get_vocab()) == 50
-    assert tokenizer.tokenize("doctor sleeps") == ["doctor", "sleeps"]
+    _, tokenizer = learn(write(texts, tmp_path / "d.jsonl"), kind, tmp_path / "t", size=205)
+    assert sum(len(piece) == 1 for piece in tokenizer.get_vocab()) == 50 + (kind == "unigram")  # its blank
+    assert tokenizer.tokenize("doctor")[0].strip("▁") == "doctor"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [270, 300])
+def test_small_vocabularies_and_many_special_pieces(kind, size, tmp_path):
+    special = [f"[{number}]" for number in range(9)]
+    learned, tokenizer = learn(
+        write(documents(), tmp_path / "d.jsonl"), kind, tmp_path / "t", size=size, special=special
+    )
+    assert learned.vocabulary_size <= size
+    assert tokenizer.tokenize("the [3] sleeps").count("[3]") == 1
 
 
 def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path):
-    options = ("pretrain", "tokenizer", "--data", "demo", "--vocabulary-size", "300", "--output", "mine")
+    options = ("pretrain", "tokenizer", "--data", "demo", "--vocabulary-size", "300", "--limit", "400", "-o", "mine")
     printed = json.loads(run(*options, "--json").out)
     assert printed["vocabulary_size"] == 300
     assert printed["fertility"] >= 1
@@ -181,11 +193,6 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
         ([], 2, "no text is named - --data FILE, a directory, or a hub data set"),
         (["--data", "demo", "--kind", "word"], 2, "no kind of tokenizer is called 'word' - did you mean wordpiece?"),
         (
-            ["--data", "demo", "--kind", "unigram", "--min-frequency", "3"],
-            2,
-            "--min-frequency does not apply to unigram - leave it out",
-        ),
-        (
             ["--data", "demo", "--kind", "bpe", "--vocabulary-size", "200"],
             2,
             "--vocabulary-size 200 - special pieces and one a byte need at least 261",
@@ -195,13 +202,24 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
             2,
             "--special '[MASK]' - give new pieces; there are: [PAD], [UNK], [CLS], [SEP], [MASK]",
         ),
+        (
+            ["--data", "demo", "--vocabulary-size", "8"],
+            2,
+            "--vocabulary-size 8 - special pieces and letters need at least 9",
+        ),
+        (
+            ["--data", "demo", "--limit", "50", "--min-frequency", "1000000"],
+            3,
+            "the text has no letter often enough - give more text, or a lower --min-frequency",
+        ),
         (["--data", "demo", "--set", "data.colum=body"], 2, "unknown key 'data.colum' - did you mean column?"),
         (
             ["--data", "one.jsonl"],
             3,
-            "the text is one document, so none can be held out - give more, or --set data.documents=lines",
+            "only one document: nothing can be held out (one.jsonl) - put a blank line between documents, or "
+            "--set data.documents=lines if each line is one",
         ),
-        (["--data", "blank.jsonl"], 3, "there is no text - give more, or --set data.documents=lines"),
+        (["--data", "blank.jsonl"], 3, "the train split has no documents (blank.jsonl) - give it text"),
     ],
 )
 def test_mistakes_end_in_one_line(run, arguments, code, expected):
@@ -212,7 +230,7 @@ def test_mistakes_end_in_one_line(run, arguments, code, expected):
     assert not Path("t").exists()
 
 
-def test_sizes_are_listed_without_torch(run):
+def test_sizes_are_listed(run):
     printed = json.loads(run("pretrain", "sizes", "--json").out)
     assert {row["size"]: row["parameters"] for row in printed["sizes"]}["base"] == 109_482_240
     assert "base" in run("pretrain", "sizes").out
