@@ -9,7 +9,6 @@ import typer
 
 from bertkit.cli.options import JsonOption, SetOption, load_pretraining
 
-
 _Text = Annotated[
     str | None,
     typer.Option("--data", help="Text: hub data set, directory, file, or `demo`.", metavar="DATA", show_default=False),
