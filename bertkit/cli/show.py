@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.runs import is_main_process
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
     from bertkit.workflows.evaluate import Result
     from bertkit.workflows.prepare import Plan
@@ -157,7 +157,7 @@ def show_written(file: Path, count: int, *, as_json: bool, hint: str = "") -> No
         write(f"{file}: {f'next: {hint}' if hint else f'{count:,} rows'}")
 
 
-def show_recipe(recipe: Recipe, *, as_json: bool) -> None:
+def show_recipe(recipe: Recipe | PretrainRecipe, *, as_json: bool) -> None:
     """Print a resolved recipe as YAML or JSON."""
     from bertkit.recipe import write_yaml
 
