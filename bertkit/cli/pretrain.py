@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bertkit.cli import tokenizer as tokenizers
 from bertkit.cli.options import JsonOption, MaxLengthOption, OutputOption, SetOption, load_pretraining
 
 
@@ -31,6 +32,13 @@ app = typer.Typer(
 def _option(help: str, metavar: str | None = None) -> Any:
     """Make an option whose default is the recipe's."""
     return typer.Option(help=help, metavar=metavar, show_default=False)
+
+
+app.command(
+    "tokenizer",
+    epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer",
+)(tokenizers.tokenizer)
+app.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizers.sizes)
 
 
 @app.command("recipe", epilog="Example: bertkit pretrain mlm --data text.txt --tokenizer tok --size small")
@@ -88,3 +96,9 @@ def pretrain(
     else:
         result = workflow.pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_pretrained(result, as_json=json)
+
+
+app.command(
+    "tokenizer", epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
+)(tokenizers.tokenizer)
+app.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizers.sizes)
