@@ -125,7 +125,10 @@ def test_every_command_of_the_docs_parses(page):
             _, command, words = command.resolve_command(context, words)
             assert command is not None, line
             context = command.make_context(command.name, list(words), resilient_parsing=True)
-        known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
+            "-h",
+            "--help",
+        }
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
         assert not unknown, f"{line}: {unknown}"
 
