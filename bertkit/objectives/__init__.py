@@ -69,7 +69,7 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """A pretraining objective: two constants and eight functions."""
+    """A pretraining objective: two constants and ten functions."""
 
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""
@@ -108,6 +108,9 @@ class Objective(Protocol):
 
     def encoder(self, model: Any, setup: PretrainSetup) -> Any:
         """Give the part of a pretrained model that is saved as a plain checkpoint."""
+
+    def companions(self, model: Any, setup: PretrainSetup) -> Mapping[str, Any]:
+        """Give the other parts that are saved as plain checkpoints, by the names of their folders beside the first."""
 
 
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:

@@ -87,3 +87,8 @@ def score(totals: Totals) -> dict[str, float]:
 def encoder(model: Any, setup: PretrainSetup) -> Any:
     """Give the model, head included: a plain checkpoint for masked language modeling."""
     return model
+
+
+def companions(model: Any, setup: PretrainSetup) -> dict[str, Any]:
+    """Give nothing: the encoder is all there is."""
+    return {}

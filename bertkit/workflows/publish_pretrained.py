@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,21 @@ if TYPE_CHECKING:
 
 
 def publish(
-    recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, model: Any, tokenizer: Any, record: dict[str, Any]
+    recipe: PretrainRecipe,
+    result: Pretrained,
+    fitted: Fitted,
+    model: Any,
+    companions: Mapping[str, Any],
+    tokenizer: Any,
+    record: dict[str, Any],
 ) -> None:
     """Write everything a finished run holds; the record, last of all, says that it is finished."""
     if not runs.is_main_process():
         return
     folder = Path(result.folder)
     export_model(model, tokenizer, folder)
+    for name, companion in companions.items():
+        export_model(companion, tokenizer, folder, name)
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     told = {"steps": result.steps, "tokens": result.tokens, "train_loss": fitted.train_loss, "seconds": result.seconds}
@@ -43,7 +52,7 @@ def publish(
         "result": dataclasses.asdict(result),
     }
     write_report(folder, _gather_facts(recipe, result, fitted, finished))
-    answers = "Masked" in type(model).__name__ or type(model).__name__.endswith("ForPreTraining")
+    answers = model.get_output_embeddings() is not None  # an ELECTRA for pretraining fills no mask
     (folder / "README.md").write_text(
         pretrained_card(recipe, result, record["command"], tokenizer.mask_token if answers else None), encoding="utf-8"
     )
