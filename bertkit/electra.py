@@ -36,7 +36,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
     """
 
     base_model_prefix = "discriminator"
-    _tied_weights_keys = {r"generator.electra.embeddings": "discriminator.electra.embeddings"}  # noqa: RUF012
+    _tied_weights_keys = {r"generator.electra.embeddings\.": r"discriminator.electra.embeddings\."}  # noqa: RUF012
 
     def __init__(self, discriminator: ElectraForPreTraining, generator: ElectraForMaskedLM) -> None:
         super().__init__(discriminator.config)
