@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -311,12 +313,25 @@ def unbroken(zygote, tmp_path_factory):
     [(8, 0), pytest.param(3, 0, marks=pytest.mark.slow), pytest.param(8, 2, marks=pytest.mark.slow)],
 )
 def test_a_kill_changes_nothing(zygote, unbroken, tmp_path, step, workers):
-    command = arguments("--workers", workers)
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
-    assert zygote.run(tmp_path, command, fault)[0] == -9
-    code, text = zygote.run(tmp_path, command)
+    assert zygote.run(tmp_path, arguments(), fault)[0] == -9
+    code, text = zygote.run(tmp_path, arguments("--workers", workers))
     assert code == 0, text
     assert everything(tmp_path / "run") == everything(unbroken / "run")
+
+
+@pytest.mark.slow
+def test_two_processes_learn_the_same_as_one(run):
+    still = [part for name in STILL for part in ("--set", f"model_options.{name}=0.0")]
+    assert run(*arguments(*still, "--set", "training.log_every=1", "--output", "one", steps=6)).code == 0
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bertkit"]
+    command = arguments(*still, "--set", "training.log_every=1", "--output", "two", steps=6)
+    ended = subprocess.run([sys.executable, "-m", *launch, *command], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    ours, theirs = everything(Path("one"))["metrics"], everything(Path("two"))["metrics"]
+    assert len(ours) == len(theirs)
+    for one, two in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(two, abs=1e-3)
 
 
 @pytest.fixture(scope="module")
