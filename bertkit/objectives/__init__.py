@@ -69,12 +69,14 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """A pretraining objective: two constants and ten functions."""
+    """A pretraining objective: three constants and ten functions."""
 
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""
     TERMS: Mapping[str, float]
     """Parts of the loss -> their weights in it, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+    BEST_METRIC: str
+    """The score of held-out text by which the best checkpoint is chosen, the smallest; mostly ``loss``."""
 
     def load_model(self, setup: PretrainSetup) -> Any:
         """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
@@ -126,7 +128,7 @@ def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: flo
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
-_CONSTANTS = ("OPTIONS", "TERMS")
+_CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
 
 
 def objective_names() -> list[str]:

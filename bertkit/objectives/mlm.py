@@ -24,6 +24,7 @@ OPTIONS: Mapping[str, Any] = {
     "whole_words": False,
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0}
+BEST_METRIC = "loss"
 
 
 def load_model(setup: PretrainSetup) -> Any:

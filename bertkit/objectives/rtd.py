@@ -30,6 +30,8 @@ log = logging.getLogger("bertkit")
 OPTIONS: Mapping[str, Any] = {**mlm.OPTIONS, "generator_size": Option(0.25, least=0.125, most=1.0)}
 TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 """The weight of the discriminator is the paper's (section 3.1); its loss is that much smaller than the generator's."""
+BEST_METRIC = "perplexity"
+"""A better generator makes harder exercises, so of all scores only its own have the same task at every step."""
 
 _GENERATOR = "generator"  # folder beside the discriminator
 _PADDING = -1.0  # in place of a number from [0, 1)

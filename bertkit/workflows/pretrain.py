@@ -188,7 +188,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
             recipe.training.model_copy(update={"steps": batches.steps}),
             machine,
             inputs.folder,
-            best_metric="loss",
+            best_metric=objective.BEST_METRIC,
             greater_is_better=False,
             evaluate=evaluate,
             terms=Terms(objective.TERMS, objective.count, objective.losses),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import runs
+from bertkit.objectives import load_objective
 from bertkit.recipe import PretrainRecipe, write_yaml
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
@@ -71,7 +72,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         seconds=result.seconds,
         device=record["machine"]["reason"],
         seed=recipe.training.seed,
-        best_metric="loss",
+        best_metric=load_objective(recipe).BEST_METRIC,
         scores=result.scores,
         baseline=result.baseline,
         history=fitted.history,

@@ -356,6 +356,13 @@ def test_both_parts_are_plain_checkpoints(pretrained):
     assert "fill-mask" not in (pretrained / "README.md").read_text()
 
 
+def test_the_best_checkpoint_is_the_one_with_the_best_generator(pretrained):
+    found = json.loads((pretrained / "run.json").read_text())
+    lines = [json.loads(line) for line in (pretrained / "metrics.jsonl").read_text().splitlines()]
+    scored = {line["step"]: line["eval_perplexity"] for line in lines if "eval_perplexity" in line}
+    assert found["best_step"] == min(scored, key=scored.__getitem__)
+
+
 def test_the_frequencies_are_shown_beside_the_perplexity_alone(pretrained):
     assert list(json.loads((pretrained / "run.json").read_text())["result"]["baseline"]) == ["perplexity"]
 
