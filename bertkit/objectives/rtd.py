@@ -15,9 +15,8 @@ from bertkit.corpus import Pieces
 from bertkit.errors import ModelError, RecipeError
 from bertkit.features import Collator, Feature
 from bertkit.masked_head import IGNORED, masked_scores, masked_tally, sum_of_losses
-from bertkit.masking import choose_pieces, choose_words
 from bertkit.models import load_to_pretrain
-from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm
+from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.options import Option, read_option
 from bertkit.weights import load_config
 
@@ -82,11 +81,7 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
     import numpy as np
 
     text = frame_block(example, setup.frame)
-    rate = masking_rate(OPTIONS, setup, progress)
-    if read_option(OPTIONS, setup.recipe, "whole_words"):
-        chosen = choose_words(text.maskable, text.word_starts, rate, random)
-    else:
-        chosen = choose_pieces(text.maskable, rate, random)
+    chosen = mlm.choose(text, progress, random, setup)
     return {
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.pieces),
         "labels": np.where(chosen, text.pieces, IGNORED),
