@@ -69,7 +69,11 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """A pretraining objective: two constants and eight functions."""
+    """A pretraining objective: two constants and eight functions.
+
+    It may have a ninth, `check(setup)`, which refuses what it cannot pretrain before the text is read. A model whose
+    attribute `bertkit_teaching` has a `teacher` is put beside it in the end.
+    """
 
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""

@@ -44,6 +44,8 @@ class Pretrained:
     corpus: dict[str, dict[str, Any]]
     """Split -> its documents, duplicates, sentences, pieces, unknown pieces and bytes."""
     folder: str
+    contestants: list[dict[str, Any]] = field(default_factory=list)
+    """A teacher and its student side by side; see `put_side_by_side`."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -102,6 +104,8 @@ def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pr
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    if hasattr(objective, "check"):
+        objective.check(setup)
     from bertkit.corpus import read_corpus
 
     corpus = read_corpus(recipe.data, setup.tokenizer, progress)
@@ -165,6 +169,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     from bertkit.training.pretraining import PretrainBatches, held_out_features, measure
     from bertkit.training.signals import caught_signals
     from bertkit.workflows.publish_pretrained import publish
+    from bertkit.workflows.side_by_side import beside_teacher
 
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.recipe
     machine = Machine(**run.record["machine"])
@@ -201,13 +206,15 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         model=recipe.model or recipe.size,
         objective=recipe.objective,
         scores=evaluate(model, fitted.best_step),
-        baseline={"loss": loss, "perplexity": math.exp(loss)},
+        # a loss of several terms does not compare with one of pieces alone
+        baseline={**({"loss": loss} if len(objective.TERMS) == 1 else {}), "perplexity": math.exp(loss)},
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fitted.steps,
         tokens=round(batches.tokens(fitted.steps)),
         seconds=round(time.perf_counter() - run.start, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.folder),
+        contestants=beside_teacher(model, str(recipe.model), str(inputs.folder), held_out, collate, machine),
     )
     publish(recipe, result, fitted, objective.encoder(model, setup), setup.tokenizer, run.record)
     return result
@@ -259,7 +266,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
     seconds, pieces = sum(step.seconds for step in timed), sum(sum(step.lengths) for step in timed)
     rate = pieces / seconds
     tokens = rate * training.budget_seconds if training.budget_seconds else batches.tokens(batches.steps)
-    sizes = layer_sizes(setup.config)
+    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
     share = None
     if sizes:
         operations = training_operations(sizes, [length for step in timed for length in step.lengths])
