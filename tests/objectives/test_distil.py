@@ -22,7 +22,7 @@ from tests.conftest import WORDS, make_tokenizer
 LENGTH = 24
 
 
-def save_teacher(folder, kind="bert", layers=4, model_class="AutoModelForMaskedLM"):
+def save_teacher(folder, kind="bert", layers=4, model_class="AutoModelForMaskedLM", noise=0.2):
     """Save a random teacher whose every weight matters, token types, biases and norms included."""
     import transformers
 
@@ -40,7 +40,7 @@ def save_teacher(folder, kind="bert", layers=4, model_class="AutoModelForMaskedL
     model = getattr(transformers, model_class).from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.add_(torch.randn_like(parameter) * noise)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
