@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from bertkit.corpus import Pieces
 from bertkit.errors import ModelError, RecipeError
@@ -68,13 +66,13 @@ def make_setup(folder, objective="distil", options=None, **training):
 
 
 def make_corpus(documents, seed):
-    """Texts in which each word is followed by the next of the list, which anybody can learn."""
+    """Texts in which each word is followed by one of the next four of a list, so that several answers are right."""
     random = np.random.default_rng(seed)
     words = make_tokenizer().convert_tokens_to_ids([word for group in WORDS.values() for word in group])
     pieces, edges = [], [0]
     for _ in range(documents):
-        first = int(random.integers(len(words)))
-        pieces += [words[(first + step) % len(words)] for step in range(int(random.integers(5, 18)))]
+        steps = random.integers(1, 5, size=int(random.integers(5, 18)))
+        pieces += [words[place % len(words)] for place in random.integers(len(words)) + np.cumsum(steps)]
         edges.append(len(pieces))
     numbers = np.arange(documents + 1)
     return Pieces(np.array(pieces, np.uint16), np.ones(len(pieces), bool), np.array(edges), numbers, {})
@@ -236,23 +234,23 @@ def test_scores_tell_the_student_and_its_teacher(bert_folder):
     assert scores["loss"] == pytest.approx(2 * math.log(scores["perplexity"]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_taught_student_is_better_than_one_that_is_not(tmp_path):
-    """Of one teacher, from the same weights, in the same steps, on the same few texts."""
-    folder = save_teacher(tmp_path / "raw", layers=2)
-    teacher = train(mlm, make_setup(folder, "mlm"), make_corpus(400, seed=1), steps=250, rate=3e-3)
+    """Made of one teacher, trained for the same steps on the same few texts; then scored on others."""
+    folder = save_teacher(tmp_path / "raw", layers=2, noise=0.05)
+    teacher = train(mlm, make_setup(folder, "mlm"), make_corpus(400, seed=1), steps=500, rate=5e-3)
     teacher.save_pretrained(folder)
-    few, held_out = make_corpus(24, seed=2), make_corpus(100, seed=3)
     make_student(teacher, [0]).save_pretrained(tmp_path / "start")
+    few, setup = make_corpus(12, seed=2), make_setup(folder, "mlm")
+    held_out = mlm.collator(setup)(make_features(mlm, setup, make_corpus(100, seed=3), progress=None))
     gains = []
     for seed in range(3):
-        taught = train(distil, make_setup(folder), few, steps=60, seed=seed)
-        plain = train(mlm, make_setup(tmp_path / "start", "mlm"), few, steps=60, seed=seed)
-        setup = make_setup(folder, "mlm")
-        batch = mlm.collator(setup)(make_features(mlm, setup, held_out, progress=None))
+        taught = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
+        plain = train(mlm, make_setup(tmp_path / "start", "mlm"), few, steps=80, rate=3e-3, seed=seed)
         with torch.inference_mode():
-            first, second = (mlm.score(mlm.tally(each, batch))["loss"] for each in (taught, plain))
-        gains.append(second - first)
-    assert min(gains) > 0, gains
+            with_teacher, without = (mlm.score(mlm.tally(each, held_out))["loss"] for each in (taught, plain))
+        gains.append(without - with_teacher)
+    assert min(gains) > 0.3, gains
 
 
 def test_a_teacher_needs_a_head_over_pieces(tmp_path):
@@ -284,65 +282,3 @@ def test_a_student_without_a_teacher_is_refused(bert_folder):
     setup = make_setup(bert_folder)
     with pytest.raises(RecipeError, match="a student needs a teacher"):
         distil.check(PretrainSetup(setup.recipe, setup.tokenizer, None, setup.config))
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory, bert_folder):
-    folder = tmp_path_factory.mktemp("text")
-    random = np.random.default_rng(0)
-    words = [word for group in WORDS.values() for word in group]
-    lines = [" ".join(random.choice(words, size=int(random.integers(4, 14)))) for _ in range(80)]
-    (folder / "train.txt").write_text("\n\n".join(lines[:60]))
-    (folder / "validation.txt").write_text("\n\n".join(lines[60:]))
-    settings = ["training.evaluate_every=3", "training.log_every=1", "training.precision=fp32"]
-    arguments = ["pretrain", "distilbert", "--model", str(bert_folder), "--data", str(folder), "--output", "run"]
-    arguments += ["--batch-size", "4", "--steps", "8", "--max-length", "24"]
-    return arguments + [part for setting in settings for part in ("--set", setting)]
-
-
-def test_a_run_leaves_a_checkpoint_that_others_load_and_finetune(command, bert_folder, run, toy_data, tmp_path):
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-    ended = run(*command)
-    assert ended.code == 0, ended.err
-    assert "teacher and student" in ended.out
-    folder = tmp_path / "work" / "run"
-    record = json.loads((folder / "run.json").read_text())
-    teacher, student = record["result"]["contestants"]
-    assert (teacher["role"], student["role"]) == ("teacher", "student")
-    assert teacher["parameters"] > student["parameters"] == record["result"]["parameters"]
-    assert list(record["result"]["baseline"]) == ["perplexity"]
-    logged = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert {"loss_soft", "loss_mlm", "loss_cosine"} <= {name for entry in logged for name in entry}
-    model = AutoModelForMaskedLM.from_pretrained(folder)
-    assert type(model).__name__ == "DistilBertForMaskedLM"
-    for file in [folder / "model.safetensors", *folder.glob("checkpoint-*/model.safetensors")]:
-        assert all(name.startswith(("distilbert.", "vocab_")) for name in load_file(file)), file
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert "token_type_ids" not in tokenizer("good film")
-    assert torch.isfinite(model(**tokenizer("good film", return_tensors="pt")).logits).all()
-    settings = ["--epochs", "1", "--set", "training.precision=fp32", "--output", "tuned"]
-    ended = run("finetune", "classify", "--model", folder, "--data", toy_data, *settings)
-    assert ended.code == 0, ended.err
-
-
-def test_the_command_refuses_a_layer_too_many_before_it_reads_text(command, run):
-    ended = run(*command, "--set", "options.student_layers=9", "--set", "data.source=nowhere.txt")
-    assert ended.code == 2
-    assert "the first teacher has 4 layers - number them from 0 to 3" in ended.last
-
-
-def test_a_killed_run_goes_on_bit_for_bit(command, zygote, tmp_path):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    code, text = zygote.run(tmp_path / "one", command)
-    assert code == 0, text
-    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 6}
-    assert zygote.run(tmp_path / "two", command, fault)[0] == -9
-    assert (tmp_path / "two" / "run" / "checkpoint-3").is_dir()
-    code, text = zygote.run(tmp_path / "two", command)
-    assert code == 0, text
-    unbroken, resumed = (load_file(tmp_path / name / "run" / "model.safetensors") for name in ("one", "two"))
-    assert all(values.equal(resumed[name]) for name, values in unbroken.items())
-    scores = [json.loads((tmp_path / name / "run" / "run.json").read_text())["result"] for name in ("one", "two")]
-    assert scores[0]["scores"] == scores[1]["scores"]
