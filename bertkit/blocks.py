@@ -16,6 +16,9 @@ from bertkit.masked_head import IGNORED
 if TYPE_CHECKING:
     import torch
 
+KEEP_APART = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
+"""Types of models whose attention and positions can be given for each document of a block."""
+
 _AT_ONCE = 4096  # ends of documents that are packed together
 
 

@@ -1,8 +1,12 @@
-"""Which layers of a frozen encoder a small head may read, and what heads there are; `bertkit.heads` builds them."""
+"""Layers by number: those a head may read, and those a student is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from bertkit.errors import RecipeError
 
 LAYERS: Mapping[str, tuple[slice, str]] = {
     "embeddings": (slice(0, 1), "sum"),
@@ -19,3 +23,39 @@ The choices are those of Devlin et al. 2019, table 7.
 """
 
 TAGGERS = ("linear", "bilstm")
+
+
+def layers_to_take(wanted: int | list[int], count: int) -> list[int]:
+    """Give the layers that a student is made of; a number of them is spread over all, as DistilBERT's are.
+
+    >>> layers_to_take(3, 6), layers_to_take([1, 5], 6)
+    ([0, 2, 4], [1, 5])
+
+    Raises:
+        RecipeError: the teacher has no such layers.
+    """
+    layers = [number * count // wanted for number in range(wanted)] if isinstance(wanted, int) else wanted
+    if len(layers) > count or layers[-1] >= count:
+        shown = wanted if isinstance(wanted, int) else ", ".join(map(str, wanted))
+        what = f"student_layers {shown}: the first teacher has {count} layers"
+        raise RecipeError(what, f"number them from 0 to {count - 1}")
+    return layers
+
+
+def read_layers(value: Any) -> int | list[int]:
+    """Read the layers of a student as a recipe or a command gives them: rising numbers from 0, or how many.
+
+    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers(3)
+    ([0, 2, 4], [1, 5], 3)
+
+    Raises:
+        ValueError: it is neither.
+    """
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    if isinstance(parts, list) and parts and all(str(part).strip().isdecimal() for part in parts):
+        layers = [int(part) for part in parts]
+        if all(one < other for one, other in pairwise(layers)):
+            return layers
+    raise ValueError("give layers that rise, from 0, such as [0, 2, 4], or how many")

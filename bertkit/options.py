@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ class Option:
     """The smallest number; without it a number must be positive or zero."""
     most: float = math.inf
     """The largest number."""
+    read: Callable[[Any], Any] | None = None
+    """Gives the value meant by one that is no single number, word or yes; raises ValueError with the remedy."""
 
 
 def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
@@ -36,7 +38,11 @@ def check_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """
     check_names("options", given, known)
     for name, value in given.items():
-        _check_option(name, value, _as_option(known[name]))
+        option = _as_option(known[name])
+        if option.read is None:
+            _check_option(name, value, option)
+        else:
+            _try_to_read(name, value, option.read)
 
 
 def check_names(section: str, given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any]) -> None:
@@ -52,6 +58,13 @@ def check_names(section: str, given: Mapping[str, Any], known: Sequence[str] | M
 
 def _as_option(value: Any) -> Option:
     return value if isinstance(value, Option) else Option(value)
+
+
+def _try_to_read(name: str, value: Any, read: Callable[[Any], Any]) -> None:
+    try:
+        read(value)
+    except ValueError as error:
+        raise RecipeError(f"options.{name} is {value!r}", str(error)) from None
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
                     torch.cuda.synchronize()
                 best = max(best, turns * 2 * rows * left * right / (time.perf_counter() - start))
     return best
+
+
+def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any], passes: int = 3) -> list[list[float]]:
+    """Give the seconds that each run takes for each piece of work.
+
+    Runs take turns at every piece, and the fastest of some passes counts, since other work on the machine disturbs.
+    """
+    import torch
+
+    fastest = [[math.inf] * len(work) for _ in runs]
+    for _ in range(passes):
+        for place, piece in enumerate(work):
+            for run, seconds in zip(runs, fastest, strict=True):
+                start = time.perf_counter()
+                run(piece)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                seconds[place] = min(seconds[place], time.perf_counter() - start)
+    return fastest
 
 
 def restart_peak_memory(device: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.show import duration, number, show_json, show_rows, write
 
@@ -24,11 +24,22 @@ def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
     for name, value in result.scores.items():
         beside = f"  by frequency alone {number(result.baseline[name])}" if name in result.baseline else ""
         write(f"  {name:<22} {number(value)}{beside}")
+    show_rows("teacher and student", [_contestant_line(each) for each in result.contestants])
     for warning in result.warnings:
         write(f"  {warning}")
     write("\nNext:")
     write(f"  open {result.folder}/report.html")
     write(f"  bertkit finetune cola --model {result.folder}")
+
+
+def _contestant_line(contestant: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "role": contestant["role"],
+        "weights": f"{contestant['parameters']:,}",
+        "MB": f"{contestant['disk_bytes'] / 1e6:,.1f}",
+        "ms a block": f"{1000 * contestant['row_seconds']:,.1f}",
+        "blocks/s": f"{contestant['rows_per_second']:,.1f}",
+    }
 
 
 def show_outlook(outlook: Outlook, *, as_json: bool) -> None:

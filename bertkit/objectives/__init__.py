@@ -74,7 +74,10 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """A pretraining objective: three constants and ten functions."""
+    """A pretraining objective: three constants and eleven functions.
+
+    A model whose attribute `bertkit_teaching` has a `teacher` is put beside it in the end.
+    """
 
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""
@@ -82,6 +85,9 @@ class Objective(Protocol):
     """Parts of the loss -> their weights in it, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
     BEST_METRIC: str
     """The score of held-out text by which the best checkpoint is chosen, the smallest; mostly ``loss``."""
+
+    def check(self, setup: PretrainSetup) -> None:
+        """Refuse what this objective cannot pretrain, before the text is read; raises RecipeError or ModelError."""
 
     def load_model(self, setup: PretrainSetup) -> Any:
         """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""

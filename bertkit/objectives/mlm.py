@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.blocks import Block, Blocks, Text, block_collator, cut_blocks, frame_block
+from bertkit.blocks import KEEP_APART, Block, Blocks, Text, block_collator, cut_blocks, frame_block
 from bertkit.corpus import Numbers, Pieces
+from bertkit.errors import RecipeError
 from bertkit.features import Collator, Feature
 from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.masking import choose_pieces, choose_words, corrupt
@@ -25,6 +26,13 @@ OPTIONS: Mapping[str, Any] = {
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0}
 BEST_METRIC = "loss"
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse a model that cannot keep the documents of a block apart, where the recipe wants that."""
+    if setup.recipe.training.packing == "apart" and setup.config.model_type not in KEEP_APART:
+        what = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
+        raise RecipeError(what, "--set training.packing=joined, or none")
 
 
 def load_model(setup: PretrainSetup) -> Any:

@@ -26,17 +26,17 @@ companions = mlm.companions
 _TYPES = ("albert", "bert")  # whose models for pretraining have a head over pairs
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with pieces and one that judges pairs.
-
-    Raises:
-        RecipeError: an architecture that has no such head.
-    """
-    from transformers import AutoModelForPreTraining
-
+def check(setup: PretrainSetup) -> None:
+    """Refuse an architecture that has no head over pairs."""
     if setup.config.model_type not in _TYPES:
         what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
         raise RecipeError(what, f"take one of type {' or '.join(_TYPES)}, or the objective mlm")
+
+
+def load_model(setup: PretrainSetup) -> Any:
+    """Load the checkpoint, or make a new model, with a head that answers with pieces and one that judges pairs."""
+    from transformers import AutoModelForPreTraining
+
     return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
 
 

@@ -37,17 +37,22 @@ _PADDING = -1.0  # in place of a number from [0, 1)
 _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
 
 
+def check(setup: PretrainSetup) -> None:
+    """Refuse what is no ELECTRA."""
+    if setup.config.model_type != "electra":
+        is_there = setup.model_folder is not None
+        remedy = "name an ELECTRA, or take the objective mlm" if is_there else "--size electra-small or electra-base"
+        raise RecipeError(f"rtd wants an ELECTRA, not a model of type {setup.config.model_type}", remedy)
+
+
 def load_model(setup: PretrainSetup) -> Any:
     """Load discriminator and generator, or make them new; a generator is new where none is beside the checkpoint.
 
     Raises:
-        RecipeError: not an ELECTRA, or a generator without whole heads.
-        ModelError: a generator that cannot share the discriminator's embeddings.
+        RecipeError: a generator without whole heads.
+        ModelError: one that cannot share the discriminator's embeddings.
     """
     config, folder = setup.config, setup.model_folder
-    if config.model_type != "electra":
-        remedy = "name an ELECTRA, or take the objective mlm" if folder else "--size electra-small or electra-base"
-        raise RecipeError(f"rtd wants an ELECTRA, not a model of type {config.model_type}", remedy)
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
     from bertkit.electra import ElectraPair, generator_config

@@ -20,7 +20,7 @@ OPTIONS: Mapping[str, Any] = nsp.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
 BEST_METRIC = nsp.BEST_METRIC
 
-load_model, feature, collator = nsp.load_model, nsp.feature, nsp.collator
+check, load_model, feature, collator = nsp.check, nsp.load_model, nsp.feature, nsp.collator
 tally, score, encoder, companions = nsp.tally, nsp.score, nsp.encoder, nsp.companions
 
 

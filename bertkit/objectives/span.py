@@ -24,6 +24,7 @@ OPTIONS: Mapping[str, Any] = {
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
+check = mlm.check
 companions = mlm.companions
 
 _EDGES = ("span_starts", "span_ends")

@@ -23,7 +23,6 @@ log = logging.getLogger("bertkit")
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}}
 _MOST_STEPS = 10**6
-_KEEPS_APART = {"albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,8 @@ class Pretrained:
     corpus: dict[str, dict[str, Any]]
     """Split -> its documents, duplicates, sentences, pieces, unknown pieces and bytes."""
     folder: str
+    contestants: list[dict[str, Any]] = field(default_factory=list)
+    """A teacher and its student side by side; see `put_side_by_side`."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -104,6 +105,7 @@ def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pr
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    objective.check(setup)
     from bertkit.corpus import read_corpus
 
     corpus = read_corpus(recipe.data, setup.tokenizer, progress)
@@ -150,9 +152,6 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
     if training.max_length > tokenizer.model_max_length:
         what = f"training.max_length {training.max_length} is more than the {tokenizer.model_max_length} of the model"
         raise RecipeError(what, f"--max-length {tokenizer.model_max_length}")
-    if training.packing == "apart" and config.model_type not in _KEEPS_APART:
-        what = f"a model of type {config.model_type} cannot keep documents of a block apart"
-        raise RecipeError(what, "--set training.packing=joined, or none")
     if training.budget is not None and (training.short_length or recipe.options.get("last_mask_rate")):
         what = "short_length and last_mask_rate follow the steps, which a budget of time does not count"
         raise RecipeError(what, "--set training.short_length=null, or --steps in place of --budget")
@@ -167,6 +166,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     from bertkit.training.pretraining import PretrainBatches, held_out_features, measure
     from bertkit.training.signals import caught_signals
     from bertkit.workflows.publish_pretrained import publish
+    from bertkit.workflows.side_by_side import beside_teacher
 
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.recipe
     machine = Machine(**run.record["machine"])
@@ -210,6 +210,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         seconds=round(time.perf_counter() - run.start, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.folder),
+        contestants=beside_teacher(model, str(recipe.model), str(inputs.folder), held_out, collate, machine),
     )
     encoder, companions = objective.encoder(model, setup), objective.companions(model, setup)
     publish(recipe, result, fitted, encoder, companions, setup.tokenizer, run.record)
@@ -268,7 +269,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
     seconds, pieces = sum(step.seconds for step in timed), sum(sum(step.lengths) for step in timed)
     rate = pieces / seconds
     tokens = rate * training.budget_seconds if training.budget_seconds else batches.tokens(batches.steps)
-    sizes = layer_sizes(setup.config)
+    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
     share = None
     if sizes:
         operations = training_operations(sizes, [length for step in timed for length in step.lengths])

@@ -77,7 +77,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         baseline=result.baseline,
         history=fitted.history,
         best_step=fitted.best_step,
-        tables={"Text": texts},
+        tables={"Text": texts, "Teacher and student": result.contestants},
         warnings=result.warnings,
         provenance={
             "seed": str(recipe.training.seed),

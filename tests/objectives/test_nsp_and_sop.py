@@ -151,7 +151,7 @@ def test_a_model_without_a_head_over_pairs_is_refused(objective):
     setup = make_setup(name_of(objective))
     object.__setattr__(setup, "config", RobertaConfig())
     with pytest.raises(RecipeError, match="no head over pairs"):
-        objective.load_model(setup)
+        objective.check(setup)
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
