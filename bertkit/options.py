@@ -19,6 +19,8 @@ class Option:
     choices: tuple[Any, ...] = ()
     least: float | None = None
     """The smallest number; without it a number must be positive or zero."""
+    most: float = math.inf
+    """The largest number."""
 
 
 def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
@@ -67,5 +69,7 @@ def _check_option(name: str, value: Any, option: Option) -> None:
         raise RecipeError(f"options.{name} is {value!r}", f"give a whole number of at least {least:g}")
     elif isinstance(option.default, str) and not isinstance(value, str):
         raise RecipeError(f"options.{name} is {value!r}", "give text")
-    elif option.default is None and value is not None and not number:
+    elif isinstance(option.default, float) and not (number and least <= value <= option.most):
+        raise RecipeError(f"options.{name} is {value!r}", f"give a number from {least:g} to {option.most:g}")
+    elif option.default is None and value is not None and not (number and least <= value <= option.most):
         raise RecipeError(f"options.{name} is {value!r}", "give a number")

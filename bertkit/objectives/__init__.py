@@ -7,7 +7,7 @@ torch and transformers inside its functions only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -25,6 +25,18 @@ if TYPE_CHECKING:
 Example = Any
 """What an objective makes its features from: a block of documents, or a pair of segments."""
 
+
+class Examples(Protocol):
+    """The examples of an epoch: places in a corpus, from which an example is read when it is asked for."""
+
+    lengths: Any
+    """(examples,) pieces of each, special ones included; a numpy array."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Example: ...
+
+
 Totals = dict[str, float]
 """Sums over held-out batches, such as of a loss and of its items; added up key by key."""
 
@@ -37,6 +49,8 @@ class PretrainSetup:
     tokenizer: Any
     model_folder: Path | None
     """The checkpoint to go on from; None for a new model."""
+    config: Any
+    """Config of the model: the checkpoint's, or that of the recipe's size."""
 
 
 class Objective(Protocol):
@@ -50,7 +64,7 @@ class Objective(Protocol):
     def load_model(self, setup: PretrainSetup) -> Any:
         """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
 
-    def examples(self, corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Sequence[Example]:
+    def examples(self, corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Examples:
         """Cut a corpus into examples of at most `length` pieces; made anew each epoch, so quick and lazy."""
 
     def feature(self, example: Example, progress: float, random: np.random.Generator, setup: PretrainSetup) -> Feature:

@@ -48,6 +48,10 @@ class Pretraining(CommonTraining):
     )
     short_length: int | None = Field(None, ge=4, description="block length of the first steps (BERT: 128 before 512)")
     short_share: Finite = Field(0.9, gt=0, lt=1, description="share of all steps that are short")
+    copies: int | None = Field(
+        None, ge=1, description="hide the same in every so many passes (BERT: 10); anew in each when absent"
+    )
+    evaluation_rows: int = Field(1000, ge=1, description="blocks of held-out text that are scored")
     workers: int = Field(0, ge=0, le=64, description="processes that make batches; the result is the same")
 
     @field_validator("budget")
@@ -59,7 +63,7 @@ class Pretraining(CommonTraining):
 
     @property
     def budget_seconds(self) -> float | None:
-        """The budget in seconds."""
+        """The seconds to train for, None where steps are counted."""
         return None if self.budget is None else float(self.budget[:-1]) * _UNITS[self.budget[-1]]
 
     @model_validator(mode="after")

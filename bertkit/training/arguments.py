@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from bertkit.errors import RecipeError, UsageError
 from bertkit.precision import Machine
-from bertkit.recipe import Training, closest
+from bertkit.recipe import CommonTraining, closest
 
 # What the recipe or bertkit itself decides; `training.extra` may set every other field.
 _DECIDED = {
@@ -40,7 +40,12 @@ _DECIDED = {
 
 
 def make_arguments(
-    training: Training, machine: Machine, folder: Path, rows: int | None, best_metric: str, greater_is_better: bool
+    training: CommonTraining,
+    machine: Machine,
+    folder: Path,
+    rows: int | None,
+    best_metric: str,
+    greater_is_better: bool,
 ) -> TrainingArguments:
     """Make the arguments of one process; the batch size in them is its share of a part.
 
@@ -85,7 +90,7 @@ def make_arguments(
     return arguments
 
 
-def check_batch(training: Training, rows: int | None, processes: int) -> None:
+def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
     """Check that a batch can be shared out evenly, and the last one too; the number of rows may be unknown.
 
     Raises:
@@ -102,7 +107,7 @@ def check_batch(training: Training, rows: int | None, processes: int) -> None:
         raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
 
 
-def check_extra(training: Training) -> None:
+def check_extra(training: CommonTraining) -> None:
     """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
@@ -98,6 +98,30 @@ class KeyedLoader(DataLoader[Feature]):
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
+class Batches(Protocol):
+    """The batches of a run, in whose order nothing is left to chance."""
+
+    rows: int | None
+    """Rows of an epoch; None where nobody counts epochs."""
+
+    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+        """Load the share of one process."""
+
+    def __len__(self) -> int: ...
+
+    def pieces(self) -> Iterable[int] | None:
+        """Give the pieces that occur; None where all embeddings are trained."""
+
+    def pace(self) -> tuple[float, float]:
+        """Give the rows and the pieces of a step, on average."""
+
+    def place(self, step: int) -> dict[str, Any]:
+        """Give what a checkpoint has to know to go on after a step."""
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        """Go on from a place that `place` gave."""
+
+
 class HeldBatches:
     """Batches of features that are all in memory."""
 
@@ -105,6 +129,9 @@ class HeldBatches:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
         self.lengths = lengths_of(features)
+
+    def __len__(self) -> int:
+        return len(self.features)
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
         """Load the share of one process, epoch after epoch."""
@@ -121,8 +148,8 @@ class HeldBatches:
         return KeyedLoader(self.features, batches, collate)
 
     def pieces(self) -> Iterable[int] | None:
-        """Give the pieces that occur."""
-        return pieces_of(self.features).tolist()  # type: ignore[no-any-return]
+        """Give the pieces that occur; None where all embeddings are trained."""
+        return pieces_of(self.features).tolist() if self.training.trim_vocabulary else None
 
     def pace(self) -> tuple[float, float]:
         """Give the rows and the pieces of a step, on average."""

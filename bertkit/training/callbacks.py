@@ -12,15 +12,16 @@ from transformers import TrainerCallback
 
 from bertkit.errors import DivergedError
 from bertkit.progress import Progress
-from bertkit.recipe import Training
+from bertkit.recipe import CommonTraining
 from bertkit.runs import write_text
 from bertkit.training import checkpoints
-from bertkit.training.batching import HeldBatches
+from bertkit.training.batching import Batches
+from bertkit.training.budget import Budget
 from bertkit.training.signals import StopFlag
-from bertkit.training.streaming import StreamedBatches
 
 MANIFEST_LOSSES = "losses"
 MANIFEST_PLACE = "place"
+MANIFEST_SECONDS = "seconds"
 
 
 class Conduct(TrainerCallback):  # type: ignore[misc]
@@ -30,30 +31,40 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
 
     def __init__(
         self,
-        training: Training,
+        training: CommonTraining,
         best_metric: str,
         stop: StopFlag,
         progress: Progress,
-        batches: HeldBatches | StreamedBatches,
+        batches: Batches,
+        budget: Budget | None = None,
     ) -> None:
         self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
-        self.batches = batches
+        self.batches, self.budget, self.tenth = batches, budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step = 0.0, 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Pick up the losses summed since the last log line, where the run goes on from a checkpoint."""
-        self.began, self.first_step = time.perf_counter(), state.global_step
+        self.began, self.first_step, used = time.perf_counter(), state.global_step, 0.0
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
-            self._restore_losses(checkpoints.read_manifest(folder)[MANIFEST_LOSSES])
+            manifest = checkpoints.read_manifest(folder)
+            self._restore_losses(manifest[MANIFEST_LOSSES])
+            used = manifest.get(MANIFEST_SECONDS, 0.0)
         self._write_log(state)
-        self.progress.start("training", state.max_steps, state.global_step)
+        if self.budget:
+            self.budget.start(used)
+            self.tenth = int(10 * self.budget.share)
+            self.progress.start("training (seconds)", round(self.budget.seconds), round(used))
+        else:
+            self.progress.start("training", state.max_steps, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
-        last = state.global_step >= state.max_steps
-        if last or state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0:
+        if self.budget:
+            self.budget.read()
+            control.should_training_stop = control.should_training_stop or self.budget.is_over
+        if self._is_time_to_evaluate(state):
             control.should_evaluate = control.should_save = control.should_log = True
         self._agree_on_signals()
         if self.stop.signal or self.stop.save:
@@ -64,7 +75,7 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
             self._refuse_non_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
             checkpoints.make_room(checkpoints.checkpoint_folder(self._run(), state.global_step))
-        self.progress.update(state.global_step, self._figures(state))
+        self.progress.update(round(self.budget.used) if self.budget else state.global_step, self._figures(state))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
@@ -83,7 +94,8 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
         if args.should_save:
             facts = {
                 "step": state.global_step,
-                "finished": state.global_step >= state.max_steps or exhausted,
+                "finished": self._is_last(state) or exhausted,
+                MANIFEST_SECONDS: self.budget.used if self.budget else 0.0,
                 MANIFEST_LOSSES: self._losses(),
                 MANIFEST_PLACE: self.batches.place(state.global_step),
             }
@@ -92,6 +104,18 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
             control.should_training_stop = True
+
+    def _is_last(self, state: Any) -> bool:
+        return self.budget.is_over if self.budget else bool(state.global_step >= state.max_steps)
+
+    def _is_time_to_evaluate(self, state: Any) -> bool:
+        """Tell whether an evaluation is due; by the clock, ten are."""
+        if self._is_last(state):
+            return True
+        if self.budget and self.training.evaluate_every == "epoch":
+            before, self.tenth = self.tenth, int(10 * self.budget.share)
+            return self.tenth > before
+        return bool(state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0)
 
     def _run(self) -> Path:
         return Path(self.trainer.args.output_dir)
@@ -121,19 +145,21 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
         since = [entry for entry in state.log_history if key in entry and entry["step"] > (state.best_global_step or 0)]
         return self.training.patience is not None and len(since) >= self.training.patience
 
-    def _losses(self) -> dict[str, float]:
+    def _losses(self) -> dict[str, Any]:
         trainer = self.trainer
         return {
             "pending": float(trainer._tr_loss),
             "total": trainer._total_loss_scalar,
             "last_logged": trainer._globalstep_last_logged,
+            "terms": trainer.logged_terms.state(),
         }
 
-    def _restore_losses(self, losses: dict[str, float]) -> None:
+    def _restore_losses(self, losses: dict[str, Any]) -> None:
         trainer = self.trainer
         trainer._tr_loss += losses["pending"]
         trainer._total_loss_scalar = losses["total"]
         trainer._globalstep_last_logged = int(losses["last_logged"])
+        trainer.logged_terms.restore(losses["terms"])
 
     def _write_log(self, state: Any) -> None:
         if state.is_world_process_zero:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 import transformers
+from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError
-from bertkit.features import Collator, Feature
+from bertkit.features import Collator
 from bertkit.precision import Machine
 from bertkit.progress import Progress
-from bertkit.recipe import Training
+from bertkit.recipe import CommonTraining
 from bertkit.training.arguments import make_arguments
-from bertkit.training.batching import HeldBatches, split_batch
+from bertkit.training.batching import Batches, split_batch
+from bertkit.training.budget import Budget
 from bertkit.training.callbacks import MANIFEST_PLACE, Conduct
 from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
 from bertkit.training.dropout import DropoutStream, fast_dropout
-from bertkit.training.forward import count_items
-from bertkit.training.losses import Loss
+from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
-from bertkit.training.streaming import StreamedBatches
 from bertkit.training.vocabulary import OccurringRows, occurring_rows
 
 log = logging.getLogger("bertkit")
@@ -56,25 +56,27 @@ class Fitted:
 
 
 class _Trainer(transformers.Trainer):  # type: ignore[misc]
-    """A Trainer with keyed batches, our evaluation, and a loss that is the mean over the whole optimizer step."""
+    """A Trainer with keyed batches, our evaluation, and a terms that are means over the whole optimizer step."""
 
     def __init__(
         self,
         *,
-        batches: HeldBatches | StreamedBatches,
+        batches: Batches,
         collate: Collator,
-        loss: Loss | None,
+        terms: Terms,
+        budget: Budget | None,
         evaluate_with: Evaluate,
         dropout: DropoutStream,
         rows: OccurringRows | None,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
-        self.batches, self.collate, self.loss, self.evaluate_with = batches, collate, loss, evaluate_with
-        self.dropout, self.rows = dropout, rows
+        self.batches, self.collate, self.terms, self.evaluate_with = batches, collate, terms, evaluate_with
+        self.dropout, self.rows, self.budget = dropout, rows, budget
         # items are counted over all parts and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
+        self.logged_terms = LoggedTerms(list(terms.weights), self.args.device)
 
     def get_train_dataloader(self) -> Any:
         """Give this process its share of the keyed batches."""
@@ -87,9 +89,20 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             self.rows.follow(optimizer)
         return optimizer
 
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Let the learning rate follow the steps, or the clock where the run has a budget of time."""
+        budget = self.budget
+        if budget is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.rate())
+        return self.lr_scheduler
+
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
-        items = torch.tensor(float(sum(map(count_items, batch_samples))), device=device)
-        return self.accelerator.reduce(items, "sum") if self.args.world_size > 1 else items
+        """Count the items of each term over all parts and processes of a step: (terms,)."""
+        counts = [self.terms.count(batch) for batch in batch_samples]
+        items = [float(sum(count.get(name, 0) for count in counts)) for name in self.terms.weights]
+        totals = torch.tensor(items, device=device)
+        return self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Add up the gradients of a batch, on a CPU part by part."""
@@ -105,20 +118,29 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Give this part's share of the mean loss over all items of the optimizer step.
+        """Give this part's share of the weighted sum of the terms' means over all items of the optimizer step.
 
-        Summed over the parts and averaged over processes (as gradients are), the shares make up that mean,
+        Summed over the parts and averaged over processes (as gradients are), the shares make up those means,
         however the batch was split.
         """
-        items = count_items(inputs)
-        outputs = model(**inputs)
-        if not items:
-            summed = outputs.logits.sum() * 0  # a mean over no label at all is not a number
-        else:
-            summed = self.loss(outputs.logits, inputs["labels"]) if self.loss else outputs.loss * items
-        loss = summed / num_items_in_batch.clamp(min=1) * self.args.world_size
+        sums = self.terms.sums(model, inputs)
+        means = num_items_in_batch.clamp(min=1) / self.args.world_size
+        shares = [
+            sums[name] / mean if name in sums else mean * 0
+            for name, mean in zip(self.terms.weights, means, strict=True)
+        ]
+        self.logged_terms.add(shares)
+        loss: torch.Tensor = sum(
+            weight * share for weight, share in zip(self.terms.weights.values(), shares, strict=True)
+        )
         self.finite &= loss.detach().isfinite()
-        return (loss, outputs) if return_outputs else loss
+        return loss
+
+    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+        """Log the mean of each term beside that of the whole loss, where there are several."""
+        if "loss" in logs:
+            logs = {**logs, **self.logged_terms.take(self.state.global_step, self.accelerator)}
+        super().log(logs, *arguments, **keywords)
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
@@ -133,16 +155,16 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 def fit(
     model: Any,
     tokenizer: Any,
-    features: Sequence[Feature] | StreamedBatches,
+    batches: Batches,
     collate: Collator,
-    training: Training,
+    training: CommonTraining,
     machine: Machine,
     folder: Path,
     *,
     best_metric: str,
     greater_is_better: bool,
     evaluate: Evaluate,
-    loss: Loss | None,
+    terms: Terms,
     stop: StopFlag,
     progress: Progress,
 ) -> Fitted:
@@ -152,25 +174,26 @@ def fit(
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
         StoppedError: a signal asked for it; a checkpoint of the last step was written first.
     """
-    batches = features if isinstance(features, StreamedBatches) else HeldBatches(features, training)
     arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(training, best_metric, stop, progress, batches)
+    budget = Budget(training.budget_seconds, training) if training.budget_seconds else None
+    conduct = Conduct(training, best_metric, stop, progress, batches, budget)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
     with ExitStack() as swapped:
         if training.fast_dropout and machine.device == "cpu" and not training.gradient_checkpointing:
             swapped.enter_context(fast_dropout(model, dropout))
-        pieces = batches.pieces() if training.trim_vocabulary and "adamw" in arguments.optim else None
+        pieces = batches.pieces() if "adamw" in arguments.optim else None
         trainer = _Trainer(
             model=model,
             args=arguments,
-            train_dataset=features,
+            train_dataset=batches,
             processing_class=tokenizer,
             callbacks=[conduct],
             batches=batches,
             collate=collate,
-            loss=loss,
+            terms=terms,
+            budget=budget,
             evaluate_with=evaluate,
             dropout=dropout,
             rows=swapped.enter_context(occurring_rows(model, {*pieces, tokenizer.pad_token_id})) if pieces else None,

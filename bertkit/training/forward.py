@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bertkit.encoded import lengths_of
@@ -62,7 +62,7 @@ def forward(
     return [merged[number] for number in range(len(features))], loss
 
 
-def count_items(batch: dict[str, Any]) -> int:
+def count_items(batch: Mapping[str, Any]) -> int:
     """Count what a mean loss is a mean over: labels that are not ignored, or rows.
 
     >>> import torch

@@ -1,19 +1,80 @@
-"""Losses that a model's own head does not offer: class weights and label smoothing."""
+"""What training lowers: the terms of a loss, and losses that a model's own head does not offer."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training, closest
+from bertkit.training.forward import count_items
 
 if TYPE_CHECKING:
     import torch
 
 Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
+
+    However a step is split into parts and processes, the sums and the counts of its parts add up to the same.
+    """
+
+    weights: Mapping[str, float]
+    """Name of a term -> its weight."""
+    count: Callable[[Mapping[str, Any]], Mapping[str, int]]
+    """Gives how many items of each term a batch has."""
+    sums: Callable[[Any, Mapping[str, Any]], Mapping[str, torch.Tensor]]
+    """Gives the sum of each term over a batch, from a model and the batch; 0 with a gradient where it has no item."""
+
+
+class LoggedTerms:
+    """Sums the terms of a loss between two log lines; where there is one term, it is the loss, and nothing is told."""
+
+    def __init__(self, names: Sequence[str], device: Any) -> None:
+        import torch
+
+        self.names, self.step = names, 0
+        self.sums = torch.zeros(len(names), device=device)
+
+    def add(self, shares: Sequence[torch.Tensor]) -> None:
+        """Add what a part of a step gives to each term."""
+        for number, share in enumerate(shares if len(self.names) > 1 else []):
+            self.sums[number] += share.detach()
+
+    def take(self, step: int, accelerator: Any) -> dict[str, float]:
+        """Give each term's mean over the steps since the last time, and begin anew."""
+        if len(self.names) == 1:
+            return {}
+        means = (accelerator.reduce(self.sums, "mean") / max(step - self.step, 1)).tolist()
+        self.sums, self.step = self.sums * 0, step
+        return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
+
+    def state(self) -> dict[str, Any]:
+        """Give what a checkpoint keeps of it."""
+        return {"sums": self.sums.tolist(), "step": self.step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.sums, self.step = self.sums.new_tensor(state["sums"]), state["step"]
+
+
+def task_terms(loss: Loss | None) -> Terms:
+    """Give the one term of a task: the loss of the model's own head, or another one over its logits."""
+
+    def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        items = count_items(batch)
+        outputs = model(**batch)
+        if not items:
+            return {"gold": outputs.logits.sum() * 0}  # a mean over no label at all is not a number
+        return {"gold": loss(outputs.logits, batch["labels"]) if loss else outputs.loss * items}
+
+    return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
 def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) -> Loss | None:

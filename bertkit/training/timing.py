@@ -17,8 +17,9 @@ from bertkit.precision import Machine
 from bertkit.progress import Progress
 from bertkit.recipe import Training
 from bertkit.speed import waiting_seconds
+from bertkit.training.batching import HeldBatches
 from bertkit.training.fit import fit
-from bertkit.training.losses import Loss
+from bertkit.training.losses import Terms
 from bertkit.training.signals import StopFlag
 
 _WARM = 3  # steps before the first that is timed
@@ -93,7 +94,7 @@ def time_steps(
     machine: Machine,
     folder: Path,
     *,
-    loss: Loss | None,
+    terms: Terms,
     steps: int,
     progress: Progress,
 ) -> list[TimedStep]:
@@ -111,20 +112,22 @@ def time_steps(
         return batch
 
     enough = math.ceil(watch.last / training.steps_per_epoch(len(features)))
-    endless = {"epochs": max(training.epochs, enough), "steps": None, "evaluate_every": _NEVER}
+    endless = training.model_copy(
+        update={"epochs": max(training.epochs, enough), "steps": None, "evaluate_every": _NEVER}
+    )
     try:
         fit(
             model,
             tokenizer,
-            features,
+            HeldBatches(features, endless),
             collate_and_note,
-            training.model_copy(update=endless),
+            endless,
             machine,
             folder,
             best_metric="loss",
             greater_is_better=False,
             evaluate=lambda model, step: {},
-            loss=loss,
+            terms=terms,
             stop=StopFlag(),
             progress=watch,
         )

@@ -220,7 +220,7 @@ def _cache_aside() -> Iterator[None]:
 
 
 def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
-    from bertkit.training.losses import make_loss
+    from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.timing import time_steps
 
     inputs, setup = case.inputs, case.setup
@@ -234,7 +234,7 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
             setup.recipe.training,
             case.machine,
             Path(folder),
-            loss=make_loss(setup.recipe.training, inputs.labels, gold),
+            terms=task_terms(make_loss(setup.recipe.training, inputs.labels, gold)),
             steps=steps,
             progress=progress,
         )

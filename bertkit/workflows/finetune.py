@@ -90,8 +90,9 @@ def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
     from bertkit.encoded import encode_split
     from bertkit.precision import Machine, multiply_as
+    from bertkit.training.batching import HeldBatches
     from bertkit.training.fit import fit, untrained
-    from bertkit.training.losses import make_loss
+    from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.signals import caught_signals
     from bertkit.training.streaming import StreamedBatches
     from bertkit.workflows.publish import publish
@@ -130,7 +131,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
                 setup.tokenizer,
                 StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
                 if inputs.stream
-                else features["train"],
+                else HeldBatches(features["train"], recipe.training),
                 task.collator(setup),
                 recipe.training,
                 machine,
@@ -138,7 +139,9 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
                 best_metric=recipe.best_metric,
                 greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
                 evaluate=scorer.score_step,
-                loss=make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows]),
+                terms=task_terms(
+                    make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows])
+                ),
                 stop=stop,
                 progress=progress,
             )

@@ -1,0 +1,157 @@
+"""Batches of a corpus by the number of their step: what a step sees follows from the seed and from nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset
+
+from bertkit.corpus import Pieces
+from bertkit.encoded import lengths_of
+from bertkit.errors import DataError
+from bertkit.features import Collator, Feature
+from bertkit.objectives import Examples, Objective, PretrainSetup, Totals
+from bertkit.progress import Progress
+from bertkit.training.batching import sorted_batches
+
+_ENDLESS = 10**9  # steps of a run that ends by the clock
+
+
+class PretrainBatches(Dataset[Feature]):
+    """The batches of all steps, made when they are asked for, by whichever process.
+
+    Each example draws from a generator of its own, keyed by seed, epoch and its number. So a run that goes on, and one
+    whose batches are made by other processes, sees the same as any other.
+    """
+
+    def __init__(self, corpus: Pieces, objective: Objective, setup: PretrainSetup) -> None:
+        self.corpus, self.objective, self.setup = corpus, objective, setup
+        self.training = training = setup.recipe.training
+        self.rows: int | None = None
+        self.process, self.processes = 0, 1
+        self.known: dict[int, tuple[int, Examples]] = {}  # length -> the epoch whose examples are in memory, and they
+        self.orders: dict[tuple[int, int], Any] = {}
+        long = self.examples(training.max_length, 0)
+        if training.budget is not None:
+            self.steps = _ENDLESS
+        else:
+            self.steps = training.steps or math.ceil(training.epochs * training.steps_per_epoch(len(long)))
+        self.short_steps = round(training.short_share * self.steps) if training.short_length else 0
+        lengths = [length for length in (training.max_length, training.short_length) if length]
+        self.sizes = {length: len(self.examples(length, 0)) for length in lengths}
+        self.pieces_a_row = {length: float(np.mean(self.examples(length, 0).lengths)) for length in lengths}
+
+    def __len__(self) -> int:
+        return self.steps * self.training.gradient_accumulation
+
+    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+        """Load the share of one process of all steps."""
+        self.processes, self.process = processes, process
+        return DataLoader(
+            self,
+            batch_sampler=BatchSampler(range(len(self)), 1, drop_last=False),
+            collate_fn=collate,
+            num_workers=self.training.workers,
+            multiprocessing_context="fork" if self.training.workers else None,  # the corpus stays where it is mapped
+            generator=torch.Generator(),
+        )
+
+    def __getitems__(self, numbers: list[int]) -> list[Feature]:
+        step, part = divmod(numbers[0], self.training.gradient_accumulation)
+        shares = self.processes * self.training.gradient_accumulation
+        mine = range(self.training.batch_size)[part * self.processes + self.process :: shares]
+        return [self._feature(step, place) for place in mine]
+
+    def pieces(self) -> None:
+        """Give None: all embeddings are trained, since the head answers with any piece."""
+        return None
+
+    def pace(self) -> tuple[float, float]:
+        """Give the rows and the pieces of a step, on average."""
+        size = self.training.batch_size
+        return size, self.tokens(self.steps) / self.steps
+
+    def tokens(self, steps: int) -> float:
+        """Give the pieces of so many steps, on average over the epochs."""
+        short = min(steps, self.short_steps)
+        rows = {self.training.max_length: steps - short, self.training.short_length: short}
+        return self.training.batch_size * sum(
+            self.pieces_a_row[length] * count for length, count in rows.items() if length
+        )
+
+    def place(self, step: int) -> dict[str, Any]:
+        """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
+        return {}
+
+    def go_to(self, place: dict[str, Any]) -> None:
+        """Go on from a place that `place` gave."""
+
+    def examples(self, length: int, epoch: int) -> Examples:
+        """Give the examples of an epoch; those of one epoch a length are in memory."""
+        if self.known.get(length, (None,))[0] != epoch:
+            found = self.objective.examples(self.corpus, length, self.setup, epoch)
+            if not len(found):
+                raise DataError("the corpus gives no example to train on", "give it more text")
+            self.known[length] = epoch, found
+        return self.known[length][1]
+
+    def _feature(self, step: int, place: int) -> Feature:
+        training = self.training
+        is_short = step < self.short_steps
+        length = training.short_length if is_short and training.short_length else training.max_length
+        number = (step if is_short else step - self.short_steps) * training.batch_size + place
+        epoch, number = divmod(number, self.sizes[length])
+        order = self._order(length, epoch)
+        row = int(order[number % len(order)])  # an epoch may have more or fewer examples than the first, which counts
+        copy = epoch % training.copies if training.copies else epoch
+        random = np.random.default_rng((training.seed, copy, row, length))
+        return self.objective.feature(self.examples(length, epoch)[row], step / self.steps, random, self.setup)
+
+    def _order(self, length: int, epoch: int) -> Any:
+        if (length, epoch) not in self.orders:
+            self.orders = {key: order for key, order in self.orders.items() if key[0] != length}
+            count = len(self.examples(length, epoch))
+            self.orders[length, epoch] = np.random.default_rng((self.training.seed, epoch, length)).permutation(count)
+        return self.orders[length, epoch]
+
+
+def held_out_features(corpus: Pieces, objective: Objective, setup: PretrainSetup) -> list[Feature]:
+    """Make the features of held-out text that every evaluation scores: the same masks, whatever the seed."""
+    examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
+    if not len(examples):
+        raise DataError("the held-out text gives no example", "hold out more: --set data.validation_share=0.05")
+    numbers = range(min(len(examples), setup.recipe.training.evaluation_rows))
+    return [objective.feature(examples[number], None, np.random.default_rng((number,)), setup) for number in numbers]
+
+
+def measure(
+    model: Any, features: Sequence[Feature], collate: Collator, objective: Objective, precision: str, progress: Progress
+) -> dict[str, float]:
+    """Score a model on held-out features; several processes share the work and all get the scores."""
+    from torch import distributed
+
+    together = distributed.is_available() and distributed.is_initialized()
+    process, processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    totals: Totals = {}
+    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
+    progress.start("evaluation", len(batches))
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        for done, numbers in enumerate(batches, start=1):
+            batch = collate([features[number] for number in numbers])
+            found = objective.tally(model, {name: values.to(device) for name, values in batch.items()})
+            totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
+            progress.update(done, {})
+    progress.finish()
+    model.train(was_training)
+    shares = [totals]
+    if together:
+        shares = [{}] * processes
+        distributed.all_gather_object(shares, totals)
+    return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})
