@@ -15,6 +15,7 @@ from bertkit.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
     from bertkit.workflows.bench import Bench, Speed
+    from bertkit.workflows.distill import Contestant, Distilled
     from bertkit.workflows.evaluate import Result
     from bertkit.workflows.prepare import Plan
 
@@ -66,6 +67,18 @@ def show_results(results: Sequence[Result], *, as_json: bool) -> None:
             _show_rows(title, rows)
         for warning in result.warnings:
             write(f"  {warning}")
+
+
+def show_distilled(distilled: Distilled, *, as_json: bool) -> None:
+    """Show what a student scored, and its teachers beside it."""
+    if as_json:
+        show_json(dataclasses.asdict(distilled))
+        return
+    show_run(distilled.results, as_json=False)
+    write()
+    metric = distilled.best_metric
+    lines = [_contestant_line(each, metric) for each in distilled.contestants]
+    _show_rows("side by side; seconds are those of this machine, models taking turns", lines)
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
@@ -152,6 +165,25 @@ def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) ->
 
 def _count(rows: int | None) -> str:
     return "streamed" if rows is None else f"{rows:,}"
+
+
+def _contestant_line(each: Contestant, metric: str) -> dict[str, Any]:
+    def ends(interval: Sequence[float]) -> str:
+        return " to ".join(_number(end).strip() for end in interval)
+
+    line = {
+        "model": f"{each.role} {each.model}",
+        "parameters": each.parameters,
+        "MB": f"{each.disk_bytes / 1e6:,.1f}",
+        "ms a row": f"{1000 * each.row_seconds:,.2f}",
+        "rows/s": f"{each.rows_per_second:,.0f}",
+        metric: each.scores[metric],
+        "95 % interval": ends(each.intervals[metric]),
+    }
+    if metric not in each.difference:
+        return {**line, "student less teacher": "", "95 % interval of it": ""}
+    apart = each.difference[metric], ends(each.difference_intervals[metric])
+    return {**line, "student less teacher": apart[0], "95 % interval of it": apart[1]}
 
 
 def _bench_line(speed: Speed) -> dict[str, Any]:

@@ -145,6 +145,11 @@ class Distillation(Section):
     attention: LayerMap | None = Field(None, description="match attention, as `hidden`")
     attention_weight: Finite = Field(1.0, ge=0, le=1e6)
 
+    @property
+    def matches_layers(self) -> bool:
+        """Whether a teacher is looked into while the student is trained."""
+        return self.hidden is not None or self.attention is not None
+
     @field_validator("student_layers", mode="before")
     @classmethod
     def _layers_may_be_text(cls, layers: Any) -> Any:
@@ -193,6 +198,15 @@ class Recipe(Section):
     distillation: Distillation | None = Field(None, description="teachers to learn from: see `bertkit distill`")
     options: dict[str, Any] = Field({}, description="what only this task family knows")
     published: list[Published] = []
+
+    @property
+    def model_name(self) -> str:
+        """What a run begins from, in words."""
+        layers = self.distillation.student_layers if self.distillation else None
+        if layers is None:
+            return self.model
+        which = f"{layers} layers" if isinstance(layers, int) else f"layers {', '.join(map(str, layers))}"
+        return f"{which} of {self.model}"
 
     @field_validator("labels", "model_labels")
     @classmethod

@@ -58,8 +58,8 @@ def distillation_terms(gold: Terms, wanted: Distillation, problem_type: str | No
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         own = _own(batch)
-        outputs = model(**own, **(matching.inside if matching else {}))
-        more = matching.sums(model, outputs, own) if matching else {}
+        outputs = model(**own)
+        more = matching.sums(own) if matching else {}
         soft = soft_sum(soft_loss, outputs, batch, wanted.temperature)
         return {**gold.sums(lambda **_: outputs, own), "soft": soft, **more}
 

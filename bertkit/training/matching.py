@@ -62,15 +62,18 @@ class Matching:
     KL(teacher || student) of attention, mean over heads; both are means over the layers that are matched.
     """
 
-    def __init__(self, student: Any, teacher: Any, pairs: Mapping[str, Pairs], weights: Mapping[str, float]) -> None:
-        self.student, self.teacher, self.pairs, self.weights = student, teacher, pairs, weights
+    def __init__(
+        self, student: Any, teacher: Any, pairs: Mapping[str, Pairs], weights: Mapping[str, float], precision: str
+    ) -> None:
+        self.student, self.teacher, self.precision = student, teacher, precision
+        self.pairs, self.weights = pairs, weights
         self.layers = {model: list(find_layers(model)[2]) for model in (student, teacher)}
         self.states: dict[nn.Module, torch.Tensor] = {}
 
-    def sums(self, batch: Mapping[str, torch.Tensor], precision: str) -> dict[str, torch.Tensor]:
+    def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Give the sum of each term over the pieces of a batch."""
         device = batch["input_ids"].device.type
-        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in _READ if name in batch})
         pieces = batch["attention_mask"].flatten(0, -2).bool()
         compare = {"hidden": self._compare_states, "attention": self._compare_attention}
@@ -99,8 +102,8 @@ class Matching:
 
 
 @contextmanager
-def matched(student: Any, teacher: Any, wanted: Distillation) -> Iterator[Matching | None]:
-    """Watch the layers of both that a recipe matches, while a student is trained; None where it matches none.
+def matched(student: Any, teacher: Any, wanted: Distillation, precision: str) -> Iterator[Matching]:
+    """Watch the layers of both that a recipe matches, while a student is trained.
 
     Where their widths differ, the student has a learned projection a layer meanwhile (Jiao et al. 2020, equation 8).
 
@@ -112,7 +115,7 @@ def matched(student: Any, teacher: Any, wanted: Distillation) -> Iterator[Matchi
     weights = {"hidden": wanted.hidden_weight, "attention": wanted.attention_weight}
     sizes = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     pairs = {name: match_layers(layers, *sizes) for name, layers in maps.items() if layers is not None}
-    matching = Matching(student, teacher, pairs, {name: weights[name] for name in pairs})
+    matching = Matching(student, teacher, pairs, {name: weights[name] for name in pairs}, precision)
     with ExitStack() as watched:
         for one, other in pairs.get("hidden", {}).items():
             for layer in (matching.layers[student][one], matching.layers[teacher][other]):

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit import hub, models
 from bertkit.cache import cache_folder, replacing, say_once, touch
@@ -23,13 +23,10 @@ from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
 from bertkit.workflows.evaluate import checkpoint_labels, run_model
 
-if TYPE_CHECKING:
-    import numpy as np
-
 log = logging.getLogger("bertkit")
 
-Answers = dict[str, "np.ndarray[Any, Any]"]
-"""Name of an output -> its numbers for all features, one after the other; ``sizes`` tells how many each has."""
+Answers = dict[str, Any]
+"""Name of an output -> an array of its numbers for all features, one after the other; ``sizes`` tells how many each."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,9 @@ def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...]) -> tuple[
     names = _names(wanted)
     if recipe.data.streaming:
         raise RecipeError("teachers want all training rows before they are learned from", "leave data.streaming out")
-    if len(names) > 1 and (wanted.hidden is not None or wanted.attention is not None):
+    if wanted.matches_layers and recipe.training.gradient_checkpointing:
+        raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
+    if wanted.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
     count = _count_layers(teachers[0].folder)
