@@ -1,10 +1,11 @@
-"""Files that are computed once and kept: one folder for all of them, each there whole or not at all."""
+"""Files that are computed once and kept: one place for all of them, each there whole or not at all."""
 
 from __future__ import annotations
 
 import logging
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +35,7 @@ def replacing(file: Path) -> Iterator[Path]:
         beside.replace(file)
     finally:
         beside.unlink(missing_ok=True)
-    _sweep(file.parent)
+    sweep(file.parent)
 
 
 def touch(file: Path) -> None:
@@ -49,9 +50,22 @@ def say_once(line: str) -> None:
     log.info(line)
 
 
-def _sweep(folder: Path) -> None:
-    """Delete what nobody has read for 30 days; a process that still has such a file open keeps it until it ends."""
-    for file in folder.iterdir():
+def sweep(folder: Path) -> None:
+    """Delete what nobody has read for 30 days; a process that still has such a file open keeps it until it ends.
+
+    A folder is as old as the youngest file in it, and goes as a whole: it is renamed first.
+    """
+    for entry in folder.iterdir():
         with suppress(OSError):
-            if time.time() - file.stat().st_mtime > _DAYS * 24 * 3600:
-                file.unlink()
+            if time.time() - _last_use(entry) <= _DAYS * 24 * 3600:
+                continue
+            if entry.is_dir():
+                entry = entry.rename(entry.with_name(f"{entry.name}.{secrets.token_hex(4)}.tmp"))
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def _last_use(entry: Path) -> float:
+    times: list[float] = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
+    return max(times)

@@ -25,7 +25,7 @@ import bertkit
 from bertkit.cache import cache_folder, replacing, say_once, touch
 from bertkit.data.rows import Split
 from bertkit.features import Feature, Setup, count_pieces, longest_text
-from bertkit.fingerprints import feed_file
+from bertkit.fingerprints import feed_file, tokenizer_content
 from bertkit.recipe import Row
 
 log = logging.getLogger("bertkit")
@@ -136,7 +136,7 @@ def content_key(split: Split, setup: Setup) -> str:
     settings = [
         *(_SCHEMA, bertkit.__version__, _code(), metadata.version("tokenizers"), metadata.version("transformers")),
         *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
-        *(split.fingerprint(), _content_of_tokenizer(setup.tokenizer)),
+        *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
@@ -166,18 +166,6 @@ def _code() -> str:
         digest.update(str(file.relative_to(folder)).encode())
         feed_file(digest, file)
     return digest.hexdigest()
-
-
-def _content_of_tokenizer(tokenizer: Any) -> list[Any]:
-    """Give all that a tokenizer is made of, but not how it last cut and padded texts, which each call says anew."""
-    model = tokenizer.backend_tokenizer.to_str()
-    return [
-        type(tokenizer).__name__,
-        hashlib.sha256(model[model.index('"added_tokens"') :].encode()).hexdigest(),
-        *(tokenizer.model_max_length, tokenizer.truncation_side, tokenizer.padding_side),
-        *(tokenizer.model_input_names, tokenizer.pad_token_type_id),
-        {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
-    ]
 
 
 def _read(file: Path) -> Encoded | None:

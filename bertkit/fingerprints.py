@@ -1,4 +1,4 @@
-"""SHA-256 fingerprints of files: of data, weights and checkpoints."""
+"""SHA-256 fingerprints of files and tokenizers: of data, weights and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,3 +19,15 @@ def feed_file(digest: Any, file: Path) -> None:
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
+
+
+def tokenizer_content(tokenizer: Any) -> list[Any]:
+    """Give all that a tokenizer is made of, but not how it last cut and padded texts, which each call says anew."""
+    model = tokenizer.backend_tokenizer.to_str()
+    return [
+        type(tokenizer).__name__,
+        hashlib.sha256(model[model.index('"added_tokens"') :].encode()).hexdigest(),
+        *(tokenizer.model_max_length, tokenizer.truncation_side, tokenizer.padding_side),
+        *(tokenizer.model_input_names, tokenizer.pad_token_type_id),
+        {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
+    ]

@@ -5,12 +5,14 @@ Only one piece in seven is masked, and a head over 30,000 pieces costs more than
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
+_LARGEST = 700.0  # of an exponent
 IGNORED = -100
 """The label of a piece that is not masked."""
 
@@ -52,3 +54,15 @@ def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     from torch.nn import functional
 
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
+
+
+def masked_tally(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Sum up the losses (``mlm``), the hidden pieces (``masked``) and those that are found (``found``)."""
+    found = int((logits.flatten(0, -2).argmax(-1) == labels).sum())
+    return {"mlm": float(sum_of_losses(logits, labels)), "masked": float(len(labels)), "found": float(found)}
+
+
+def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
+    """Give the perplexity of hidden pieces, and the share of them that is found."""
+    mean = totals["mlm"] / totals["masked"]
+    return {"perplexity": math.exp(min(mean, _LARGEST)), "masked_accuracy": totals["found"] / totals["masked"]}

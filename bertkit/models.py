@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from bertkit.errors import ModelError, UnavailableError
 from bertkit.fingerprints import feed_file
 from bertkit.last_layer import read_first_piece
 from bertkit.precision import keep_head_exact
+from bertkit.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 
 _WEIGHTS = (
     "model.safetensors",
@@ -29,7 +30,6 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model",
 )
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
-_NOT_LEARNED = ("position_ids", "token_type_ids")  # buffers that old checkpoints carry along
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -116,18 +116,35 @@ def load_tokenizer(folder: Path) -> Any:
         ModelError: it cannot be loaded, is a slow one, or has no padding piece.
         UnavailableError: it needs a package that is not installed.
     """
+    tokenizer = read_tokenizer(folder)
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
+    more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
+    if more > 0:
+        raise ModelError(
+            f"the tokenizer knows {more:,} more pieces than the model", "take both from one source", file=folder
+        )
+    bound_length(tokenizer, config)
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Load a fast tokenizer with a padding piece, which need not lie beside a model; raises as `load_tokenizer`."""
     quiet_transformers()
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
         raise UnavailableError(
             "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
         ) from None
     except (ValueError, OSError, KeyError) as error:
-        raise ModelError(f"the tokenizer does not load: {_first_line(error)}", file=folder) from None
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
     if not tokenizer.is_fast:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:
@@ -136,15 +153,44 @@ def load_tokenizer(folder: Path) -> Any:
             "name one as pad_token in tokenizer_config.json",
             file=folder,
         )
-    more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
-    if more > 0:
-        raise ModelError(
-            f"the tokenizer knows {more:,} more pieces than the model", "take both from one source", file=folder
-        )
-    offset = 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
-    positions = getattr(config, "max_position_embeddings", None) or 512
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - offset)
     return tokenizer
+
+
+def bound_length(tokenizer: Any, config: Any) -> None:
+    """Bound a tokenizer's maximal length by a model's positions."""
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
+
+
+def first_position(config: Any) -> int:
+    """Give the number of a text's first position: RoBERTa and its kin count on from the padding piece."""
+    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+
+
+def load_to_pretrain(model_class: Any, folder: Path | None, config: Any) -> Any:
+    """Load a checkpoint to pretrain on, or make a new model of a config, drawn from torch's generator.
+
+    The encoder must come whole from the checkpoint; of its heads, `model.bertkit_new` names what it lacks.
+
+    Args:
+        model_class: one of transformers' classes, such as AutoModelForMaskedLM.
+        folder: the checkpoint; None for a new model.
+        config: of the model.
+
+    Raises:
+        ModelError: weights that do not fit the config, or that are not numbers.
+    """
+    quiet_transformers()
+    if folder is None:
+        build = getattr(model_class, "from_config", model_class)
+        model = build(config)
+        model.bertkit_new = []
+        return model
+    model, report = load_weights(model_class, folder, config)
+    refuse_misfit(model, report, folder)
+    refuse_non_finite(model.named_parameters(), folder)
+    model.bertkit_new = sorted(report["missing_keys"])
+    return model
 
 
 def load_model(
@@ -172,7 +218,7 @@ def load_model(
     quiet_transformers()
     import transformers
 
-    config = _load_config(folder)
+    config = load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
     config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
@@ -181,8 +227,8 @@ def load_model(
     saved_head = config.__dict__.pop("bertkit_head", None)
     if head is not None:
         config.bertkit_head = head
-    model, report = _load_weights(model_class, folder, config)
-    _refuse_misfit(model, report, folder)
+    model, report = load_weights(model_class, folder, config)
+    refuse_misfit(model, report, folder)
     same_kind = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
         raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
@@ -194,82 +240,12 @@ def load_model(
         trained = False
     if not trained and not report["missing_keys"]:
         _renew_head(model)
-    _refuse_non_finite(model.named_parameters(), folder)
+    refuse_non_finite(model.named_parameters(), folder)
     keep_head_exact(model)
     if reads_first_piece:
         read_first_piece(model)
     model.bertkit_new_head = not trained
     return model
-
-
-def _load_weights(model_class: Any, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
-    """Give the model, and transformers' report of which weights were missing, left over or of another shape."""
-    import torch
-    from safetensors import SafetensorError
-
-    try:
-        model, report = model_class.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
-    except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
-        raise ModelError(f"the checkpoint does not load: {_first_line(error)}", file=folder) from None
-    return model, report
-
-
-def _load_config(folder: Path) -> Any:
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-    saved = read_config(folder)
-    kind = saved.get("model_type", "")
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
-        if "auto_map" in saved:
-            raise ModelError(
-                "this checkpoint wants to run code of its own",
-                "bertkit runs none; use a standard architecture",
-                file=folder,
-            ) from None
-        raise ModelError(f"the config does not load: {_first_line(error)}", file=folder) from None
-    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
-        raise ModelError(
-            f"a model of type {kind!r} is not an encoder",
-            "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
-            file=folder,
-        )
-    return config
-
-
-def _refuse_misfit(model: Any, report: dict[str, Any], folder: Path) -> None:
-    """Refuse weights that do not fit their config: missing, left over or of another shape inside the encoder."""
-    prefix = f"{model.base_model_prefix}."
-    parts = {name for name, _ in model.base_model.named_children()} - {"pooler"}
-
-    def in_encoder(name: str) -> bool:
-        inner = name.removeprefix(prefix)
-        return inner.split(".")[0] in parts and not inner.endswith(_NOT_LEARNED)
-
-    mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
-    for what, names in (
-        ("lacks", report["missing_keys"]),
-        ("has no place for", report["unexpected_keys"]),
-        ("has another shape for", mismatched),
-    ):
-        wrong = sorted(filter(in_encoder, names))
-        if wrong:
-            side = "the checkpoint lacks" if what == "lacks" else f"its config.json {what}"
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise ModelError(
-                f"weights and config do not fit: {side} {wrong[0]}{more}",
-                "fetch both from one source",
-                file=folder,
-            )
 
 
 def _renew_head(model: Any) -> None:
@@ -281,17 +257,3 @@ def _renew_head(model: Any) -> None:
             for module in part.modules():
                 module._is_hf_initialized = False
             part.apply(model._init_weights)
-
-
-def _refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
-    for name, parameter in parameters:
-        if not parameter.isfinite().all():
-            raise ModelError(
-                f"the weight {name} is not finite (NaN or infinity)",
-                "fetch the checkpoint again",
-                file=folder,
-            )
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

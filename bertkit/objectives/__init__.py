@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from bertkit.corpus import Pieces
-from bertkit.features import Collator, Feature
+from bertkit.corpus import Numbers, Pieces
+from bertkit.features import Collator, Feature, Frame, find_frame
+from bertkit.masking import ordinary_pieces
 from bertkit.modules import load_module, module_names
-from bertkit.options import check_options
+from bertkit.options import check_options, read_option
 from bertkit.recipe import PretrainRecipe
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+HELD_OUT_RATE = 0.15
+"""The share of pieces that is hidden in held-out text (Devlin et al. 2019, section 3.1)."""
 
 Example = Any
 """What an objective makes its features from: a block of documents, or a pair of segments."""
@@ -52,6 +57,16 @@ class PretrainSetup:
     config: Any
     """Config of the model: the checkpoint's, or that of the recipe's size."""
 
+    @cached_property
+    def frame(self) -> Frame:
+        """The special pieces around a text."""
+        return find_frame(self.tokenizer, pair=False)
+
+    @cached_property
+    def ordinary(self) -> Numbers:
+        """Ids of the pieces that may stand in the place of a hidden one."""
+        return ordinary_pieces(self.tokenizer)
+
 
 class Objective(Protocol):
     """A pretraining objective: two constants and eight functions."""
@@ -67,8 +82,14 @@ class Objective(Protocol):
     def examples(self, corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Examples:
         """Cut a corpus into examples of at most `length` pieces; made anew each epoch, so quick and lazy."""
 
-    def feature(self, example: Example, progress: float, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-        """Hide something in an example; `progress` is the share of training that is done, 0 where it is measured."""
+    def feature(
+        self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
+    ) -> Feature:
+        """Hide something in an example.
+
+        `progress` is the share of training that is done; None on held-out text, where 15 % is hidden whatever the
+        recipe says, so that scores compare.
+        """
 
     def collator(self, setup: PretrainSetup) -> Collator:
         """Make the function that turns a list of features into a batch of tensors, the first axis rows."""
@@ -87,6 +108,18 @@ class Objective(Protocol):
 
     def encoder(self, model: Any, setup: PretrainSetup) -> Any:
         """Give the part of a pretrained model that is saved as a plain checkpoint."""
+
+
+def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
+    """Give the share of pieces to hide: from ``mask_rate`` to ``last_mask_rate`` in the course of training.
+
+    On held-out text it is 15 %, whatever the recipe says.
+    """
+    if progress is None:
+        return HELD_OUT_RATE
+    first: float = read_option(options, setup.recipe, "mask_rate")
+    last: float | None = read_option(options, setup.recipe, "last_mask_rate")
+    return first if last is None else first + (last - first) * progress
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bertkit.recipe import PretrainRecipe
 from bertkit.reports.html import Facts, duration_text, metric_names, score_text
 
 
@@ -56,6 +57,35 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         metrics=list(facts.scores),
         eval_results=_results(facts, card) or None,
     )
+    body = _template("card.md.j2").render(facts=facts, card=card, metrics=metric_names(facts))
+    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None) -> str:
+    """Give the text of README.md of a pretrained model; `mask` is the mask piece of one that can fill it."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        model_name=recipe.name,
+        library_name="transformers",
+        pipeline_tag="fill-mask" if mask else "feature-extraction",
+        tags=["bertkit", "pretrained"],
+    )
+    settings = recipe.training.model_dump(exclude_defaults=True) | recipe.options
+    body = _template("pretrained.md.j2").render(
+        result=result,
+        about=recipe.about,
+        new=recipe.model is None,
+        example=f'"The cat sat on the {mask}."',
+        answers=mask is not None,
+        settings=settings,
+        seed=recipe.training.seed,
+        command=command,
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+
+
+def _template(name: str) -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -64,8 +94,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(score=score_text, duration=duration_text, plain=_plain)
-    body = environment.get_template("card.md.j2").render(facts=facts, card=card, metrics=metric_names(facts))
-    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+    return environment.get_template(name)
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from bertkit.features import Collator, Feature, text_lengths
 from bertkit.precision import Machine
 from bertkit.progress import Progress
-from bertkit.recipe import Training
+from bertkit.recipe import CommonTraining
 from bertkit.speed import waiting_seconds
-from bertkit.training.batching import HeldBatches
+from bertkit.training.batching import Batches
 from bertkit.training.fit import fit
 from bertkit.training.losses import Terms
 from bertkit.training.signals import StopFlag
 
 _WARM = 3  # steps before the first that is timed
 _NEVER = 2**40
+_Training = TypeVar("_Training", bound=CommonTraining)
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ class _Stopwatch:
 def time_steps(
     model: Any,
     tokenizer: Any,
-    features: Sequence[Feature],
+    make_batches: Callable[[_Training], Batches],
+    rows: int,
     collate: Collator,
-    training: Training,
+    training: _Training,
     machine: Machine,
     folder: Path,
     *,
@@ -100,7 +102,8 @@ def time_steps(
 ) -> list[TimedStep]:
     """Train a model for some steps after a few that warm up, and give what each took.
 
-    `folder` gets a log and no checkpoint; the rows, their order and the loss are those of `fit`.
+    `folder` gets a log and no checkpoint; the rows, their order and the loss are those of `fit`. `make_batches` is
+    given the training that is long enough for the steps; `rows` are those of an epoch.
     """
     watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, machine.device, progress)
     batches: list[tuple[int, list[int], int]] = []
@@ -111,7 +114,7 @@ def time_steps(
         batches.append((len(some), lengths, batch["input_ids"].numel()))
         return batch
 
-    enough = math.ceil(watch.last / training.steps_per_epoch(len(features)))
+    enough = math.ceil(watch.last / training.steps_per_epoch(rows))
     endless = training.model_copy(
         update={"epochs": max(training.epochs, enough), "steps": None, "evaluate_every": _NEVER}
     )
@@ -119,7 +122,7 @@ def time_steps(
         fit(
             model,
             tokenizer,
-            HeldBatches(features, endless),
+            make_batches(endless),
             collate_and_note,
             endless,
             machine,

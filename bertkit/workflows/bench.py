@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,13 +20,7 @@ from bertkit.errors import StoppedError, UsageError
 from bertkit.features import Feature, Setup, text_lengths
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.speed import (
-    fastest_products,
-    layer_sizes,
-    peak_memory,
-    restart_peak_memory,
-    training_operations,
-)
+from bertkit.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
 from bertkit.workflows.evaluate import run_model
 from bertkit.workflows.prepare import Inputs, read_inputs
 
@@ -220,6 +215,7 @@ def _cache_aside() -> Iterator[None]:
 
 
 def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
+    from bertkit.training.batching import HeldBatches
     from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.timing import time_steps
 
@@ -229,7 +225,8 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
         return time_steps(
             model,
             setup.tokenizer,
-            case.features["train"],
+            partial(HeldBatches, case.features["train"]),
+            len(case.features["train"]),
             inputs.task.collator(setup),
             setup.recipe.training,
             case.machine,

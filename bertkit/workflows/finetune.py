@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import models, runs
+from bertkit import models
 from bertkit.data.sources import is_validation
-from bertkit.errors import BertkitError, DivergedError, RecipeError, ResourceError, StoppedError
+from bertkit.errors import RecipeError
 from bertkit.features import Feature, Setup, window
 from bertkit.fingerprints import file_fingerprint
 from bertkit.metrics import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.workflows.evaluate import Result, Scored, check_best_metric, run_model, score_split
+from bertkit.workflows.opening import opened
 from bertkit.workflows.prepare import Inputs, read_inputs
 from bertkit.workflows.students import load_student, taught
 
@@ -45,55 +43,20 @@ def finetune(
 
 def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result]:
     """Do what `finetune` does with inputs that are read already."""
-    with ExitStack() as held:
-        with _main_process_first():
-            record = _open_run(inputs, fresh, held) if runs.is_main_process() else runs.read_record(inputs.folder)
-        if record is None:
-            raise ResourceError("the main process did not open the run", "see what it says", file=inputs.folder)
-        if record["status"] == "finished":
-            log.info(f"already finished on {record['finished']}; --fresh starts anew")
-            return [Result(**result) for result in record["results"]]
-        start = time.perf_counter() - record["seconds"]
-        try:
-            return _train_and_publish(inputs, record, start, progress)
-        except BertkitError as error:
-            status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
-            ended = {"status": status, "error": str(error), "seconds": round(time.perf_counter() - start, 3)}
-            runs.write_record(inputs.folder, {**record, **ended})
-            raise
-
-
-def _open_run(inputs: Inputs, fresh: bool, held: ExitStack) -> dict[str, Any]:
-    """Claim and lock the folder, and write the record of a new run or of one that goes on."""
-    record = runs.claim(inputs.folder, inputs.identity, fresh=fresh)
-    if record is not None and record["status"] == "finished":
-        return record
-    held.enter_context(runs.locked(inputs.folder))
-    from bertkit.precision import look_again, look_at_machine
-
+    recipe = inputs.recipe
     kind = models.read_config(inputs.model_folder)["model_type"]
-    if record is None:
-        machine = look_at_machine(inputs.recipe.training.precision, model_type=kind)
-        log.info(machine.reason)
-        data, source = inputs.recipe.data, Path(inputs.recipe.data.source).expanduser()
-        is_parted = source.is_file() and data.split_column is None and not data.files
-        record = runs.new_record(
-            inputs.identity,
-            machine=asdict(machine),
-            seconds=0.0,
-            model=inputs.recipe.model,
-            rows=inputs.rows,
-            parted_file=file_fingerprint(source) if is_parted else None,
-        )
-    else:
-        machine = look_again(record["machine"], "as before")
-        log.info(f"going on with {inputs.folder}; {machine.reason}")
-        _say_what_changed(record, asdict(machine))
-        known = {**record["machine"], "products": machine.products}  # those of before may not be exact here
-        resumed = [*record.get("resumed", []), runs.now()]
-        record = {**record, "status": "running", "resumed": resumed, "machine": known}
-    runs.write_record(inputs.folder, record)
-    return record
+    data, source = recipe.data, Path(recipe.data.source).expanduser()
+    is_parted = source.is_file() and data.split_column is None and not data.files
+    facts = {
+        "model": recipe.model,
+        "rows": inputs.rows,
+        "parted_file": file_fingerprint(source) if is_parted else None,
+    }
+    precision = recipe.training.precision
+    with opened(inputs.folder, inputs.identity, facts, precision=precision, kind=kind, fresh=fresh) as run:
+        if run.is_finished:
+            return [Result(**result) for result in run.record["results"]]
+        return _train_and_publish(inputs, run.record, run.start, progress)
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
@@ -238,23 +201,3 @@ def _seed(seed: int) -> None:
     from transformers import set_seed
 
     set_seed(seed)  # a new head is drawn from it
-
-
-def _say_what_changed(record: dict[str, Any], machine: dict[str, Any]) -> None:
-    changed = runs.differences(record["versions"], runs.versions())
-    changed += runs.differences(record["machine"], {**machine, "reason": record["machine"]["reason"]})
-    if changed:
-        log.info(f"not bit-identical to an unbroken run: {'; '.join(changed)}")
-
-
-@contextmanager
-def _main_process_first() -> Iterator[None]:
-    """Let the main process of a launch prepare the folder before the others look at it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield
-        return
-    import torch
-    from accelerate import PartialState
-
-    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
-        yield

@@ -45,7 +45,7 @@ def publish(
         _result(inputs, each, details[name], splits[name], baseline[name], seconds) for name, each in scored.items()
     ]
     folder = inputs.folder
-    _export_model(model, setup.tokenizer, folder)
+    export_model(model, setup.tokenizer, folder)
     write_yaml(setup.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     for name, each in scored.items():
         write_predictions(folder, splits[name], each.predictions, details[name])
@@ -102,7 +102,8 @@ def find_warnings(inputs: Inputs, scored: Scored) -> list[str]:
     return warnings
 
 
-def _export_model(model: Any, tokenizer: Any, folder: Path) -> None:
+def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a plain checkpoint into a run's folder, file by file, so that none is ever half there."""
     staging = folder / ".export"
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
@@ -140,8 +141,8 @@ def _write_results(
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
     runs.write_json(folder / "train_results.json", train)
-    runs.write_json(folder / "eval_results.json", _without_nan(evaluation))
-    runs.write_json(folder / "all_results.json", _without_nan({**evaluation, **train}))
+    runs.write_json(folder / "eval_results.json", without_nan(evaluation))
+    runs.write_json(folder / "all_results.json", without_nan({**evaluation, **train}))
     if fitted.last is not None:
         shutil.copyfile(fitted.last / "trainer_state.json", folder / "trainer_state.json")
 
@@ -254,5 +255,6 @@ def _rows_text(rows: int | None, digest: str) -> str:
     return f"streamed (sha256 {digest} of the first window)" if rows is None else f"{rows:,} (sha256 {digest})"
 
 
-def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
+def without_nan(values: dict[str, Any]) -> dict[str, Any]:
+    """Give values with None for what is not a number, which JSON does not know."""
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}

@@ -1,0 +1,71 @@
+"""Cut text into sentences, by a few rules that hold for most languages with Latin or Chinese marks.
+
+A line never goes on in the next one: in BERT's format a line is a sentence already, and elsewhere it is a heading, an
+item or a paragraph. Text that is broken at a fixed width has to be joined before.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CLOSING = "\"'”’»›)\\]}」』）】"
+_MARK = re.compile(f"[.!?…]+[{_CLOSING}]*(?=\\s)|[。！？｡]+[{_CLOSING}]*")
+_OPENING = "\"'“‘«‹„([{¿¡-–—"
+
+_BEFORE_NAMES = re.compile(
+    "mrs?|m[sx]|dr|prof|st|[sj]r|rev|hon|gen|col|capt|lt|sgt|maj|cmdr|gov|sen|rep|pres|mt|ft|messrs|mme|mlle|vs?|cf"
+    r"|e\.g|i\.e|viz|ca|approx|bzw|z\.b|d\.h|u\.a",
+    re.IGNORECASE,
+)
+"""Nearly always followed by more of the sentence."""
+_BEFORE_NUMBERS = re.compile(
+    "nos?|nr|figs?|eqs?|vols?|pp?|ch|sec|art|op|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec", re.IGNORECASE
+)
+_INITIALS = re.compile(r"[^\W\d_](\.[^\W\d_])*")
+
+
+def split_sentences(text: str) -> list[str]:
+    """Give the sentences of a text without the white space around them; all else is in one of them.
+
+    A sentence ends at a line's end, or at ``. ! ? …`` and closing quotes or brackets before white space; ``。！？``
+    need none. It goes on after an abbreviation or initial, and where the next word begins with a small letter.
+
+    >>> split_sentences('Dr. J. Bell paid $3.50. "Why?" he asked. No. 5 was for the U.S. Army!')
+    ['Dr. J. Bell paid $3.50.', '"Why?" he asked.', 'No. 5 was for the U.S. Army!']
+    """
+    found = []
+    for line in text.splitlines():
+        start = 0
+        for mark in _MARK.finditer(line):
+            if _ends(line, start, mark):
+                found.append(line[start : mark.end()].strip())
+                start = mark.end()
+        found.append(line[start:].strip())
+    return [sentence for sentence in found if sentence]
+
+
+def _ends(line: str, start: int, mark: re.Match[str]) -> bool:
+    """Tell whether a sentence that begins at `start` ends with these marks."""
+    if mark[0][0] in "。！？｡":
+        return True
+    after = line[mark.end() : mark.end() + 40].lstrip().lstrip(_OPENING)[:1]
+    if after.islower():
+        return False
+    if mark[0][0] != "." or mark[0].startswith(".."):
+        return True
+    before = line[max(start, mark.start() - 40) : mark.start()]
+    return not _is_abbreviation(before, after)
+
+
+def _is_abbreviation(before: str, after: str) -> bool:
+    """Tell whether a dot belongs to the word before it, where the next word does not begin with a small letter.
+
+    >>> _is_abbreviation("by J", "S"), _is_abbreviation("the U.S", "A"), _is_abbreviation("at 5 p.m", "H")
+    (True, True, False)
+    """
+    word = before.split()[-1].lstrip(_OPENING) if before.strip() else ""
+    if _BEFORE_NAMES.fullmatch(word) or (after.isdigit() and _BEFORE_NUMBERS.fullmatch(word)):
+        return True
+    if word.isdigit():
+        return before.strip() == word  # the number of an item or a chapter, at the start of a line
+    return word.isupper() and word != "I" and bool(_INITIALS.fullmatch(word))

@@ -1,0 +1,89 @@
+"""Masked language modeling: guess the pieces that are hidden (Devlin et al. 2019, section 3.1; Liu et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.blocks import Block, Blocks, block_collator, cut_blocks, frame_block
+from bertkit.corpus import Pieces
+from bertkit.features import Collator, Feature
+from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.masking import choose_pieces, choose_words, corrupt
+from bertkit.models import first_position, load_to_pretrain
+from bertkit.objectives import PretrainSetup, Totals, masking_rate
+from bertkit.options import Option, read_option
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+OPTIONS: Mapping[str, Any] = {
+    "mask_rate": Option(0.15, least=0.01, most=0.9),
+    "last_mask_rate": Option(None, least=0.01, most=0.9),
+    "whole_words": False,
+}
+TERMS: Mapping[str, float] = {"mlm": 1.0}
+
+
+def load_model(setup: PretrainSetup) -> Any:
+    """Load the checkpoint, or make a new model, with a head that answers with pieces."""
+    from transformers import AutoModelForMaskedLM
+
+    return load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config)
+
+
+def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+    """Cut the corpus into blocks, the same in each epoch."""
+    packing = setup.recipe.training.packing
+    return cut_blocks(corpus, length, setup.frame.size, packing)
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Hide pieces, or whole words, of a block."""
+    import numpy as np
+
+    text = frame_block(example, setup.frame)
+    rate = masking_rate(OPTIONS, setup, progress)
+    if read_option(OPTIONS, setup.recipe, "whole_words"):
+        chosen = choose_words(text.maskable, text.word_starts, rate, random)
+    else:
+        chosen = choose_pieces(text.maskable, rate, random)
+    return {
+        "input_ids": corrupt(text.pieces, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary),
+        "labels": np.where(chosen, text.pieces, IGNORED),
+        "parts": text.parts,
+    }
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Make the collator of blocks."""
+    apart = setup.recipe.training.packing == "apart"
+    return block_collator(setup.tokenizer, apart=apart, first_position=first_position(setup.config))
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the hidden pieces."""
+    return {"mlm": int((batch["labels"] != IGNORED).sum())}
+
+
+def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give the sum of the cross-entropies of the hidden pieces."""
+    outputs, labels = run_at_masked(model, batch)
+    return {"mlm": sum_of_losses(outputs.logits, labels)}
+
+
+def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum up losses and right answers."""
+    outputs, labels = run_at_masked(model, batch)
+    return masked_tally(outputs.logits, labels)
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Give loss, perplexity and the share of hidden pieces that are found."""
+    return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
+
+
+def encoder(model: Any, setup: PretrainSetup) -> Any:
+    """Give the model, head included: a plain checkpoint for masked language modeling."""
+    return model

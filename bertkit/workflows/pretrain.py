@@ -1,0 +1,278 @@
+"""Pretrain an encoder as a recipe says: text -> pieces -> examples -> fit -> scores of held-out text -> run folder."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertkit import hub, models, runs
+from bertkit.errors import ModelError, RecipeError
+from bertkit.objectives import Objective, PretrainSetup, load_objective
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe
+from bertkit.weights import load_config
+from bertkit.workflows.opening import Run, opened
+
+log = logging.getLogger("bertkit")
+
+# The model, the tokenizer and the text count by content; the result is the same with any number of workers.
+_NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}}
+_MOST_STEPS = 10**6
+_KEEPS_APART = {"albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What a pretraining run came to."""
+
+    recipe: str
+    model: str
+    objective: str
+    scores: dict[str, float]
+    """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
+    baseline: dict[str, float]
+    """Of the same text, by the frequencies of the training pieces alone."""
+    parameters: int
+    steps: int
+    tokens: int
+    """Pieces seen in training, special ones included."""
+    seconds: float
+    corpus: dict[str, dict[str, Any]]
+    """Split -> its documents, duplicates, sentences, pieces, unknown pieces and bytes."""
+    folder: str
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a pretraining run would do, by some steps that were timed."""
+
+    recipe: str
+    parameters: int
+    examples: int
+    steps: int | None
+    """None where the run ends by the clock."""
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    memory_mb: float | None
+    peak_share: float | None
+    """Of the operations that this machine's fastest matrix products reach."""
+    corpus: dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that is known of a run before its model is made."""
+
+    recipe: PretrainRecipe
+    objective: Objective
+    setup: PretrainSetup
+    corpus: Any
+    folder: Path
+    identity: dict[str, Any]
+
+
+def pretrain(
+    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+) -> Pretrained:
+    """Pretrain, or go on with the same run, or give what it came to already.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    inputs = _read_inputs(recipe, output, progress)
+    precision, kind = recipe.training.precision, inputs.setup.config.model_type
+    facts = {"model": recipe.model or recipe.size}
+    with opened(inputs.folder, inputs.identity, facts, precision=precision, kind=kind, fresh=fresh) as run:
+        if run.is_finished:
+            return Pretrained(**run.record["result"])
+        return _train_and_publish(inputs, run, progress)
+
+
+def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> Inputs:
+    """Check the recipe, find model and tokenizer, prepare the corpus, and say what makes this run the one it is."""
+    objective = load_objective(recipe)
+    _check_tokenizer_and_model(recipe)
+    folder = Path(output) if output else runs.default_folder(recipe.name)
+    model_folder = hub.find_model(recipe.model) if recipe.model else None
+    tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
+    setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    from bertkit.corpus import read_corpus
+
+    corpus = read_corpus(recipe.data, setup.tokenizer, progress)
+    identity = {
+        "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY | {"data": True}),
+        "data": {name: split.fingerprint for name, split in corpus.items()},
+        "model": models.fingerprint(model_folder) if model_folder else "new",
+        "tokenizer": models.fingerprint(tokenizer_folder),
+    }
+    return Inputs(recipe, objective, setup, corpus, folder, identity)
+
+
+def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
+    if recipe.model and recipe.tokenizer:
+        raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
+    if recipe.model and recipe.model_options:
+        raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
+    if not recipe.model and not recipe.tokenizer:
+        what = "a new model needs a tokenizer"
+        raise RecipeError(what, "--tokenizer DIR (`bertkit pretrain tokenizer` makes one), or --model CKPT to go on")
+
+
+def _find_tokenizer(name: str) -> Path:
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else hub.find_model(name)
+
+
+def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:
+    """Load the tokenizer, and the config of the checkpoint or of the recipe's size."""
+    if model_folder is not None:
+        models.read_config(model_folder)
+        tokenizer = models.load_tokenizer(model_folder)
+        config = load_config(model_folder)
+    else:
+        from bertkit.sizes import make_config
+
+        tokenizer = models.read_tokenizer(tokenizer_folder)
+        config = make_config(recipe.size, tokenizer, recipe.model_options)
+        models.bound_length(tokenizer, config)
+    if tokenizer.mask_token_id is None:
+        what = "the tokenizer has no mask piece"
+        raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
+    training = recipe.training
+    if training.max_length > tokenizer.model_max_length:
+        what = f"training.max_length {training.max_length} is more than the {tokenizer.model_max_length} of the model"
+        raise RecipeError(what, f"--max-length {tokenizer.model_max_length}")
+    if training.packing == "apart" and config.model_type not in _KEEPS_APART:
+        what = f"a model of type {config.model_type} cannot keep documents of a block apart"
+        raise RecipeError(what, "--set training.packing=joined, or none")
+    if training.budget is not None and (training.short_length or recipe.options.get("last_mask_rate")):
+        what = "short_length and last_mask_rate follow the steps, which a budget of time does not count"
+        raise RecipeError(what, "leave them out, or give --steps in place of --budget")
+    return PretrainSetup(recipe, tokenizer, model_folder, config)
+
+
+def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrained:
+    from bertkit.corpus import unigram_loss
+    from bertkit.precision import Machine, multiply_as
+    from bertkit.training.fit import fit
+    from bertkit.training.losses import Terms
+    from bertkit.training.pretraining import PretrainBatches, held_out_features, measure
+    from bertkit.training.signals import caught_signals
+    from bertkit.workflows.publish_pretrained import publish
+
+    objective, setup, recipe = inputs.objective, inputs.setup, inputs.recipe
+    machine = Machine(**run.record["machine"])
+    multiply_as(machine)
+    model = new_model(inputs)
+    if "resumed" not in run.record and model.bertkit_new:
+        log.info(f"new and random: {model.bertkit_new[0]} and {len(model.bertkit_new) - 1} more weights of the heads")
+    batches = PretrainBatches(inputs.corpus["train"], objective, setup)
+    held_out = held_out_features(inputs.corpus["validation"], objective, setup)
+    collate = objective.collator(setup)
+
+    def evaluate(model: Any, step: int) -> dict[str, float]:
+        return measure(model, held_out, collate, objective, machine.precision, progress)
+
+    with caught_signals() as stop:
+        fitted = fit(
+            model,
+            setup.tokenizer,
+            batches,
+            collate,
+            recipe.training.model_copy(update={"steps": batches.steps}),
+            machine,
+            inputs.folder,
+            best_metric="loss",
+            greater_is_better=False,
+            evaluate=evaluate,
+            terms=Terms(objective.TERMS, objective.count, objective.losses),
+            stop=stop,
+            progress=progress,
+        )
+    loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], setup.config.vocab_size)
+    result = Pretrained(
+        recipe=recipe.name,
+        model=recipe.model or recipe.size,
+        objective=recipe.objective,
+        scores=evaluate(model, fitted.best_step),
+        baseline={"loss": loss, "perplexity": math.exp(loss)},
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=fitted.steps,
+        tokens=round(batches.tokens(fitted.steps)),
+        seconds=round(time.perf_counter() - run.start, 3),
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+        folder=str(inputs.folder),
+    )
+    publish(recipe, result, fitted, objective.encoder(model, setup), setup.tokenizer, run.record)
+    return result
+
+
+def new_model(inputs: Inputs) -> Any:
+    """Make or load the model of a run; what is new in it follows from the seed."""
+    from transformers import set_seed
+
+    set_seed(inputs.recipe.training.seed)
+    return inputs.objective.load_model(inputs.setup)
+
+
+def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Outlook:
+    """Prepare the corpus, time some steps, and tell what the whole run would take; nothing else is kept."""
+    from tempfile import TemporaryDirectory
+
+    from bertkit.precision import look_at_machine, multiply_as
+    from bertkit.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
+    from bertkit.training.losses import Terms
+    from bertkit.training.pretraining import PretrainBatches
+    from bertkit.training.timing import time_steps
+
+    inputs = _read_inputs(recipe, None, progress)
+    objective, setup, training = inputs.objective, inputs.setup, recipe.training
+    here = training.model_copy(update={"workers": 0, "budget": None, "steps": training.steps or _MOST_STEPS})
+    machine = look_at_machine(training.precision, model_type=setup.config.model_type)
+    log.info(machine.reason)
+    multiply_as(machine)
+    model = new_model(inputs)
+    batches = PretrainBatches(inputs.corpus["train"], objective, setup)
+    timed_setup = replace(setup, recipe=recipe.model_copy(update={"training": here}))
+    restart_peak_memory(machine.device)
+    with TemporaryDirectory(prefix="bertkit-outlook-") as folder:
+        timed = time_steps(
+            model,
+            setup.tokenizer,
+            lambda _: PretrainBatches(inputs.corpus["train"], objective, timed_setup),
+            batches.sizes[training.max_length],
+            objective.collator(setup),
+            here,
+            machine,
+            Path(folder),
+            terms=Terms(objective.TERMS, objective.count, objective.losses),
+            steps=steps,
+            progress=progress,
+        )
+    memory = peak_memory(machine.device)
+    seconds, pieces = sum(step.seconds for step in timed), sum(sum(step.lengths) for step in timed)
+    rate = pieces / seconds
+    tokens = rate * training.budget_seconds if training.budget_seconds else batches.tokens(batches.steps)
+    sizes = layer_sizes(setup.config)
+    share = None
+    if sizes:
+        operations = training_operations(sizes, [length for step in timed for length in step.lengths])
+        share = operations / seconds / fastest_products(machine.device, machine.precision, *sizes[1:])
+    return Outlook(
+        recipe=recipe.name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=batches.sizes[training.max_length],
+        steps=None if training.budget else batches.steps,
+        tokens=round(tokens),
+        seconds=tokens / rate,
+        tokens_per_second=rate,
+        memory_mb=None if memory is None else memory / 1e6,
+        peak_share=share,
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+    )
