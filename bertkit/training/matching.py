@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError
@@ -20,6 +21,7 @@ from bertkit.recipe import Distillation
 Pairs = dict[int, int]
 
 _WATCHED = "bertkit_watched"  # the attention, as transformers registers it, and what it leaves on its module
+_WHILE_TRAINED = "bertkit_watched_while_trained"  # evaluations see the attention that there is without teachers
 _PROJECTIONS = "bertkit_projections"  # the part of a student that makes its hidden states as wide as the teacher's
 _READ = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -122,8 +124,8 @@ def matched(student: Any, teacher: Any, wanted: Distillation, precision: str) ->
                 watched.callback(layer.register_forward_hook(matching.note).remove)
         if "attention" in pairs:
             _refuse_other_heads(student, teacher)
-            for model in (student, teacher):
-                watched.enter_context(_watched_attention(model))
+            watched.enter_context(_watched_attention(student, _WHILE_TRAINED))
+            watched.enter_context(_watched_attention(teacher, _WATCHED))
         widths = student.config.hidden_size, teacher.config.hidden_size
         if widths[0] != widths[1] and "hidden" in pairs:
             projections = {str(one): nn.Linear(*widths, bias=False) for one in pairs["hidden"]}
@@ -140,13 +142,13 @@ def _refuse_other_heads(student: Any, teacher: Any) -> None:
 
 
 @contextmanager
-def _watched_attention(model: Any) -> Iterator[None]:
+def _watched_attention(model: Any, name: str) -> Iterator[None]:
     """Let each attention of a model leave its log-probabilities, before dropout, on its module."""
     before = model.config._attn_implementation
-    AttentionInterface.register(_WATCHED, _attend)
-    AttentionMaskInterface.register(_WATCHED, sdpa_mask)
-    model.set_attn_implementation(_WATCHED)
-    if model.config._attn_implementation != _WATCHED:
+    AttentionInterface.register(name, _attend if name == _WATCHED else _attend_while_trained)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    model.set_attn_implementation(name)
+    if model.config._attn_implementation != name:
         what = f"the attention of a {model.config.model_type} model cannot be watched"
         raise ModelError(what, "match hidden states alone")
     try:
@@ -173,6 +175,10 @@ def _attend(
     setattr(module, _WATCHED, logs)
     weights = functional.dropout(logs.exp().to(value.dtype), dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
+
+
+def _attend_while_trained(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+    return (_attend if module.training else sdpa_attention_forward)(module, *arguments, **keywords)
 
 
 def _read_attention(layer: nn.Module) -> torch.Tensor:

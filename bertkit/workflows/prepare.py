@@ -109,7 +109,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
     if stream is not None:
         _say_what_is_known(recipe, task, splits["train"])
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
-    teachers = find_teachers(recipe, task, labels)
+    teachers = find_teachers(recipe, task, labels, model_folder)
     if recipe.distillation:
         settings["distillation"].pop("teachers")  # they count by content too
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _WHERE}

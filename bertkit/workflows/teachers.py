@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
@@ -47,13 +48,13 @@ def with_student(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"model": _names(wanted)[0]})
 
 
-def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...]) -> tuple[Teacher, ...]:
+def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...], student: Path) -> tuple[Teacher, ...]:
     """Find the teachers of a recipe, and check what can be checked of them without loading weights.
 
     Raises:
         UsageError: there is none, or too many for what is to be matched.
         RecipeError: training rows that are streamed, or layers that the first one does not have.
-        ModelError: not fine-tuned, for other labels, or of a kind that a student cannot learn from.
+        ModelError: not fine-tuned, for other labels or pieces, or of a kind that a student cannot learn from.
     """
     wanted = recipe.distillation
     if wanted is None:
@@ -66,6 +67,9 @@ def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...]) -> tuple[
     if wanted.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
+    for teacher in teachers:
+        if (own := _vocabulary(teacher.folder)) and (other := _vocabulary(student)) and own != other:
+            raise _other_pieces(teacher)
     count = _count_layers(teachers[0].folder)
     if wanted.student_layers is not None and count is not None:
         layers_to_take(wanted.student_layers, count)
@@ -80,8 +84,7 @@ def load_teacher(teacher: Teacher, task: Task, setup: Setup, device: str) -> tup
     """
     tokenizer = models.load_tokenizer(teacher.folder)
     if _content(tokenizer) != _content(setup.tokenizer):
-        what = f"the teacher {teacher.name} cuts texts into other pieces than the student"
-        raise ModelError(what, "take two models with the same tokenizer, or --student-layers")
+        raise _other_pieces(teacher)
     if tokenizer.model_max_length < window(setup):
         what = f"the teacher {teacher.name} reads {tokenizer.model_max_length} pieces at once, the student more"
         raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
@@ -130,7 +133,7 @@ def _ask(
         log.info(f"what {teacher.name} says of {len(features):,} texts: read from {file}")
         return found
     model, own = load_teacher(teacher, task, setup, machine.device)
-    if find_frame(own.tokenizer, pair=True) != find_frame(setup.tokenizer, pair=True):  # segments, say
+    if own.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them reads segments
         features = encode_split(split, own, task.encode)
     outputs, _ = run_model(model, task, own, features, machine.precision, progress, f"asking {teacher.name}")
     order = [teacher.labels.index(name) for name in setup.labels]
@@ -184,8 +187,22 @@ def _count_layers(folder: Path) -> int | None:
     return next((config[name] for name in ("num_hidden_layers", "n_layers") if name in config), None)
 
 
+def _vocabulary(folder: Path) -> Any:
+    """Give the vocabulary of a model where that can be read without its library; None elsewhere."""
+    try:
+        return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _other_pieces(teacher: Teacher) -> ModelError:
+    what = f"the teacher {teacher.name} cuts texts into other pieces than the student"
+    return ModelError(what, "take two models with the same tokenizer, or --student-layers")
+
+
 def _content(tokenizer: Any) -> list[Any]:
-    """Give what decides which pieces a tokenizer makes of a text."""
+    """Give what decides which pieces a tokenizer makes of a text, and leave it in the state that it has."""
+    tokenizer = copy.deepcopy(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     frames = [find_frame(tokenizer, pair=pair) for pair in (False, True)]
     special = [(frame.before, frame.between, frame.after) for frame in frames]
