@@ -122,6 +122,8 @@ def encoder():
             num_attention_heads=heads,
             intermediate_size=48,
             max_position_embeddings=16,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
         )
         return BertForSequenceClassification(config).eval()
 
@@ -192,11 +194,11 @@ def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
 def test_attention_is_compared_by_its_divergence(encoder):
     student, teacher = encoder(2), encoder(4)
     with matched(student, teacher, Distillation(attention="uniform"), "fp32") as matching:
-        logits = student(**BATCH).logits
+        logits = student.train()(**BATCH).logits
         found = matching.sums(BATCH)["attention"]
         assert matching.pairs == {"attention": {0: 1, 1: 3}}
         found.backward()
-    assert torch.allclose(student(**BATCH).logits, logits, atol=1e-6)
+    assert torch.allclose(student.eval()(**BATCH).logits, logits, atol=1e-6)
     for model in (student, teacher):
         model.set_attn_implementation("eager")
     one, other = (model(**BATCH, output_attentions=True).attentions for model in (student, teacher))

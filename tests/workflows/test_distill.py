@@ -248,7 +248,7 @@ def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, tmp_path):
     assert "student run" in text
 
 
-@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "choose", "squad", "wsd"])
+@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "choose", "squad2", "wsd"])
 def test_every_family_is_distilled(run, recipe):
     assert run("finetune", recipe, "--model", "demo", *SOME, "--epochs", 1, "--output", "t").code == 0
     options = ("--student-layers", "0,2", "--epochs", 1, "--output", "s", *HIDDEN, "--soft-weight", 1)
