@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, add_options, environment, make_case, write_results
+from benchmarks.cases import ROOT, add_options, environment, make_case, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
 from benchmarks.stages import BEGAN
 
@@ -32,7 +32,7 @@ Round = dict[str, Any]
 class Engine:
     """A live program that runs as many steps as it is told."""
 
-    def __init__(self, name: str, case: Case, folder: Path, threads: int) -> None:
+    def __init__(self, name: str, case: Any, folder: Path, threads: int, module: str = "benchmarks.engines") -> None:
         self.name, self.folder = name, folder
         folder.mkdir(parents=True)
         file = folder / "case.json"
@@ -40,7 +40,7 @@ class Engine:
         more = {BEGAN: str(time.monotonic()), "HF_DATASETS_CACHE": str(folder / "cache")}
         with (folder / "log.txt").open("w") as log:
             self.program = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.engines", name, str(file), str(folder)],
+                [sys.executable, "-m", module, name, str(file), str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -89,7 +89,9 @@ def steps_for(seconds: float, step: float, *, padded: bool) -> int:
     return min(CYCLE, max(1, round(wanted / (CYCLE / 5))) * (CYCLE // 5))
 
 
-def measure(case: Case, names: list[str], arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure(
+    case: Any, names: list[str], arguments: argparse.Namespace, folder: Path, module: str = "benchmarks.engines"
+) -> dict[str, Any]:
     """Warm up, step all engines in turns, and give every round with what it says."""
     engines: dict[str, Engine] = {}
     warm: dict[str, Any] = {}
@@ -97,11 +99,11 @@ def measure(case: Case, names: list[str], arguments: argparse.Namespace, folder:
     try:
         for number, name in enumerate(names):
             say(f"  starting {name}")
-            engines[name] = Engine(name, case, folder / str(number), arguments.threads)
+            engines[name] = Engine(name, case, folder / str(number), arguments.threads, module)
         for name, engine in engines.items():
             first, rest = engine.run(1), engine.run(arguments.warm_up)
             step = rest["seconds"] / arguments.warm_up
-            padded = name == "hf-default" and case.recipe != "ner"
+            padded = case.has_equal_steps(name)
             steps = arguments.steps or (1 if name == "peak" else steps_for(arguments.seconds, step, padded=padded))
             warm[name] = {"ready": round(engine.ready, 2), "first_step": round(first["seconds"], 3), "steps": steps}
             say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
@@ -168,11 +170,8 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="+", help="recipes: cola stsb ner squad ...")
-    add_options(parser)
-    parser.add_argument("--engines", default=ENGINES, help=f"comma-separated; usual: {ENGINES}")
+def add_round_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of rounds."""
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="a round's, about")
     parser.add_argument("--steps", type=int, help="a round's, the same for all engines, instead of --seconds")
@@ -180,6 +179,14 @@ def main() -> None:
     parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
     parser.add_argument("--repeats", type=int, default=4, help="how often a round is tried anew")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tasks", nargs="+", help="recipes: cola stsb ner squad ...")
+    add_options(parser)
+    parser.add_argument("--engines", default=ENGINES, help=f"comma-separated; usual: {ENGINES}")
+    add_round_options(parser)
     arguments = parser.parse_args()
     for task in arguments.tasks:
         say(f"{task}:")

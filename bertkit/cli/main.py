@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from bertkit.cli import bench, distill, evaluate, finetune, predict, recipes, version
+from bertkit.cli import bench, distill, evaluate, finetune, predict, pretrain, recipes, version
 from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -34,6 +34,7 @@ app.command("predict", epilog='Example: bertkit predict cola --model runs/cola -
     predict.predict
 )
 app.command("bench", epilog="Example: bertkit bench cola --model demo --data demo")(bench.bench)
+app.add_typer(pretrain.app, name="pretrain")
 app.add_typer(recipes.app, name="recipes")
 app.command("version", epilog="Example: bertkit version --json")(version.version)
 

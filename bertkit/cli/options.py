@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import PretrainRecipe, Recipe
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -82,3 +82,15 @@ def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> 
     if "data.source" in given:
         given["data.files"] = {}  # another source: the recipe's own files are not meant
     return load_recipe(name, {**given, **parse_changes(assignments or [])})
+
+
+def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str] | None) -> PretrainRecipe:
+    """Load a recipe for pretraining with the options that were given and the `--set` assignments, which win."""
+    from bertkit.recipe import load_pretrain_recipe, parse_changes
+
+    given = {key: value for key, value in settings.items() if value is not None}
+    if "data.source" in given:  # another source: the recipe's own text is not meant
+        given = {"data.files": {}, "data.config": None, "data.revision": None, **given}
+    if "training.epochs" in given:
+        given = {"training.steps": None, **given}
+    return load_pretrain_recipe(name, {**given, **parse_changes(assignments or [])})

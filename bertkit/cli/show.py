@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.runs import is_main_process
 
 if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
     from bertkit.workflows.distill import Contestant, Distilled
     from bertkit.workflows.evaluate import Result
@@ -60,11 +60,11 @@ def show_results(results: Sequence[Result], *, as_json: bool) -> None:
         write(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
         for name, value in result.scores.items():
             low, high = result.intervals.get(name, (math.nan, math.nan))
-            line = f"  {name:<22} {_number(value)}  95 % interval {_number(low)} to {_number(high)}"
-            baseline = f"  baseline {_number(result.baseline[name])}" if name in result.baseline else ""
+            line = f"  {name:<22} {number(value)}  95 % interval {number(low)} to {number(high)}"
+            baseline = f"  baseline {number(result.baseline[name])}" if name in result.baseline else ""
             write(line + baseline)
         for title, rows in result.tables.items():
-            _show_rows(title, rows)
+            show_rows(title, rows)
         for warning in result.warnings:
             write(f"  {warning}")
 
@@ -106,7 +106,7 @@ def show_bench(bench: Bench, *, as_json: bool) -> None:
     for each, line in zip(bench.speeds, lines, strict=True):
         line[""] = "fastest" if each is bench.fastest else ""
     steps = max(each.steps for each in bench.speeds)
-    _show_rows(f"measured over {steps} steps" if steps else "measured", lines)
+    show_rows(f"measured over {steps} steps" if steps else "measured", lines)
     for note in dict.fromkeys(note for each in bench.speeds for note in each.notes):
         write(f"  {note}")
     write("  epoch and recipe: estimates, the recipe's with evaluation; without starting up, scoring and saving")
@@ -129,7 +129,7 @@ def show_written(file: Path, count: int, *, as_json: bool, hint: str = "") -> No
         write(f"{file}: {f'next: {hint}' if hint else f'{count:,} rows'}")
 
 
-def show_recipe(recipe: Recipe, *, as_json: bool) -> None:
+def show_recipe(recipe: Recipe | PretrainRecipe, *, as_json: bool) -> None:
     """Print a resolved recipe as YAML or JSON."""
     from bertkit.recipe import write_yaml
 
@@ -150,7 +150,7 @@ def show_table(title: str, values: Mapping[str, Any], *, as_json: bool) -> None:
         write(f"{name:<{width}}  {value}".rstrip())
 
 
-def _show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) -> None:
+def show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) -> None:
     """Write a table, its first column to the left and the others to the right."""
     if not rows:
         return
@@ -199,15 +199,15 @@ def _bench_line(speed: Speed) -> dict[str, Any]:
         "of peak": told(speed.peak_share, "{:.1f} %", 0.01),
         "memory": told(speed.peak_memory_bytes, "{:,.0f} MB", 1e6),
         "evaluation rows/s": told(speed.evaluation_rows_per_second, "{:,.1f}"),
-        "epoch": _duration(speed.epoch_seconds),
-        "recipe": _duration(speed.recipe_seconds),
+        "epoch": duration(speed.epoch_seconds),
+        "recipe": duration(speed.recipe_seconds),
     }
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Write seconds as people say them.
 
-    >>> _duration(4.25), _duration(200), _duration(7500), _duration(None)
+    >>> duration(4.25), duration(200), duration(7500), duration(None)
     ('4.2 s', '3 min 20 s', '2 h 05 min', '-')
     """
     if seconds is None:
@@ -220,11 +220,12 @@ def _duration(seconds: float | None) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return _number(value).strip()
+        return number(value).strip()
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Write a score in seven places."""
     if not math.isfinite(value):
         return "    n/a"
     return f"{value:7.4f}" if abs(value) < 100 else f"{value:7.3f}"

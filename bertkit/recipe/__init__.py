@@ -4,10 +4,12 @@ from bertkit.recipe.load import (
     assignment,
     closest,
     find_recipe,
+    load_any_recipe,
     load_pretrain_recipe,
     load_recipe,
     parse_changes,
     recipe_folder,
+    recipe_kind,
     recipe_names,
 )
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
@@ -40,11 +42,13 @@ __all__ = [
     "assignment",
     "closest",
     "find_recipe",
+    "load_any_recipe",
     "load_pretrain_recipe",
     "load_recipe",
     "parse_changes",
     "read_yaml",
     "recipe_folder",
+    "recipe_kind",
     "recipe_names",
     "write_yaml",
 ]

@@ -6,6 +6,7 @@ import difflib
 import json
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -31,8 +32,8 @@ def recipe_names(kind: str = "finetune") -> list[str]:
     return sorted(file.stem for file in (recipe_folder() / kind).glob("*.yaml"))
 
 
-def find_recipe(name: str, kind: str = "finetune") -> Path:
-    """Find the file of a recipe of a kind given by name or by path.
+def find_recipe(name: str, kind: str = "") -> Path:
+    """Find the file of a recipe given by name or by path; of either kind unless one is named.
 
     Raises:
         RecipeError: neither a shipped recipe nor a file; the closest names are given.
@@ -41,10 +42,22 @@ def find_recipe(name: str, kind: str = "finetune") -> Path:
         if not Path(name).is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
         return Path(name)
-    file = recipe_folder() / kind / f"{name}.yaml"
-    if not file.is_file():
-        raise RecipeError(f"no recipe is called {name!r}", closest(name, recipe_names(kind)))
-    return file
+    kinds = (kind,) if kind else ("finetune", "pretrain")
+    for folder in kinds:
+        if (recipe_folder() / folder / f"{name}.yaml").is_file():
+            return recipe_folder() / folder / f"{name}.yaml"
+    raise RecipeError(f"no recipe is called {name!r}", closest(name, chain.from_iterable(map(recipe_names, kinds))))
+
+
+def recipe_kind(name: str) -> str:
+    """Tell whether a recipe, shipped or a file, is for `finetune` or for `pretrain`: the latter names an objective."""
+    values, _ = _read_with_parents(find_recipe(name), "", ())
+    return "pretrain" if "objective" in values else "finetune"
+
+
+def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
+    """Load a recipe of either kind; raises as `load_recipe` does."""
+    return load_pretrain_recipe(name, changes) if recipe_kind(name) == "pretrain" else load_recipe(name, changes)
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:

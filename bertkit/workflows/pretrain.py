@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub, models, runs
+from bertkit.data.documents import corpus_files
 from bertkit.errors import ModelError, RecipeError
 from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import SILENT, Progress
@@ -98,6 +99,7 @@ def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pr
     """Check the recipe, find model and tokenizer, prepare the corpus, and say what makes this run the one it is."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
+    corpus_files(recipe.data)  # a file that is not there is answered before anything heavy is imported
     folder = Path(output) if output else runs.default_folder(recipe.name)
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
@@ -233,7 +235,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
 
     inputs = _read_inputs(recipe, None, progress)
     objective, setup, training = inputs.objective, inputs.setup, recipe.training
-    here = training.model_copy(update={"workers": 0, "budget": None, "steps": training.steps or _MOST_STEPS})
+    here = training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
     machine = look_at_machine(training.precision, model_type=setup.config.model_type)
     log.info(machine.reason)
     multiply_as(machine)

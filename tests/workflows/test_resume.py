@@ -24,8 +24,8 @@ SAVE_STAGES = [
     {"function": "bertkit.training.checkpoints.keep_only", "when": "after"},
 ]
 PUBLISH_STAGES = [
-    {"function": "bertkit.workflows.publish._export_model", "when": "before"},
-    {"function": "bertkit.workflows.publish._export_model", "when": "after"},
+    {"function": "bertkit.workflows.publish.export_model", "when": "before"},
+    {"function": "bertkit.workflows.publish.export_model", "when": "after"},
     {"function": "bertkit.workflows.publish.write_predictions", "when": "after"},
     {"function": "bertkit.workflows.publish.write_report", "when": "after"},
 ]

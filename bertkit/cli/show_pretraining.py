@@ -1,0 +1,50 @@
+"""What the pretraining commands print on stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from bertkit.cli.show import duration, number, show_json, show_rows, write
+
+if TYPE_CHECKING:
+    from bertkit.workflows.pretrain import Outlook, Pretrained
+
+
+def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
+    """Show what a pretraining run came to, and what to do next."""
+    if as_json:
+        show_json(dataclasses.asdict(result))
+        return
+    write(
+        f"{result.recipe}: {result.model}, {result.parameters:,} weights, {result.steps:,} steps, "
+        f"{result.tokens:,} tokens in {duration(result.seconds)}"
+    )
+    write(f"  held-out text: {result.corpus['validation']['documents']:,} documents")
+    for name, value in result.scores.items():
+        beside = f"  by frequency alone {number(result.baseline[name])}" if name in result.baseline else ""
+        write(f"  {name:<22} {number(value)}{beside}")
+    for warning in result.warnings:
+        write(f"  {warning}")
+    write("\nNext:")
+    write(f"  open {result.folder}/report.html")
+    write(f"  bertkit finetune cola --model {result.folder}")
+
+
+def show_outlook(outlook: Outlook, *, as_json: bool) -> None:
+    """Show what a pretraining run would take."""
+    if as_json:
+        show_json(dataclasses.asdict(outlook))
+        return
+    write(f"{outlook.recipe}: {outlook.parameters:,} weights, {outlook.examples:,} blocks of training text")
+    show_rows("text", [{"split": name, **facts} for name, facts in outlook.corpus.items()])
+    write(f"speed    {outlook.tokens_per_second:,.0f} tokens/s")
+    if outlook.peak_share is not None:
+        write(f"         {outlook.peak_share:.0%} of this machine's fastest matrix products (head not counted)")
+    if outlook.memory_mb is not None:
+        write(f"memory   {outlook.memory_mb:,.0f} MB at most")
+    if outlook.steps is None:
+        write(f"budget   {duration(outlook.seconds)}: {outlook.tokens:,} tokens")
+    else:
+        write(f"steps    {outlook.steps:,}: {outlook.tokens:,} tokens in {duration(outlook.seconds)}")
+    write("Nothing was kept but the prepared text.")

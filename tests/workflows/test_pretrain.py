@@ -1,0 +1,173 @@
+"""`bertkit pretrain`: learns, resumes bit by bit, tells what it will take, and refuses what cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from bertkit.objectives import objective_names
+from bertkit.recipe import load_pretrain_recipe
+
+DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo_model"
+SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
+QUICK = ["--batch-size", "8", "--max-length", "32", "--set", "training.precision=fp32", "--limit", "200"]
+QUICK += ["--set", "training.evaluation_rows=20", "--set", "training.log_every=2"]
+
+
+def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
+    given = ["pretrain", recipe, "--data", "demo", "--tokenizer", str(DEMO), *SIZE, *QUICK, "--output", "run"]
+    return [*given, "--steps", str(steps), *map(str, more)]
+
+
+def weights_of(run: Path) -> dict[str, list]:
+    return {name: tensor.tolist() for name, tensor in load_file(run / "model.safetensors").items()}
+
+
+def losses_of(run: Path) -> list[dict]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if "runtime" not in name} for entry in entries]
+
+
+def test_a_model_learns_more_than_frequencies(run):
+    shape = ["--set", "model_options.hidden_size=64", "--set", "model_options.initializer_range=0.05"]
+    ended = run(*arguments(*shape, "--learning-rate", "3e-3", "--batch-size", "16", "--limit", 3000, steps=300))
+    assert ended.code == 0, ended.err
+    result = json.loads(Path("run/run.json").read_text())["result"]
+    assert result["scores"]["loss"] < result["baseline"]["loss"] - 0.5
+    assert result["scores"]["perplexity"] == pytest.approx(math.exp(result["scores"]["loss"]))
+    assert "by frequency alone" in ended.out
+    assert "bertkit finetune cola --model run" in ended.out
+    assert (Path("run") / "report.html").is_file()
+    assert "Held-out text" in (Path("run") / "README.md").read_text()
+
+
+def test_the_result_is_a_checkpoint_to_finetune(run, toy_data):
+    assert run(*arguments(steps=4)).code == 0
+    ended = run("finetune", "classify", "--model", "run", "--data", toy_data, "--epochs", 1, "--output", "tuned")
+    assert ended.code == 0, ended.err
+
+
+def test_a_finished_run_says_so_and_gives_its_result(run):
+    first = run(*arguments("--json", steps=4))
+    again = run(*arguments("--json", steps=4))
+    assert "already finished" in again.err
+    assert json.loads(first.out) == json.loads(again.out)
+
+
+def test_training_goes_on_from_a_checkpoint(run):
+    assert run(*arguments(steps=4)).code == 0
+    settings = ["--data", "demo", "--model", "run", *QUICK, "--steps", 3, "--output", "more"]
+    ended = run("pretrain", "mlm", *settings)
+    assert ended.code == 0, ended.err
+    assert "tied" not in ended.err
+    before, after = weights_of(Path("run")), weights_of(Path("more"))
+    assert before.keys() == after.keys()
+    assert before != after
+
+
+def test_workers_change_nothing(run):
+    assert run(*arguments(steps=6)).code == 0
+    assert run(*arguments("--workers", 2, "--output", "two", steps=6)).code == 0
+    assert weights_of(Path("run")) == weights_of(Path("two"))
+
+
+def test_accumulation_changes_nothing(run):
+    still = ["--set", "model_options.hidden_dropout_prob=0", "--set", "model_options.attention_probs_dropout_prob=0"]
+    for parts in (1, 4):
+        more = [*still, "--set", f"training.gradient_accumulation={parts}", "--output", f"run{parts}"]
+        assert run(*arguments(*more, steps=6)).code == 0
+    losses = [[entry["loss"] for entry in losses_of(Path(name)) if "loss" in entry] for name in ("run1", "run4")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_another_seed_is_another_run(run):
+    assert run(*arguments(steps=4)).code == 0
+    assert run(*arguments("--seed", 7, "--output", "other", steps=4)).code == 0
+    assert weights_of(Path("run")) != weights_of(Path("other"))
+    ended = run(*arguments("--seed", 7, steps=4))
+    assert ended.code == 2
+    assert "the folder holds another run (recipe.training.seed: 42 there, 7 asked)" in ended.last
+
+
+@pytest.mark.parametrize("recipe", objective_names())
+def test_every_objective_has_a_recipe(recipe):
+    names = {load_pretrain_recipe(file.stem).objective for file in Path("recipes/pretrain").glob("*.yaml")}
+    assert recipe in names
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [3, 8])
+def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
+    command = arguments("--workers", workers, "--set", "training.evaluate_every=5")
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    code, text = zygote.run(whole, command)
+    assert code == 0, text
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
+    assert zygote.run(broken, command, fault)[0] == -9
+    code, text = zygote.run(broken, command)
+    assert code == 0, text
+    assert weights_of(broken / "run") == weights_of(whole / "run")
+    assert losses_of(broken / "run") == losses_of(whole / "run")
+    results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
+    assert results[0]["scores"] == results[1]["scores"]
+
+
+def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
+    ended = run(*arguments("--budget", "4s", "--set", "training.log_every=1"))
+    assert ended.code == 0, ended.err
+    record = json.loads(Path("run/run.json").read_text())
+    assert record["status"] == "finished"
+    rates = [entry["learning_rate"] for entry in losses_of(Path("run")) if "learning_rate" in entry]
+    assert len(rates) > 5
+    assert rates[-1] < 0.3 * max(rates)
+    assert record["result"]["tokens"] > 0
+
+
+def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
+    ended = run(*arguments("--dry-run"))
+    assert ended.code == 0, ended.err
+    assert "tokens/s" in ended.out
+    assert "steps    12" in ended.out
+    assert not Path("run").exists()
+    ended = run(*arguments("--dry-run", "--budget", "2h", "--json"))
+    outlook = json.loads(ended.out)
+    assert outlook["steps"] is None
+    assert outlook["seconds"] == pytest.approx(7200)
+    assert outlook["tokens"] == pytest.approx(7200 * outlook["tokens_per_second"], rel=1e-3)
+
+
+def test_short_blocks_come_first(run):
+    settings = ["training.short_length=16", "training.short_share=0.5"]
+    ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--json", steps=8))
+    whole = run(*arguments("--output", "whole", "--json", steps=8))
+    short, long = (json.loads(each.out)["tokens"] for each in (ended, whole))
+    assert short == pytest.approx(0.75 * long, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "line"),
+    [
+        (["mlm", "--data", "demo"], 2, "error: a new model needs a tokenizer - --tokenizer DIR"),
+        (["mlmm"], 2, "error: no recipe is called 'mlmm' - did you mean mlm"),
+        (["mlm", "--budget", "soon"], 2, "error: training.budget = 'soon' is wrong: must be a time such as 90s"),
+        (["mlm", "--model", "demo", "--tokenizer", "x"], 2, "error: a checkpoint brings its own tokenizer"),
+        (["mlm", "--model", "demo", "--data", "nothing.txt"], 3, "error: no such"),
+        (["mlm", "--model", "demo", "--data", "demo", "--max-length", "500"], 2, "error: training.max_length 500"),
+        (["mlm", "--set", "options.mask_rates=1"], 2, "error: unknown key 'options.mask_rates' - did you mean"),
+        (["mlm", "--set", "options.mask_rate=2"], 2, "error: options.mask_rate is 2 - give a number from 0.01 to 0.9"),
+        (["mlm", "--set", "training.short_length=500"], 2, "error: training"),
+        (
+            ["mlm", "--data", "demo", "--tokenizer", str(DEMO), "--size", "modernbert-base"],
+            2,
+            "error: a model of type modernbert cannot keep documents of a block apart - --set training.packing=joined",
+        ),
+    ],
+)
+def test_mistakes_end_in_one_line(run, command, code, line):
+    ended = run("pretrain", *command)
+    assert (ended.code, ended.last[: len(line)]) == (code, line)
+    assert not Path("runs").exists()
