@@ -36,8 +36,11 @@ def write(line: str = "") -> None:
 def show_run(results: Sequence[Result], *, as_json: bool) -> None:
     """Show what a finished run scored, and what to do next."""
     show_results(results, as_json=as_json)
-    if as_json or not results:
-        return
+    if results and not as_json:
+        _show_next(results)
+
+
+def _show_next(results: Sequence[Result]) -> None:
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
@@ -74,11 +77,11 @@ def show_distilled(distilled: Distilled, *, as_json: bool) -> None:
     if as_json:
         show_json(dataclasses.asdict(distilled))
         return
-    show_run(distilled.results, as_json=False)
-    write()
-    metric = distilled.best_metric
-    lines = [_contestant_line(each, metric) for each in distilled.contestants]
-    _show_rows("side by side; seconds are those of this machine, models taking turns", lines)
+    show_results(distilled.results, as_json=False)
+    lines = [_contestant_line(each, distilled.best_metric) for each in distilled.contestants]
+    show_rows("side by side, timed by turns on this machine", lines)
+    if distilled.results:
+        _show_next(distilled.results)
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
@@ -169,7 +172,7 @@ def _count(rows: int | None) -> str:
 
 def _contestant_line(each: Contestant, metric: str) -> dict[str, Any]:
     def ends(interval: Sequence[float]) -> str:
-        return " to ".join(_number(end).strip() for end in interval)
+        return " to ".join(number(end).strip() for end in interval)
 
     line = {
         "model": f"{each.role} {each.model}",

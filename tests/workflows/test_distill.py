@@ -75,7 +75,9 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
     options = ("--teacher", trained, "--model", tiny_model, "--epochs", 1, "--output", "student")
     ended = distill(run, trained, toy_data, *options)
     assert ended.code == 0, ended.err
-    *_, head, first, second, student = ended.out.splitlines()
+    lines = ended.out.splitlines()
+    title = lines.index("  side by side, timed by turns on this machine")
+    head, first, second, student = lines[title + 1 : title + 5]
     assert head.split()[:2] == ["model", "parameters"]
     assert [line.split()[0] for line in (first, second, student)] == ["teacher", "teacher", "student"]
     printed = json.loads(distill(run, trained, toy_data, *options, "--json").out)
@@ -205,14 +207,23 @@ STUDENTS = {
 }
 
 
-@pytest.mark.parametrize("student", list(STUDENTS))
-def test_a_kill_changes_nothing(zygote, narrow_demo, tmp_path_factory, student):
-    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
-    code, text = zygote.run(whole, ["finetune", "classify", "--model", "demo", *SOME, "--epochs", "1", "--output", "t"])
+@pytest.fixture(scope="module")
+def demo_teacher(zygote, tmp_path_factory) -> str:
+    """The demo model, fine-tuned for a moment."""
+    folder = tmp_path_factory.mktemp("teacher")
+    code, text = zygote.run(
+        folder, ["finetune", "classify", "--model", "demo", *SOME, "--epochs", "1", "--output", "t"]
+    )
     assert code == 0, text
+    return str(folder / "t")
+
+
+@pytest.mark.parametrize("student", list(STUDENTS))
+def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_factory, student):
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     options = [str(narrow_demo) if word == "narrow" else word for word in STUDENTS[student]]
-    arguments = ["distill", "classify", "--teacher", str(whole / "t"), *options, *SOME, "--epochs", "2"]
-    arguments += ["--output", "run", "--set", "training.evaluate_every=3", "--set", "training.log_every=2"]
+    arguments = ["distill", "classify", "--teacher", demo_teacher, *options, *SOME, "--epochs", "2", "--output", "run"]
+    arguments += ["--set", "training.evaluate_every=3", "--set", "training.log_every=2"]
     code, text = zygote.run(whole, arguments)
     assert code == 0, text
     assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
@@ -223,24 +234,9 @@ def test_a_kill_changes_nothing(zygote, narrow_demo, tmp_path_factory, student):
     assert not any("projections" in name for name in load_file(broken / "run" / "model.safetensors"))
 
 
-def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, tmp_path):
-    code, text = zygote.run(
-        tmp_path, ["finetune", "classify", "--model", "demo", *SOME, "--epochs", "1", "--output", "t"]
-    )
-    assert code == 0, text
-    arguments = [
-        "distill",
-        "classify",
-        "--teacher",
-        "t",
-        "--student-layers",
-        "1",
-        *SOME,
-        "--epochs",
-        "1",
-        "--output",
-        "run",
-    ]
+def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, demo_teacher, tmp_path):
+    arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *SOME, "--epochs", "1"]
+    arguments += ["--output", "run"]
     assert zygote.run(tmp_path, arguments, {"function": "bertkit.workflows.distill._compare"})[0] == -9
     code, text = zygote.run(tmp_path, arguments)
     assert code == 0, text
