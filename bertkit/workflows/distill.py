@@ -101,17 +101,15 @@ class _Loaded:
 
 def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Contestant]:
     """Load teachers and student as `eval` does, score them on the same rows, and time them by turns."""
-    from bertkit.precision import Machine, multiply_as
+    from bertkit.precision import Machine
 
-    machine = Machine(**record["machine"])
-    training = inputs.recipe.training.model_copy(update={"precision": machine.precision})  # the same for all
-    recipe, task, split = inputs.recipe.model_copy(update={"training": training}), inputs.task, inputs.validation
+    machine = Machine(**record["machine"])  # the same for all
+    recipe, task, split = inputs.recipe, inputs.task, inputs.validation
     folders = [("teacher", teacher.name, teacher.folder, teacher.labels) for teacher in inputs.teachers]
     own_labels = checkpoint_labels(recipe, task, inputs.folder)
     loaded = []
     for role, name, folder, labels in [*folders, ("student", str(inputs.folder), inputs.folder, own_labels)]:
-        checkpoint = load_checkpoint(recipe, task, folder, labels)
-        multiply_as(machine)
+        checkpoint = load_checkpoint(recipe, task, folder, labels, machine)
         scored = score_split(checkpoint.model, task, checkpoint.setup, split, checkpoint.precision, progress)
         loaded.append(_Loaded(role, name, folder, checkpoint, scored))
     alone, together = _time_by_turns(loaded, task, progress)

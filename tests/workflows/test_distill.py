@@ -17,6 +17,7 @@ from bertkit.recipe import load_recipe
 from bertkit.workflows import teachers
 from bertkit.workflows.prepare import read_inputs
 from tests.conftest import toy_rows, write_csv
+from tests.test_habits import imported_by
 from tests.workflows.test_finetune import read_lines
 from tests.workflows.test_resume import check_equal
 
@@ -378,6 +379,11 @@ def test_mistakes_end_in_one_line(run, trained, tiny_model, other_words, toy_dat
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert ended.last.startswith(f"error: {line.format(**places)}"), ended.last
     assert not Path("runs").exists()
+
+
+def test_teachers_are_checked_before_torch_is_imported(trained, toy_data, tmp_path):
+    arguments = ("distill", "classify", "--teacher", str(trained), "--student-layers", "3", "--data", str(toy_data))
+    assert imported_by(*arguments, folder=tmp_path) <= {"numpy"}
 
 
 def test_a_teacher_of_another_task_or_of_a_frozen_encoder_is_refused(run, trained):
