@@ -26,7 +26,7 @@ from bertkit.data.documents import corpus_files
 from bertkit.data.parting import Parted, Survey, part_documents, survey_documents
 from bertkit.errors import DataError, ResourceError
 from bertkit.fingerprints import feed_file, file_fingerprint, tokenizer_content
-from bertkit.pieces import Cutter
+from bertkit.pieces import Cut, Cutter
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
 
@@ -161,29 +161,38 @@ def _prepare(
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation goes on after {state['read']:,} of {survey.documents:,} documents")
-        else:
-            for split in _SPLITS:
-                columns.append(f"{split}.sentences", np.zeros(1))
-                columns.append(f"{split}.documents", np.zeros(1))
-        facts, cutter = state["facts"], Cutter(tokenizer)
         progress.start("preparing documents", survey.documents, state["read"])
-        # what was read before is read once more: which documents are duplicates depends on it
-        for shard in _shards(islice(part_documents(data, survey), state["read"], None)):
-            for split in _SPLITS:
-                texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
-                _append(columns, split, facts[split], cutter, texts, tokenizer.unk_token_id)
-                facts[split]["duplicates"] += sum(each.split == split and each.is_duplicate for each in shard)
-            state["read"] += len(shard)
-            columns.commit(state)
-            progress.update(state["read"], {"pieces": sum(facts[split]["pieces"] for split in _SPLITS)})
-        progress.finish()
-        _check(facts, data)
-        columns.finish(facts)
-    _tell(facts, survey, time.monotonic() - began)
+        try:
+            _write(columns, state, part_documents(data, survey), tokenizer, progress)
+        finally:
+            progress.finish()
+        _check(state["facts"], data)
+        columns.finish(state["facts"])
+    _tell(state["facts"], survey, time.monotonic() - began)
     found = map_columns(folder)
     if found is None:
         raise ResourceError("what was written is not what is read", "check the disk", file=folder)
     return found
+
+
+def _write(
+    columns: Columns, state: dict[str, Any], documents: Iterator[Parted], tokenizer: Any, progress: Progress
+) -> None:
+    """Write the columns shard by shard; `state`, of which each shard takes note, says where to go on."""
+    cutter, facts = Cutter(tokenizer), state["facts"]
+    if not state["read"]:
+        for split in _SPLITS:
+            columns.append(f"{split}.sentences", np.zeros(1))
+            columns.append(f"{split}.documents", np.zeros(1))
+    # what an earlier process has written is read once more: which documents are duplicates depends on it
+    for shard in _shards(islice(documents, state["read"], None)):
+        for split in _SPLITS:
+            texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
+            _append(columns, split, facts[split], cutter.cut(texts), tokenizer.unk_token_id)
+            facts[split]["duplicates"] += sum(each.split == split and each.is_duplicate for each in shard)
+        state["read"] += len(shard)
+        columns.commit(state)
+        progress.update(state["read"], {"pieces": sum(facts[split]["pieces"] for split in _SPLITS)})
 
 
 def _kinds(tokenizer: Any) -> dict[str, str]:
@@ -206,11 +215,8 @@ def _shards(documents: Iterator[Parted]) -> Iterator[list[Parted]]:
         yield shard
 
 
-def _append(
-    columns: Columns, split: str, facts: dict[str, int], cutter: Cutter, texts: list[str], unknown: int | None
-) -> None:
-    """Cut documents into pieces and write these."""
-    cut = cutter.cut(texts)
+def _append(columns: Columns, split: str, facts: dict[str, int], cut: Cut, unknown: int | None) -> None:
+    """Write the pieces of some documents and count them."""
     columns.append(f"{split}.pieces", cut.pieces)
     columns.append(f"{split}.word_starts", cut.word_starts)
     columns.append(f"{split}.sentences", facts["pieces"] + np.cumsum(cut.sentences))

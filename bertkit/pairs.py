@@ -22,12 +22,13 @@ from typing import Literal, overload
 import numpy as np
 
 from bertkit.corpus import Numbers, Pieces
-from bertkit.errors import DataError
+from bertkit.errors import DataError, RecipeError
 
 SECOND, STRANGER, SWAPPED = 0, 1, 1  # the labels, as BertForPreTraining and AlbertForPreTraining have them
 
 Kind = Literal["next", "order"]
 
+_LEAST_ROOM = 4
 _AT_ONCE = 2**20  # sentences that are planned together
 
 
@@ -81,8 +82,12 @@ def cut_pairs(
         short: share of pairs that are cut to a shorter length, drawn evenly, so that a model meets short texts too.
 
     Raises:
+        RecipeError: hardly any room beside the special pieces.
         DataError: no document has two sentences, or strangers are wanted and there is one document only.
     """
+    if length - special < _LEAST_ROOM:
+        what = f"a length of {length} leaves {max(length - special, 0)} pieces for a pair of segments"
+        raise RecipeError(what, f"set training.max_length to at least {special + _LEAST_ROOM}")
     documents = np.asarray(corpus.documents)
     sizes = np.diff(documents)
     if not (sizes > 1).any():

@@ -70,7 +70,7 @@ class Cutter:
         A sentence inside a document is then cut as it stands there: behind a blank.
         """
         whole, alone, behind = (self._ids(text) for text in ("the old man", "man", " man"))
-        return whole[-len(alone) :] != alone and whole[-len(behind) :] == behind
+        return behind != alone and whole[-len(behind) :] == behind
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cache import cache_folder, replacing, touch
+from bertkit.cache import cache_folder, replacing, sweep, touch
 
 
 def age(file: Path, days: float) -> None:
@@ -54,3 +54,19 @@ def test_what_nobody_read_for_a_month_goes_when_something_is_written(tmp_path):
     with replacing(tmp_path / "new") as beside:
         beside.touch()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["new", "read", "recent"]
+
+
+def test_a_folder_goes_as_a_whole_or_not_at_all(tmp_path):
+    for name in ("unread", "read"):
+        (tmp_path / name).mkdir()
+        for file in ("column", "manifest"):
+            (tmp_path / name / file).touch()
+            age(tmp_path / name / file, 31)
+        age(tmp_path / name, 31)
+    touch(tmp_path / "read" / "manifest")
+    sweep(tmp_path)
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")) == [
+        "read",
+        "read/column",
+        "read/manifest",
+    ]

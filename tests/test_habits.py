@@ -52,6 +52,8 @@ def imported_by(*arguments: str, folder: Path) -> set[str]:
         ("finetune", "--help"),
         ("distill", "cola", "--model", "demo", "--student-layers", "1"),
         ("recipes", "list"),
+        ("pretrain", "sizes"),
+        ("pretrain", "tokenizer", "--help"),
         ("version",),
         ("finetune", "colla"),
         ("finetune", "cola", "--set", "training.epoch=1"),
@@ -124,7 +126,10 @@ def test_every_command_of_the_docs_parses(page):
             _, command, words = command.resolve_command(context, words)
             assert command is not None, line
             context = command.make_context(command.name, list(words), resilient_parsing=True)
-        known = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)} | {
+            "-h",
+            "--help",
+        }
         unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
         assert not unknown, f"{line}: {unknown}"
 
@@ -137,9 +142,9 @@ def test_the_cli_page_is_the_generated_one():
 
 
 def test_every_command_has_an_example():
-    group = typer.main.get_command(app)
-    commands = [command for name, command in group.commands.items() if name != "recipes"]
-    commands += group.commands["recipes"].commands.values()
+    named = typer.main.get_command(app).commands.values()
+    commands = [command for each in named for command in getattr(each, "commands", {"": each}).values()]
+    assert len(commands) > 10
     assert all(command.epilog and command.epilog.startswith("Example: bertkit ") for command in commands)
 
 

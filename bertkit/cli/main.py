@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from bertkit.cli import bench, distill, evaluate, finetune, predict, pretrain, recipes, version
+from bertkit.cli import bench, distill, evaluate, fill_mask, finetune, predict, pretrain, recipes, version
 from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -32,6 +32,9 @@ app.command("distill", epilog="Example: bertkit distill cola --teacher runs/cola
 app.command("eval", epilog="Example: bertkit eval cola --model runs/cola --data demo")(evaluate.evaluate)
 app.command("predict", epilog='Example: bertkit predict cola --model runs/cola --text "The doctors often sleeps."')(
     predict.predict
+)
+app.command("fill-mask", epilog='Example: bertkit fill-mask "The doctors [MASK] in the house." --model demo')(
+    fill_mask.fill_mask
 )
 app.command("bench", epilog="Example: bertkit bench cola --model demo --data demo")(bench.bench)
 app.add_typer(pretrain.app, name="pretrain")

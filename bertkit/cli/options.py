@@ -90,7 +90,7 @@ def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str]
 
     given = {key: value for key, value in settings.items() if value is not None}
     if "data.source" in given:  # another source: the recipe's own text is not meant
-        given = {"data.files": {}, "data.config": None, "data.revision": None, **given}
+        given = {"data.files": {}, "data.config": None, "data.revision": None, "data.documents": "auto", **given}
     if "training.epochs" in given:
         given = {"training.steps": None, **given}
     return load_pretrain_recipe(name, {**given, **parse_changes(assignments or [])})

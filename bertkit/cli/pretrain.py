@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from bertkit.cli import tokenizer as tokenizers
 from bertkit.cli.options import JsonOption, MaxLengthOption, OutputOption, SetOption, load_pretraining
 
 
@@ -28,45 +29,37 @@ app = typer.Typer(
 )
 
 
+def _option(help: str, metavar: str | None = None) -> Any:
+    """Make an option whose default is the recipe's."""
+    return typer.Option(help=help, metavar=metavar, show_default=False)
+
+
+app.command(
+    "tokenizer",
+    epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer",
+)(tokenizers.tokenizer)
+app.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizers.sizes)
+
+
 @app.command("recipe", epilog="Example: bertkit pretrain mlm --data text.txt --tokenizer tok --size small")
 def pretrain(
     recipe: Annotated[
         str, typer.Argument(metavar="RECIPE", help="mlm, span, bert, albert, electra, distilbert, or a YAML file.")
     ],
-    data: Annotated[
-        str | None,
-        typer.Option("--data", help="Text: file, directory, hub data set, `demo`.", metavar="DATA", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="Go on from this checkpoint.", metavar="MODEL", show_default=False),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(help="Shape of a new model; see `bertkit pretrain sizes`.", metavar="SIZE", show_default=False),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Tokenizer of a new model: folder or hub name.", metavar="DIR", show_default=False),
-    ] = None,
+    data: Annotated[str | None, _option("Text: file, directory, hub data set, `demo`.", "DATA")] = None,
+    model: Annotated[str | None, _option("Go on from this checkpoint.", "MODEL")] = None,
+    size: Annotated[str | None, _option("Shape of a new model; see `bertkit pretrain sizes`.", "SIZE")] = None,
+    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR")] = None,
     output: OutputOption = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.", show_default=False)] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the text.", show_default=False)] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Train for so long: 90s, 30m, 2h, 1d.", metavar="TIME", show_default=False),
-    ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Blocks per optimizer step.", show_default=False)] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None,
+    steps: Annotated[int | None, _option("Optimizer steps.")] = None,
+    epochs: Annotated[float | None, _option("Passes over the text.")] = None,
+    budget: Annotated[str | None, _option("Train for so long: 90s, 30m, 2h, 1d.", "TIME")] = None,
+    batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,
+    learning_rate: Annotated[float | None, _option("Highest learning rate.")] = None,
     max_length: MaxLengthOption = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", show_default=False)] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", help="Use only the first N documents.", metavar="N", show_default=False),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Processes that make batches; the result is the same.", show_default=False)
-    ] = None,
+    seed: Annotated[int | None, _option("Seed of all randomness.")] = None,
+    limit: Annotated[int | None, _option("Use only the first N documents.", "N")] = None,
+    workers: Annotated[int | None, _option("Processes that make batches; the result is the same.")] = None,
     changes: SetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Prepare the text, time some steps, tell what all would take.")
@@ -103,3 +96,9 @@ def pretrain(
     else:
         result = workflow.pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_pretrained(result, as_json=json)
+
+
+app.command(
+    "tokenizer", epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
+)(tokenizers.tokenizer)
+app.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizers.sizes)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertkit.workflows.distill import Contestant, Distilled
     from bertkit.workflows.evaluate import Result
     from bertkit.workflows.prepare import Plan
+    from bertkit.workflows.tokenizer import Learned
 
 _SCHEMA = 1
 
@@ -122,6 +123,46 @@ def show_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> 
         return
     for record in records:
         write(json.dumps(_without_nan(record), ensure_ascii=False))
+
+
+def show_masks(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Show what could stand at the masks of texts."""
+    if as_json:
+        show_json({"texts": list(records)})
+        return
+    for record in records:
+        write(record["text"])
+        for mask in record["masks"]:
+            many = len(record["masks"]) > 1
+            width = max(len(answer["word"]) for answer in mask["answers"])
+            for answer in mask["answers"]:
+                number = f"{mask['mask']}  " if many else ""
+                write(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+
+
+def show_tokenizer(learned: Learned, *, as_json: bool) -> None:
+    """Show what a new tokenizer does to held-out text."""
+    if as_json:
+        show_json(dataclasses.asdict(learned))
+        return
+    letters = "lowercase" if learned.lowercase else "cased"
+    write(f"{learned.folder}: {learned.kind}, {letters}, {learned.vocabulary_size:,} pieces")
+    write(f"  on {learned.held_out:,} held-out of {learned.documents:,} documents ({learned.words:,} words):")
+    write(f"  pieces a word (fertility)   {learned.fertility:7.3f}")
+    write(f"  words of one piece          {learned.coverage:7.1%}")
+    write(f"  unknown pieces              {learned.unknown_rate:7.3%}")
+    write(f"  pieces a document           {learned.pieces_per_document:7.1f}")
+    write(f"  vocabulary not seen there   {learned.unseen_share:7.1%}")
+    for warning in learned.warnings:
+        write(f"  warning: {warning}")
+
+
+def show_sizes(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Show the named sizes of new models."""
+    if as_json:
+        show_json({"sizes": rows})
+        return
+    show_rows("an encoder with the published vocabulary", rows)
 
 
 def show_written(file: Path, count: int, *, as_json: bool, hint: str = "") -> None:

@@ -117,11 +117,13 @@ def _read_digests(data: Corpus, split: str, progress: Progress) -> Iterator[byte
     total = sum(file.stat().st_size for file in files if file.exists())
     done = said = 0
     progress.start(f"reading {split}", total)
-    for document in read_documents(data, split):
-        text = document.text.encode()
-        done += len(text)
-        if total and done - said >= _REPORT:
-            said = done
-            progress.update(min(done, total), {})
-        yield _digest(text)
-    progress.finish()
+    try:
+        for document in read_documents(data, split):
+            text = document.text.encode()
+            done += len(text)
+            if total and done - said >= _REPORT:
+                said = done
+                progress.update(min(done, total), {})
+            yield _digest(text)
+    finally:
+        progress.finish()

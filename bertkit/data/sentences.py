@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _CLOSING = "\"'”’»›)\\]}」』）】"
-_MARK = re.compile(f"[.!?…]+[{_CLOSING}]*(?=\\s)|[。！？｡]+[{_CLOSING}]*")
+_MARK = re.compile(f"(?<![.!?…])[.!?…]+[{_CLOSING}]*(?=\\s)|[。！？｡]+[{_CLOSING}]*")
 _OPENING = "\"'“‘«‹„([{¿¡-–—"
 
 _BEFORE_NAMES = re.compile(
@@ -28,28 +28,29 @@ def split_sentences(text: str) -> list[str]:
     """Give the sentences of a text without the white space around them; all else is in one of them.
 
     A sentence ends at a line's end, or at ``. ! ? …`` and closing quotes or brackets before white space; ``。！？``
-    need none. It goes on after an abbreviation or initial, and where the next word begins with a small letter.
+    need none. It goes on after an abbreviation or initial, and where the next word begins with a small letter, unless
+    the line has small letters only.
 
     >>> split_sentences('Dr. J. Bell paid $3.50. "Why?" he asked. No. 5 was for the U.S. Army!')
     ['Dr. J. Bell paid $3.50.', '"Why?" he asked.', 'No. 5 was for the U.S. Army!']
     """
     found = []
     for line in text.splitlines():
-        start = 0
+        start, is_small = 0, line.islower()
         for mark in _MARK.finditer(line):
-            if _ends(line, start, mark):
+            if _ends(line, start, mark, is_small):
                 found.append(line[start : mark.end()].strip())
                 start = mark.end()
         found.append(line[start:].strip())
     return [sentence for sentence in found if sentence]
 
 
-def _ends(line: str, start: int, mark: re.Match[str]) -> bool:
+def _ends(line: str, start: int, mark: re.Match[str], is_small: bool) -> bool:
     """Tell whether a sentence that begins at `start` ends with these marks."""
     if mark[0][0] in "。！？｡":
         return True
     after = line[mark.end() : mark.end() + 40].lstrip().lstrip(_OPENING)[:1]
-    if after.islower():
+    if after.islower() and not is_small:
         return False
     if mark[0][0] != "." or mark[0].startswith(".."):
         return True

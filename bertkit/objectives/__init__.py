@@ -63,6 +63,11 @@ class PretrainSetup:
         return find_frame(self.tokenizer, pair=False)
 
     @cached_property
+    def pair_frame(self) -> Frame:
+        """The special pieces around two texts."""
+        return find_frame(self.tokenizer, pair=True)
+
+    @cached_property
     def ordinary(self) -> Numbers:
         """Ids of the pieces that may stand in the place of a hidden one."""
         return ordinary_pieces(self.tokenizer)

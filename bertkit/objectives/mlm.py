@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.blocks import Block, Blocks, block_collator, cut_blocks, frame_block
+from bertkit.blocks import Block, Blocks, Text, block_collator, cut_blocks, frame_block
 from bertkit.corpus import Pieces
 from bertkit.features import Collator, Feature
 from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
@@ -41,9 +41,14 @@ def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> B
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
     """Hide pieces, or whole words, of a block."""
+    text = frame_block(example, setup.frame)
+    return {**hide(text, progress, random, setup), "parts": text.parts}
+
+
+def hide(text: Text, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Hide pieces, or whole words, of a text: ``input_ids``, and ``labels`` where they are hidden."""
     import numpy as np
 
-    text = frame_block(example, setup.frame)
     rate = masking_rate(OPTIONS, setup, progress)
     if read_option(OPTIONS, setup.recipe, "whole_words"):
         chosen = choose_words(text.maskable, text.word_starts, rate, random)
@@ -52,7 +57,6 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
     return {
         "input_ids": corrupt(text.pieces, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary),
         "labels": np.where(chosen, text.pieces, IGNORED),
-        "parts": text.parts,
     }
 
 

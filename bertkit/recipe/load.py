@@ -181,7 +181,7 @@ def _describe(error: Any, record: type[Section], changes: Mapping[str, Any], fil
         part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
     )
     wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    bounds = _range_of(record, name)
+    bounds = "" if error["type"] == "value_error" else _range_of(record, name)
     fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
     return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **place)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.recipe.records import CommonTraining, Finite, Section
 
@@ -66,11 +66,13 @@ class Pretraining(CommonTraining):
         """The seconds to train for, None where steps are counted."""
         return None if self.budget is None else float(self.budget[:-1]) * _UNITS[self.budget[-1]]
 
-    @model_validator(mode="after")
-    def _short_is_shorter(self) -> Pretraining:
-        if self.short_length is not None and self.short_length >= self.max_length:
-            raise ValueError(f"short_length must be less than max_length ({self.max_length})")
-        return self
+    @field_validator("short_length")
+    @classmethod
+    def _short_is_shorter(cls, value: int | None, info: ValidationInfo) -> int | None:
+        longest = info.data.get("max_length")
+        if value is not None and longest is not None and value >= longest:
+            raise ValueError(f"must be less than training.max_length ({longest}), or null for one length")
+        return value
 
 
 class PretrainRecipe(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,9 @@ class PretrainBatches(Dataset[Feature]):
 
 
 def held_out_features(corpus: Pieces, objective: Objective, setup: PretrainSetup) -> list[Feature]:
-    """Make the features of held-out text that every evaluation scores: the same masks, whatever the seed."""
+    """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
+    training = setup.recipe.training.model_copy(update={"seed": 0})
+    setup = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
     examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
     if not len(examples):
         raise DataError("the held-out text gives no example", "hold out more: --set data.validation_share=0.05")

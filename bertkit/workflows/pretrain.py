@@ -155,7 +155,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
         raise RecipeError(what, "--set training.packing=joined, or none")
     if training.budget is not None and (training.short_length or recipe.options.get("last_mask_rate")):
         what = "short_length and last_mask_rate follow the steps, which a budget of time does not count"
-        raise RecipeError(what, "leave them out, or give --steps in place of --budget")
+        raise RecipeError(what, "--set training.short_length=null, or --steps in place of --budget")
     return PretrainSetup(recipe, tokenizer, model_folder, config)
 
 

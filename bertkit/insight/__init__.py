@@ -1,0 +1,1 @@
+"""What is inside an encoder, looked at without training it."""

@@ -1,0 +1,86 @@
+"""Masked pieces and the next sentence: does the second segment follow the first? (Devlin et al. 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.corpus import Pieces
+from bertkit.errors import RecipeError
+from bertkit.features import Collator, Feature
+from bertkit.models import load_to_pretrain
+from bertkit.objectives import PretrainSetup, Totals, mlm
+from bertkit.pair_texts import count_pairs, frame_pair, pair_collator, score_pairs, sum_pair_losses, tally_pairs
+from bertkit.pairs import Kind, Pair, Pairs, cut_pairs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+OPTIONS: Mapping[str, Any] = mlm.OPTIONS
+TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
+
+_TYPES = ("albert", "bert")  # whose models for pretraining have a head over pairs
+
+
+def load_model(setup: PretrainSetup) -> Any:
+    """Load the checkpoint, or make a new model, with a head that answers with pieces and one that judges pairs.
+
+    Raises:
+        RecipeError: an architecture that has no such head.
+    """
+    from transformers import AutoModelForPreTraining
+
+    if setup.config.model_type not in _TYPES:
+        what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
+        raise RecipeError(what, f"take one of type {' or '.join(_TYPES)}, or the objective mlm")
+    return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
+
+
+def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+    """Pair the segments of the corpus, anew in each epoch; half of the second segments are strangers."""
+    return pairs_of_epoch(corpus, length, setup, epoch, "next")
+
+
+def pairs_of_epoch(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int, kind: Kind) -> Pairs:
+    """Pair the segments of the corpus; with ``training.copies``, the pairs come again after so many epochs."""
+    training = setup.recipe.training
+    copy = epoch % training.copies if training.copies else epoch
+    return cut_pairs(corpus, length, setup.pair_frame.size, kind, training.seed, copy)
+
+
+def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Hide pieces, or whole words, of a pair."""
+    text = frame_pair(example, setup.pair_frame)
+    hidden = mlm.hide(text, progress, random, setup)
+    return {**hidden, "token_type_ids": text.parts, "pair_labels": example.label}
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Make the collator of pairs."""
+    return pair_collator(setup.tokenizer)
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the hidden pieces and the pairs."""
+    return dict(zip(TERMS, count_pairs(batch), strict=True))
+
+
+def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give the sums of the cross-entropies of the hidden pieces and of the pairs."""
+    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
+
+
+def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum up losses and right answers."""
+    return tally_pairs(model, batch)
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Give loss, perplexity and the shares of hidden pieces and of pairs that are found."""
+    return score_pairs(totals)
+
+
+def encoder(model: Any, setup: PretrainSetup) -> Any:
+    """Give the model, both heads included: a plain checkpoint for pretraining."""
+    return model

@@ -1,0 +1,38 @@
+"""Masked pieces and the order of sentences: have the two segments been swapped? (Lan et al. 2020, section 3.1).
+
+All but the pairs is that of next-sentence prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.corpus import Pieces
+from bertkit.objectives import PretrainSetup, nsp
+from bertkit.pair_texts import count_pairs, sum_pair_losses
+from bertkit.pairs import Pairs
+
+if TYPE_CHECKING:
+    import torch
+
+OPTIONS: Mapping[str, Any] = nsp.OPTIONS
+TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
+
+load_model, feature, collator = nsp.load_model, nsp.feature, nsp.collator
+tally, score, encoder = nsp.tally, nsp.score, nsp.encoder
+
+
+def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+    """Pair the segments of the corpus, anew in each epoch; half of the pairs are swapped."""
+    return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the hidden pieces and the pairs."""
+    return dict(zip(TERMS, count_pairs(batch), strict=True))
+
+
+def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give the sums of the cross-entropies of the hidden pieces and of the pairs."""
+    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

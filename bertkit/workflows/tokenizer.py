@@ -1,0 +1,182 @@
+"""Learn a tokenizer from text, and see on held-out text what it does to words."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.parting import part_documents, survey_documents
+from bertkit.errors import UsageError
+from bertkit.models import quiet_transformers
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import Corpus, closest
+from bertkit.tokenizer_kinds import KINDS, Plan, check_plan, learn_tokenizer
+
+log = logging.getLogger("bertkit")
+
+_BATCH = 256  # documents
+_WORD = re.compile(r"\w+")
+_RARELY = 0.001  # a share of unknown pieces above which people should look
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A new tokenizer, and what it does to documents it has not seen."""
+
+    folder: str
+    kind: str
+    lowercase: bool
+    vocabulary_size: int
+    documents: int
+    """In all, copies and held-out ones among them."""
+    held_out: int
+    """Those measured on."""
+    words: int
+    fertility: float
+    """Pieces a word."""
+    coverage: float
+    """Share of words that are one piece."""
+    unknown_rate: float
+    """Share of pieces that are the unknown piece."""
+    pieces_per_document: float
+    unseen_share: float
+    """Share of the vocabulary that does not occur in held-out text."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def train_tokenizer(
+    data: Corpus,
+    kind: str,
+    *,
+    output: Path,
+    vocabulary_size: int | None = None,
+    lowercase: bool | None = None,
+    min_frequency: int | None = None,
+    special: Sequence[str] = (),
+    max_length: int = 512,
+    progress: Progress = SILENT,
+) -> Learned:
+    """Learn a tokenizer from the documents that pretraining trains on, write it, and measure it on those held out.
+
+    Raises:
+        UsageError: a folder that holds something, or a tokenizer that cannot be.
+        DataError: no text, or too little.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"no kind of tokenizer is called {kind!r}", closest(kind, KINDS))
+    _check_free(output)
+    plan = Plan(
+        kind=kind,
+        vocabulary_size=KINDS[kind].vocabulary_size if vocabulary_size is None else vocabulary_size,
+        lowercase=KINDS[kind].lowercase if lowercase is None else lowercase,
+        min_frequency=2 if min_frequency is None else min_frequency,
+        special=tuple(special),
+        max_length=max_length,
+    )
+    check_plan(plan)
+    survey = survey_documents(data, progress)
+
+    def read(split: str) -> Iterator[str]:
+        parted = part_documents(data, survey)
+        return (each.text for each in parted if each.split == split and not each.is_duplicate)
+
+    log.info(f"learning {plan.vocabulary_size:,} pieces ({kind})")
+    quiet_transformers()
+    tokenizer = learn_tokenizer(plan, lambda: read("train"))
+    figures, unknown = _measure(tokenizer, read("validation"))
+    _save(tokenizer, output)
+    return Learned(
+        folder=str(output),
+        kind=kind,
+        lowercase=plan.lowercase,
+        vocabulary_size=len(tokenizer),
+        documents=survey.documents,
+        **figures,
+        warnings=_warnings(plan, len(tokenizer), figures["unknown_rate"], unknown),
+    )
+
+
+def _measure(tokenizer: Any, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
+    """Count pieces of words on held-out text; a word is a run of letters and digits.
+
+    Gives the figures of `Learned`, and what became unknown with how often.
+    """
+    held_out = words = pieces_of_words = whole = 0
+    seen: Counter[int] = Counter()
+    unknown: Counter[str] = Counter()
+    while batch := list(islice(texts, _BATCH)):
+        held_out += len(batch)
+        encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            counts = _pieces_of_words(text, offsets)
+            words += len(counts)
+            pieces_of_words += sum(counts)
+            whole += counts.count(1)
+            seen.update(ids)
+            unknown.update(text[a:b] for (a, b), n in zip(offsets, ids, strict=True) if n == tokenizer.unk_token_id)
+    figures = {
+        "held_out": held_out,
+        "words": words,
+        "fertility": pieces_of_words / max(words, 1),
+        "coverage": whole / max(words, 1),
+        "unknown_rate": unknown.total() / max(seen.total(), 1),
+        "pieces_per_document": seen.total() / max(held_out, 1),
+        "unseen_share": 1 - len(seen) / len(tokenizer),
+    }
+    return figures, unknown
+
+
+def _pieces_of_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Count for each word the pieces that cover some of it.
+
+    >>> _pieces_of_words("an owl.", [(0, 2), (3, 5), (5, 6), (6, 7)])
+    [1, 2]
+    """
+    import numpy as np
+
+    words = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
+    pieces = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
+    before = np.searchsorted(pieces[:, 1], words[:, 0], side="right")
+    counts: list[int] = (np.searchsorted(pieces[:, 0], words[:, 1], side="left") - before).tolist()
+    return counts
+
+
+def _warnings(plan: Plan, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
+    found = []
+    if size < plan.vocabulary_size:
+        found.append(
+            f"the text has only {size:,} of the {plan.vocabulary_size:,} pieces asked for: it is small for them; "
+            "give more text, or a lower --min-frequency"
+        )
+    if unknown_rate > _RARELY:
+        examples = ", ".join(repr(text) for text, _ in sorted(unknown.most_common(), key=lambda e: (-e[1], e[0]))[:5])
+        found.append(
+            f"{unknown_rate:.2%} of the pieces are unknown (most often {examples}): their letters are rare or missing "
+            "in the text; give more text, or --kind bpe, which knows every letter"
+        )
+    return found
+
+
+def _check_free(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} holds something already", "nothing was written; choose another --output")
+
+
+def _save(tokenizer: Any, folder: Path) -> None:
+    """Write the folder whole or not at all."""
+    beside = folder.parent / f".{folder.name}.{os.getpid()}"
+    beside.mkdir(parents=True)
+    try:
+        tokenizer.save_pretrained(beside)
+        _check_free(folder)
+        beside.replace(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

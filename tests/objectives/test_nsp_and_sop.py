@@ -1,0 +1,168 @@
+"""Objectives over pairs: next-sentence prediction (nsp) and sentence-order prediction (sop)."""
+
+import math
+
+import numpy as np
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.masked_head import IGNORED
+from bertkit.objectives import load_objective, nsp, sop
+from tests.objectives.texts import LENGTH, make_corpus, make_features, make_setup, measure, train
+
+BOTH = [nsp, sop]
+MODELS = ["bert", "albert"]
+
+
+def name_of(objective):
+    return objective.__name__.rpartition(".")[2]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return make_corpus()
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_a_feature_is_two_framed_segments_with_something_hidden(objective, corpus):
+    setup = make_setup(name_of(objective))
+    cls, sep, pad = (setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id, setup.tokenizer.pad_token_id)
+    features = make_features(objective, setup, corpus)
+    pairs = objective.examples(corpus, LENGTH, setup, 0)
+    for feature, pair in zip(features, pairs, strict=True):
+        whole = np.where(feature["labels"] == IGNORED, feature["input_ids"], feature["labels"])
+        assert whole.tolist() == [cls, *pair.first, sep, *pair.second, sep]
+        assert feature["token_type_ids"].tolist() == [0] * (len(pair.first) + 2) + [1] * (len(pair.second) + 1)
+        assert (feature["labels"] != IGNORED).sum() == max(1, round(0.15 * (len(whole) - 3)))
+        assert feature["pair_labels"] == pair.label
+    batch = objective.collator(setup)(features)
+    assert batch["input_ids"].shape == batch["labels"].shape == batch["token_type_ids"].shape
+    padding = batch["input_ids"] == pad
+    assert (batch["attention_mask"] == ~padding).all() and (batch["labels"][padding] == IGNORED).all()
+    counted = objective.count(batch)
+    assert counted == {"mlm": int((batch["labels"] != IGNORED).sum()), name_of(objective): len(features)}
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_pairs_and_masks_are_keyed_and_copies_come_again(objective, corpus):
+    setup, copied = make_setup(name_of(objective)), make_setup(name_of(objective), copies=2)
+    places = [objective.examples(corpus, LENGTH, setup, epoch).places.tolist() for epoch in (0, 0, 1, 2)]
+    assert places[0] == places[1]
+    assert places[0] != places[2] != places[3] != places[0]
+    again = [objective.examples(corpus, LENGTH, copied, epoch).places.tolist() for epoch in (0, 1, 2, 3)]
+    assert again[0] == again[2] == places[0] and again[1] == again[3] == places[2]
+    hidden = [make_features(objective, setup, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
+    assert hidden[0] == hidden[1] != hidden[2]
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_held_out_text_is_hidden_at_15_percent_whatever_the_recipe_says(objective, corpus):
+    setup = make_setup(name_of(objective), options={"mask_rate": 0.5})
+    shares = {}
+    for progress in (0.0, None):
+        labels = np.concatenate([f["labels"] for f in make_features(objective, setup, corpus, progress=progress)])
+        shares[progress] = (labels != IGNORED).mean()
+    assert shares[0.0] > 0.4 and shares[None] < 0.16
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, corpus):
+    from bertkit.training.pretraining import held_out_features
+
+    setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
+    trained = [objective.examples(corpus, LENGTH, setup, 0).places.tolist() for setup in setups]
+    scored = [held_out_features(corpus, objective, setup) for setup in setups]
+    assert trained[0] != trained[1]
+    for one, other in zip(*scored, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_type, corpus):
+    import torch
+
+    setup = make_setup(name_of(objective), model_type)
+    model = objective.load_model(setup).eval()
+    batch = objective.collator(setup)(make_features(objective, setup, corpus)[:8])
+    sums, counts = objective.losses(model, batch), objective.count(batch)
+    ours = sum(weight * sums[name] / counts[name] for name, weight in objective.TERMS.items())
+    names = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
+    given = dict(batch)
+    theirs = model(**{names[model_type]: given.pop("pair_labels")}, **given)
+    assert set(sums) == set(counts) == set(objective.TERMS) == {"mlm", name_of(objective)}
+    torch.testing.assert_close(ours, theirs.loss)
+    with torch.inference_mode():
+        scores = objective.score(objective.tally(model, batch))
+    assert scores["loss"] == pytest.approx(ours.item(), rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(sums["mlm"].item() / counts["mlm"]), rel=1e-5)
+    pair_logits = theirs.seq_relationship_logits if model_type == "bert" else theirs.sop_logits
+    assert scores["pair_accuracy"] == (pair_logits.argmax(-1) == batch["pair_labels"]).float().mean().item()
+    masked = batch["labels"] != IGNORED
+    found = theirs.prediction_logits[masked].argmax(-1) == batch["labels"][masked]
+    assert scores["masked_accuracy"] == pytest.approx(found.float().mean().item())
+
+
+@pytest.mark.parametrize(("sat", "nats"), [(4.0, 0.2744), (1.0, 1.9935)])
+def test_the_cross_entropy_of_a_worked_example(sat, nats):
+    import torch
+
+    words = ["the", "cat", "sat", "on", "mat", "dog"]
+    setup = make_setup("nsp")
+    setup.config.vocab_size = len(words)
+    setup.config.pad_token_id = None
+    model = nsp.load_model(setup).eval()
+    with torch.no_grad():  # the head answers with its bias alone
+        model.get_input_embeddings().weight.zero_()
+        model.cls.predictions.bias.copy_(torch.tensor([1, 0.5, sat, 2, 0, 1.5]))
+        model.cls.seq_relationship.weight.zero_()
+        model.cls.seq_relationship.bias.copy_(torch.tensor([2.0, 0.0]))
+    ids = torch.tensor([[0, 1, 2, 3, 4]])
+    batch = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "token_type_ids": torch.tensor([[0, 0, 0, 1, 1]]),
+        "labels": torch.tensor([[IGNORED, IGNORED, words.index("sat"), IGNORED, IGNORED]]),
+        "pair_labels": torch.tensor([1]),
+    }
+    with torch.inference_mode():
+        found, totals = nsp.losses(model, batch), nsp.tally(model, batch)
+    assert found["mlm"].item() == pytest.approx(nats, abs=5e-5)
+    assert found["nsp"].item() == pytest.approx(math.log(1 + math.exp(2)), abs=1e-5)
+    assert nsp.score(totals)["loss"] == pytest.approx(nats + math.log(1 + math.exp(2)), abs=1e-4)
+
+
+@pytest.mark.parametrize(("objective", "parts"), [(nsp, "documents"), (sop, "sentences")], ids=["nsp", "sop"])
+def test_toy_pairs_are_learned(objective, parts):
+    setup = make_setup(name_of(objective))
+    model = train(objective, setup, make_corpus(parts=parts), steps=200)
+    held_out = make_corpus(30, seed=9, parts=parts)
+    scores = measure(objective, setup, model, held_out)
+    shares = np.bincount(held_out.pieces) / len(held_out.pieces)
+    unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    assert math.log(scores["perplexity"]) < unigram - 0.5
+    assert scores["pair_accuracy"] > 0.75
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_a_model_without_a_head_over_pairs_is_refused(objective):
+    from transformers import RobertaConfig
+
+    setup = make_setup(name_of(objective))
+    object.__setattr__(setup, "config", RobertaConfig())
+    with pytest.raises(RecipeError, match="no head over pairs"):
+        objective.load_model(setup)
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_a_pretrained_model_is_gone_on_from_with_both_heads(objective, tmp_path):
+    import torch
+
+    setup = make_setup(name_of(objective))
+    first = objective.load_model(setup)
+    objective.encoder(first, setup).save_pretrained(tmp_path)
+    again = objective.load_model(make_setup(name_of(objective), model_folder=tmp_path))
+    assert again.bertkit_new == []
+    for name, weight in first.state_dict().items():
+        assert torch.equal(weight, again.state_dict()[name]), name
+    assert load_objective(setup.recipe) is objective
