@@ -19,13 +19,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bertkit.errors import ResourceError, UsageError
 
 RECORD = "run.json"
 _LOCK = ".lock"
 _SCHEMA = 1
+_HELD: set[TextIO] = set()
+"""Files whose locks this process holds."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -147,7 +149,20 @@ def locked(folder: Path) -> Iterator[None]:
         stream.truncate(0)
         stream.write(f"process {os.getpid()} on {socket.gethostname()}")
         stream.flush()
-        yield
+        _HELD.add(stream)
+        try:
+            yield
+        finally:
+            _HELD.discard(stream)
+
+
+def _let_go() -> None:
+    """Let a child of this process not hold its locks: it would keep them after the process was killed."""
+    for stream in _HELD:
+        os.close(stream.fileno())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:

@@ -74,12 +74,14 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """A pretraining objective: two constants and eight functions."""
+    """A pretraining objective: three constants and ten functions."""
 
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""
     TERMS: Mapping[str, float]
     """Parts of the loss -> their weights in it, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+    BEST_METRIC: str
+    """The score of held-out text by which the best checkpoint is chosen, the smallest; mostly ``loss``."""
 
     def load_model(self, setup: PretrainSetup) -> Any:
         """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
@@ -114,6 +116,9 @@ class Objective(Protocol):
     def encoder(self, model: Any, setup: PretrainSetup) -> Any:
         """Give the part of a pretrained model that is saved as a plain checkpoint."""
 
+    def companions(self, model: Any, setup: PretrainSetup) -> Mapping[str, Any]:
+        """Give the other parts that are saved as plain checkpoints, by the names of their folders beside the first."""
+
 
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
     """Give the share of pieces to hide: from ``mask_rate`` to ``last_mask_rate`` in the course of training.
@@ -128,7 +133,7 @@ def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: flo
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
-_CONSTANTS = ("OPTIONS", "TERMS")
+_CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
 
 
 def objective_names() -> list[str]:

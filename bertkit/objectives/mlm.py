@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.blocks import Block, Blocks, Text, block_collator, cut_blocks, frame_block
-from bertkit.corpus import Pieces
+from bertkit.corpus import Numbers, Pieces
 from bertkit.features import Collator, Feature
 from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.masking import choose_pieces, choose_words, corrupt
@@ -24,6 +24,7 @@ OPTIONS: Mapping[str, Any] = {
     "whole_words": False,
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0}
+BEST_METRIC = "loss"
 
 
 def load_model(setup: PretrainSetup) -> Any:
@@ -49,15 +50,19 @@ def hide(text: Text, progress: float | None, random: np.random.Generator, setup:
     """Hide pieces, or whole words, of a text: ``input_ids``, and ``labels`` where they are hidden."""
     import numpy as np
 
-    rate = masking_rate(OPTIONS, setup, progress)
-    if read_option(OPTIONS, setup.recipe, "whole_words"):
-        chosen = choose_words(text.maskable, text.word_starts, rate, random)
-    else:
-        chosen = choose_pieces(text.maskable, rate, random)
+    chosen = choose(text, progress, random, setup)
     return {
         "input_ids": corrupt(text.pieces, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary),
         "labels": np.where(chosen, text.pieces, IGNORED),
     }
+
+
+def choose(text: Text, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Numbers:
+    """Choose what to hide of a text: a flag for each piece."""
+    rate = masking_rate(OPTIONS, setup, progress)
+    if read_option(OPTIONS, setup.recipe, "whole_words"):
+        return choose_words(text.maskable, text.word_starts, rate, random)
+    return choose_pieces(text.maskable, rate, random)
 
 
 def collator(setup: PretrainSetup) -> Collator:
@@ -91,3 +96,8 @@ def score(totals: Totals) -> dict[str, float]:
 def encoder(model: Any, setup: PretrainSetup) -> Any:
     """Give the model, head included: a plain checkpoint for masked language modeling."""
     return model
+
+
+def companions(model: Any, setup: PretrainSetup) -> dict[str, Any]:
+    """Give nothing: the encoder is all there is."""
+    return {}

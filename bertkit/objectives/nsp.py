@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
+BEST_METRIC = mlm.BEST_METRIC
+
+companions = mlm.companions
 
 _TYPES = ("albert", "bert")  # whose models for pretraining have a head over pairs
 

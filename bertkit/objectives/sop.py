@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 OPTIONS: Mapping[str, Any] = nsp.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
+BEST_METRIC = nsp.BEST_METRIC
 
 load_model, feature, collator = nsp.load_model, nsp.feature, nsp.collator
-tally, score, encoder = nsp.tally, nsp.score, nsp.encoder
+tally, score, encoder, companions = nsp.tally, nsp.score, nsp.encoder, nsp.companions
 
 
 def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Pairs:

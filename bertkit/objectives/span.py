@@ -22,6 +22,9 @@ OPTIONS: Mapping[str, Any] = {
     "boundary": True,
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
+BEST_METRIC = mlm.BEST_METRIC
+
+companions = mlm.companions
 
 _EDGES = ("span_starts", "span_ends")
 

@@ -36,7 +36,7 @@ class Pretrained:
     scores: dict[str, float]
     """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
     baseline: dict[str, float]
-    """Of the same text, by the frequencies of the training pieces alone."""
+    """Of the same text, by the frequencies of the training pieces alone; of the scores that it has."""
     parameters: int
     steps: int
     tokens: int
@@ -190,7 +190,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
             recipe.training.model_copy(update={"steps": batches.steps}),
             machine,
             inputs.folder,
-            best_metric="loss",
+            best_metric=objective.BEST_METRIC,
             greater_is_better=False,
             evaluate=evaluate,
             terms=Terms(objective.TERMS, objective.count, objective.losses),
@@ -203,7 +203,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         model=recipe.model or recipe.size,
         objective=recipe.objective,
         scores=evaluate(model, fitted.best_step),
-        baseline={"loss": loss, "perplexity": math.exp(loss)},
+        baseline=_baseline(objective, loss),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fitted.steps,
         tokens=round(batches.tokens(fitted.steps)),
@@ -211,8 +211,15 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.folder),
     )
-    publish(recipe, result, fitted, objective.encoder(model, setup), setup.tokenizer, run.record)
+    encoder, companions = objective.encoder(model, setup), objective.companions(model, setup)
+    publish(recipe, result, fitted, encoder, companions, setup.tokenizer, run.record)
     return result
+
+
+def _baseline(objective: Objective, loss: float) -> dict[str, float]:
+    """Give what frequencies alone reach; a loss of more than the hidden pieces has nothing to be compared with."""
+    baseline = {"perplexity": math.exp(loss)}
+    return {"loss": loss, **baseline} if set(objective.TERMS) == {"mlm"} else baseline
 
 
 def new_model(inputs: Inputs) -> Any:

@@ -102,15 +102,16 @@ def find_warnings(inputs: Inputs, scored: Scored) -> list[str]:
     return warnings
 
 
-def export_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a plain checkpoint into a run's folder, file by file, so that none is ever half there."""
+def export_model(model: Any, tokenizer: Any, folder: Path, part: str = "") -> None:
+    """Write a plain checkpoint into a run's folder or a part of it, file by file, so that none is ever half there."""
     staging = folder / ".export"
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
+    (folder / part).mkdir(exist_ok=True)
     for file in sorted(staging.iterdir()):
         file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors makes files that nobody else may read
-        file.replace(folder / file.name)
+        file.replace(folder / part / file.name)
     staging.rmdir()
 
 

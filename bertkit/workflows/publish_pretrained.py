@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import runs
+from bertkit.objectives import load_objective
 from bertkit.recipe import PretrainRecipe, write_yaml
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
@@ -19,13 +21,21 @@ if TYPE_CHECKING:
 
 
 def publish(
-    recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, model: Any, tokenizer: Any, record: dict[str, Any]
+    recipe: PretrainRecipe,
+    result: Pretrained,
+    fitted: Fitted,
+    model: Any,
+    companions: Mapping[str, Any],
+    tokenizer: Any,
+    record: dict[str, Any],
 ) -> None:
     """Write everything a finished run holds; the record, last of all, says that it is finished."""
     if not runs.is_main_process():
         return
     folder = Path(result.folder)
     export_model(model, tokenizer, folder)
+    for name, companion in companions.items():
+        export_model(companion, tokenizer, folder, name)
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     told = {"steps": result.steps, "tokens": result.tokens, "train_loss": fitted.train_loss, "seconds": result.seconds}
@@ -43,7 +53,7 @@ def publish(
         "result": dataclasses.asdict(result),
     }
     write_report(folder, _gather_facts(recipe, result, fitted, finished))
-    answers = "Masked" in type(model).__name__ or type(model).__name__.endswith("ForPreTraining")
+    answers = model.get_output_embeddings() is not None  # an ELECTRA for pretraining fills no mask
     (folder / "README.md").write_text(
         pretrained_card(recipe, result, record["command"], tokenizer.mask_token if answers else None), encoding="utf-8"
     )
@@ -62,7 +72,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         seconds=result.seconds,
         device=record["machine"]["reason"],
         seed=recipe.training.seed,
-        best_metric="loss",
+        best_metric=load_objective(recipe).BEST_METRIC,
         scores=result.scores,
         baseline=result.baseline,
         history=fitted.history,

@@ -1,0 +1,165 @@
+"""Replaced token detection: find the pieces that a small generator has filled in (ELECTRA: Clark et al. 2020).
+
+The generator learns to fill gaps; what it draws is put into them, and the discriminator tells for each piece whether
+it is the original. Only the discriminator is the result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.blocks import Block, Blocks, frame_block
+from bertkit.corpus import Pieces
+from bertkit.errors import ModelError, RecipeError
+from bertkit.features import Collator, Feature
+from bertkit.masked_head import IGNORED, masked_scores, masked_tally, sum_of_losses
+from bertkit.models import load_to_pretrain
+from bertkit.objectives import PretrainSetup, Totals, mlm
+from bertkit.options import Option, read_option
+from bertkit.weights import load_config
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+log = logging.getLogger("bertkit")
+
+OPTIONS: Mapping[str, Any] = {**mlm.OPTIONS, "generator_size": Option(0.25, least=0.125, most=1.0)}
+TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
+"""The weight of the discriminator is the paper's (section 3.1); its loss is that much smaller than the generator's."""
+BEST_METRIC = "perplexity"
+"""A better generator makes harder exercises, so of all scores only its own have the same task at every step."""
+
+_GENERATOR = "generator"  # folder beside the discriminator
+_PADDING = -1.0  # in place of a number from [0, 1)
+_SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+
+
+def load_model(setup: PretrainSetup) -> Any:
+    """Load discriminator and generator, or make them new; a generator is new where none is beside the checkpoint.
+
+    Raises:
+        RecipeError: not an ELECTRA, or a generator without whole heads.
+        ModelError: a generator that cannot share the discriminator's embeddings.
+    """
+    config, folder = setup.config, setup.model_folder
+    if config.model_type != "electra":
+        remedy = "name an ELECTRA, or take the objective mlm" if folder else "--size electra-small or electra-base"
+        raise RecipeError(f"rtd wants an ELECTRA, not a model of type {config.model_type}", remedy)
+    from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+    from bertkit.electra import ElectraPair, generator_config
+
+    beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
+    if folder and beside is None:
+        log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
+    smaller = (
+        load_config(beside)
+        if beside
+        else generator_config(config, read_option(OPTIONS, setup.recipe, "generator_size"))
+    )
+    for name in _SHARED:
+        if getattr(smaller, name) != getattr(config, name):
+            what = f"{name} is {getattr(smaller, name)}, that of the discriminator {getattr(config, name)}"
+            raise ModelError(what, "take both from one run, or leave the generator out", file=beside)
+    discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
+    generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
+    model = ElectraPair(discriminator, generator)
+    model.bertkit_new = discriminator.bertkit_new + generator.bertkit_new
+    return model
+
+
+def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+    """Cut the corpus into blocks, the same in each epoch."""
+    return mlm.examples(corpus, length, setup, epoch)
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Hide pieces, or whole words, of a block, and throw the dice that decide what the generator puts there."""
+    import numpy as np
+
+    text = frame_block(example, setup.frame)
+    chosen = mlm.choose(text, progress, random, setup)
+    return {
+        "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.pieces),
+        "labels": np.where(chosen, text.pieces, IGNORED),
+        "parts": text.parts,
+        "chances": random.random(len(chosen), dtype=np.float32),
+    }
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Make the collator of blocks; ``chances`` of padding are negative."""
+    import numpy as np
+    import torch
+
+    collate_blocks = mlm.collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate_blocks(features)
+        chances = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
+        for line, each in enumerate(features):
+            chances[line, : len(each["chances"])] = each["chances"]
+        return {**batch, "chances": torch.from_numpy(chances)}
+
+    return collate
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the hidden pieces, and all pieces: the discriminator judges each, special ones too."""
+    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["chances"] >= 0).sum())}
+
+
+def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give the sums of the generator's cross-entropies and of the discriminator's."""
+    return _sums(model(**batch), batch)
+
+
+def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    from torch.nn import functional
+
+    pieces = batch["chances"] >= 0
+    logits, replaced = outputs.logits[pieces].float(), outputs.replaced[pieces].float()
+    return {
+        "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
+        "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, reduction="sum"),
+    }
+
+
+def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum up both losses, the generator's right answers, and what the discriminator takes for replaced."""
+    outputs = model(**batch)
+    pieces = batch["chances"] >= 0
+    replaced, suspected = outputs.replaced & pieces, (outputs.logits > 0) & pieces
+    counts = {"pieces": pieces, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
+    return {
+        **masked_tally(outputs.masked_logits, outputs.masked_labels),
+        "rtd": float(_sums(outputs, batch)["rtd"]),
+        **{name: float(places.sum()) for name, places in counts.items()},
+    }
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Give the loss, the generator's scores, and precision, recall and F1 of the pieces taken for replaced."""
+    mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["pieces"]
+    caught, both = totals["caught"], totals["replaced"] + totals["suspected"]
+    return {
+        "loss": TERMS["mlm"] * mlm_loss + TERMS["rtd"] * rtd_loss,
+        **masked_scores(totals),
+        "replaced_share": totals["replaced"] / totals["pieces"],
+        "precision": caught / max(totals["suspected"], 1),
+        "recall": caught / max(totals["replaced"], 1),
+        "f1": 2 * caught / max(both, 1),
+    }
+
+
+def encoder(model: Any, setup: PretrainSetup) -> Any:
+    """Give the discriminator: a plain ELECTRA."""
+    return model.discriminator
+
+
+def companions(model: Any, setup: PretrainSetup) -> dict[str, Any]:
+    """Give the generator: an ELECTRA for masked language modeling, from which training can go on."""
+    return {_GENERATOR: model.generator}
