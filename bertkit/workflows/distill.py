@@ -25,6 +25,7 @@ from bertkit.workflows.evaluate import (
     score_split,
 )
 from bertkit.workflows.finetune import carry_out
+from bertkit.workflows.opening import wait_for_all
 from bertkit.workflows.prepare import Inputs, Plan, read_inputs
 from bertkit.workflows.prepare import plan as plan_run
 
@@ -75,6 +76,7 @@ def distill(
     """
     inputs = read_inputs(_with_teachers(recipe), output)
     results = carry_out(inputs, fresh=fresh, progress=progress)
+    wait_for_all()
     record = runs.read_record(inputs.folder) or {}
     if "contestants" not in record:
         contestants = _compare(inputs, record, progress)

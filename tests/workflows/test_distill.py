@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -422,3 +424,15 @@ def test_another_teacher_is_another_run(run, trained, turned, tiny_model, toy_da
     ended = distill(run, turned, toy_data, "--model", tiny_model, "--epochs", 1)
     assert ended.code == 2
     assert "the folder holds another run (teachers: " in ended.last
+
+
+def test_two_processes_learn_what_one_learns(run, trained, still_model, toy_data):
+    matched = ("--model", still_model, "--epochs", 1, "--set", "training.log_every=1", *HIDDEN)
+    assert distill(run, trained, toy_data, *matched, "--output", "one").code == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bertkit"]
+    arguments = ["distill", "classify", "--teacher", trained, "--data", toy_data, *FAST, *matched, "--output", "two"]
+    ended = subprocess.run([*launch, *map(str, arguments), "--json"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert [each["role"] for each in json.loads(ended.stdout)["contestants"]] == ["teacher", "student"]
+    for one, two in zip(*(read_lines(Path(name) / "metrics.jsonl") for name in ("one", "two")), strict=True):
+        assert one == pytest.approx(two, abs=1e-4)
