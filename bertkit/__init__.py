@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "load_recipe": "bertkit.recipe",
     "finetune": "bertkit.workflows.finetune",
+    "distill": "bertkit.workflows.distill",
     "evaluate": "bertkit.workflows.evaluate",
     "predict": "bertkit.workflows.predict",
     "bench": "bertkit.workflows.bench",

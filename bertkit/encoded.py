@@ -123,7 +123,7 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature
         setup: all that `encode` knows beside them.
         encode: a task family's.
     """
-    if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not _is_ours(encode):
+    if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not is_ours(encode):
         return _encode(split, setup, encode)
     file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
     found = _read(file)
@@ -152,7 +152,8 @@ def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
             gc.enable()
 
 
-def _is_ours(encode: Encode) -> bool:
+def is_ours(encode: Encode) -> bool:
+    """Tell whether a task family comes with bertkit, so that its code is part of the content key."""
     return encode.__module__.startswith("bertkit.")
 
 

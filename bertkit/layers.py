@@ -1,4 +1,4 @@
-"""Layers by number: those a head may read, and those a student is made of."""
+"""Layers by number: those a head may read, those a student is made of, and those of its teacher that it follows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from bertkit.errors import RecipeError
+from bertkit.recipe import LayerMap
 
 LAYERS: Mapping[str, tuple[slice, str]] = {
     "embeddings": (slice(0, 1), "sum"),
@@ -59,3 +60,25 @@ def read_layers(value: Any) -> int | list[int]:
         if all(one < other for one, other in pairwise(layers)):
             return layers
     raise ValueError("give layers that rise, from 0, such as [0, 2, 4], or how many")
+
+
+def match_layers(wanted: LayerMap, student: int, teacher: int) -> dict[int, int]:
+    """Give the teacher's layer that each layer of the student follows.
+
+    ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1), ``last`` the last layer alone.
+
+    >>> match_layers("uniform", 2, 6), match_layers("last", 2, 6)
+    ({0: 2, 1: 5}, {1: 5})
+
+    Raises:
+        RecipeError: one of them has no such layer.
+    """
+    if wanted == "uniform":
+        return {number: max((number + 1) * teacher // student - 1, 0) for number in range(student)}
+    if wanted == "last":
+        return {student - 1: teacher - 1}
+    for one, other in wanted.items():
+        if not (0 <= one < student and 0 <= other < teacher):
+            what = f"the student's layer {one} cannot follow the teacher's layer {other}"
+            raise RecipeError(what, f"they have {student} and {teacher} layers, counted from 0")
+    return dict(wanted)

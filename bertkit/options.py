@@ -18,7 +18,7 @@ class Option:
     default: Any
     choices: tuple[Any, ...] = ()
     least: float | None = None
-    """The smallest number; without it a number must be positive or zero."""
+    """The smallest number; without it zero, or any where the default is None."""
     most: float = math.inf
     """The largest number."""
     read: Callable[[Any], Any] | None = None
@@ -74,7 +74,7 @@ def _check_option(name: str, value: Any, option: Option) -> None:
             raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
         return
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    least = 0 if option.least is None else option.least
+    least = option.least if option.least is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):
         if not isinstance(value, bool):
             raise RecipeError(f"options.{name} is {value!r}", "give true or false")

@@ -50,6 +50,7 @@ def imported_by(*arguments: str, folder: Path) -> set[str]:
     [
         ("--help",),
         ("finetune", "--help"),
+        ("distill", "cola", "--model", "demo", "--student-layers", "1"),
         ("recipes", "list"),
         ("pretrain", "sizes"),
         ("pretrain", "tokenizer", "--help"),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from bertkit.cli.options import (
+    BatchSizeOption,
     DataOption,
+    DryRunOption,
+    EpochsOption,
+    FreshOption,
     JsonOption,
+    LearningRateOption,
     LimitOption,
     MaxLengthOption,
     ModelOption,
     OutputOption,
     RecipeArgument,
+    SeedOption,
     SetOption,
     load,
 )
@@ -24,17 +26,15 @@ def finetune(
     model: ModelOption = None,
     data: DataOption = None,
     output: OutputOption = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training rows.", show_default=False)] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=False)] = None,
+    epochs: EpochsOption = None,
+    learning_rate: LearningRateOption = None,
+    batch_size: BatchSizeOption = None,
     max_length: MaxLengthOption = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all randomness.", show_default=False)] = None,
+    seed: SeedOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, say what would happen, train nothing.")
-    ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")] = False,
+    dry_run: DryRunOption = False,
+    fresh: FreshOption = False,
     json: JsonOption = False,
 ) -> None:
     """Fine-tune an encoder as a recipe says, and score it.

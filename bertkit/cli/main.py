@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from bertkit.cli import bench, evaluate, fill_mask, finetune, predict, pretrain, recipes, version
+from bertkit.cli import bench, distill, evaluate, fill_mask, finetune, predict, pretrain, recipes, version
 from bertkit.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
@@ -26,6 +26,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("finetune", epilog="Example: bertkit finetune cola --model demo --data demo")(finetune.finetune)
+app.command("distill", epilog="Example: bertkit distill cola --teacher runs/cola --model demo --data demo")(
+    distill.distill
+)
 app.command("eval", epilog="Example: bertkit eval cola --model runs/cola --data demo")(evaluate.evaluate)
 app.command("predict", epilog='Example: bertkit predict cola --model runs/cola --text "The doctors often sleeps."')(
     predict.predict

@@ -60,6 +60,14 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Set any key of the recipe, e.g. training.warmup_ratio=0.", metavar="KEY=VALUE"),
 ]
+EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training rows.", show_default=False)]
+LearningRateOption = Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)]
+BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=False)]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of all randomness.", show_default=False)]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Check everything, say what would happen, train nothing.")
+]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE")

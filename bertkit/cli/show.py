@@ -15,6 +15,7 @@ from bertkit.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
+    from bertkit.workflows.distill import Contestant, Distilled
     from bertkit.workflows.evaluate import Result
     from bertkit.workflows.prepare import Plan
     from bertkit.workflows.tokenizer import Learned
@@ -36,8 +37,11 @@ def write(line: str = "") -> None:
 def show_run(results: Sequence[Result], *, as_json: bool) -> None:
     """Show what a finished run scored, and what to do next."""
     show_results(results, as_json=as_json)
-    if as_json or not results:
-        return
+    if results and not as_json:
+        _show_next(results)
+
+
+def _show_next(results: Sequence[Result]) -> None:
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
@@ -67,6 +71,18 @@ def show_results(results: Sequence[Result], *, as_json: bool) -> None:
             show_rows(title, rows)
         for warning in result.warnings:
             write(f"  {warning}")
+
+
+def show_distilled(distilled: Distilled, *, as_json: bool) -> None:
+    """Show what a student scored, and its teachers beside it."""
+    if as_json:
+        show_json(dataclasses.asdict(distilled))
+        return
+    show_results(distilled.results, as_json=False)
+    lines = [_contestant_line(each, distilled.best_metric) for each in distilled.contestants]
+    show_rows("side by side, timed by turns on this machine", lines)
+    if distilled.results:
+        _show_next(distilled.results)
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
@@ -193,6 +209,25 @@ def show_rows(title: str, rows: Sequence[Mapping[str, Any]], most: int = 30) -> 
 
 def _count(rows: int | None) -> str:
     return "streamed" if rows is None else f"{rows:,}"
+
+
+def _contestant_line(each: Contestant, metric: str) -> dict[str, Any]:
+    def ends(interval: Sequence[float]) -> str:
+        return " to ".join(number(end).strip() for end in interval)
+
+    line = {
+        "model": f"{each.role} {each.model}",
+        "parameters": each.parameters,
+        "MB": f"{each.disk_bytes / 1e6:,.1f}",
+        "ms a row": f"{1000 * each.row_seconds:,.2f}",
+        "rows/s": f"{each.rows_per_second:,.0f}",
+        metric: each.scores[metric],
+        "95 % interval": ends(each.intervals[metric]),
+    }
+    if metric not in each.difference:
+        return {**line, "student less teacher": "", "95 % interval of it": ""}
+    apart = each.difference[metric], ends(each.difference_intervals[metric])
+    return {**line, "student less teacher": apart[0], "95 % interval of it": apart[1]}
 
 
 def _bench_line(speed: Speed) -> dict[str, Any]:

@@ -13,13 +13,25 @@ from bertkit.recipe.load import (
     recipe_names,
 )
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
-from bertkit.recipe.records import CommonTraining, Data, Published, Recipe, Row, Section, Training
+from bertkit.recipe.records import (
+    CommonTraining,
+    Data,
+    Distillation,
+    LayerMap,
+    Published,
+    Recipe,
+    Row,
+    Section,
+    Training,
+)
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
 __all__ = [
     "CommonTraining",
     "Corpus",
     "Data",
+    "Distillation",
+    "LayerMap",
     "PretrainRecipe",
     "Pretraining",
     "Published",

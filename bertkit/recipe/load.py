@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
@@ -200,8 +200,9 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
     section: Any = record
     for part in path[:-1]:
         field = section.model_fields.get(part)
-        below = field.annotation if field else None
-        if not (isinstance(below, type) and issubclass(below, BaseModel)):
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # a section, or one or none
+        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if below is None:
             break
         section = below
     return section, path[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -124,6 +125,47 @@ class Training(CommonTraining):
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
+LayerMap = Literal["uniform", "last"] | dict[int, int]
+"""Which layer of the student follows which of the teacher, both counted from 0."""
+
+
+class Distillation(Section):
+    """What a student learns from fine-tuned teachers beside the gold labels (Hinton et al. 2015)."""
+
+    teachers: list[str] = Field([], description="fine-tuned checkpoints of this task: folders or hub names")
+    temperature: Finite = Field(2.0, gt=0, le=1000, description="above 1 it shows more of the less probable answers")
+    soft_weight: Finite = Field(0.5, ge=0, le=1, description="the teachers' share of the loss; the rest is gold")
+    student_layers: int | list[int] | None = Field(
+        None, description="make the student of these layers of the first teacher (or of so many), in place of `model`"
+    )
+    hidden: LayerMap | None = Field(
+        None, description="match hidden states: `uniform`, `last`, or student layer -> teacher layer"
+    )
+    hidden_weight: Finite = Field(1.0, ge=0, le=1e6)
+    attention: LayerMap | None = Field(None, description="match attention, as `hidden`")
+    attention_weight: Finite = Field(1.0, ge=0, le=1e6)
+
+    @property
+    def matches_layers(self) -> bool:
+        """Whether a teacher is looked into while the student is trained."""
+        return self.hidden is not None or self.attention is not None
+
+    @field_validator("student_layers", mode="before")
+    @classmethod
+    def _layers_may_be_text(cls, layers: Any) -> Any:
+        return [part.strip() for part in layers.split(",")] if isinstance(layers, str) and "," in layers else layers
+
+    @field_validator("student_layers")
+    @classmethod
+    def _layers_rise(cls, layers: int | list[int] | None) -> int | list[int] | None:
+        several = layers if isinstance(layers, list) else []
+        if layers == [] or any(one >= other for one, other in pairwise(several)) or min(several, default=0) < 0:
+            raise ValueError("must be layers that rise, from 0, such as [0, 2, 4], or how many")
+        if isinstance(layers, int) and layers < 1:
+            raise ValueError("must be one layer or more")
+        return layers
+
+
 class Published(Section):
     """A score of the literature, as a number or a range, with its source."""
 
@@ -153,8 +195,18 @@ class Recipe(Section):
     metrics: list[str] = Field([], min_length=1)
     best_metric: str = Field("", description="chooses the best checkpoint; the first of `metrics` when absent")
     training: Training = Training()
+    distillation: Distillation | None = Field(None, description="teachers to learn from: see `bertkit distill`")
     options: dict[str, Any] = Field({}, description="what only this task family knows")
     published: list[Published] = []
+
+    @property
+    def model_name(self) -> str:
+        """What a run begins from, in words."""
+        layers = self.distillation.student_layers if self.distillation else None
+        if layers is None:
+            return self.model
+        which = f"{layers} layers" if isinstance(layers, int) else f"layers {', '.join(map(str, layers))}"
+        return f"{which} of {self.model}"
 
     @field_validator("labels", "model_labels")
     @classmethod

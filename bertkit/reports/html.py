@@ -30,6 +30,8 @@ class Facts:
     best_metric: str
     scores: dict[str, float]
     about: str = ""
+    teachers: list[str] = field(default_factory=list)
+    """Names of the checkpoints that the model learned from beside the gold labels."""
     seconds: float | None = None
     device: str = ""
     seed: int | None = None

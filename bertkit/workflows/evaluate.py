@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit import hub, models, runs
 from bertkit.data.labels import match_names, name_split
@@ -20,6 +20,9 @@ from bertkit.fingerprints import file_fingerprint
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, closest
 from bertkit.tasks import Compared, Details, Prediction, Task, load_task, shown, with_options
+
+if TYPE_CHECKING:
+    from bertkit.precision import Machine
 
 log = logging.getLogger("bertkit")
 
@@ -230,8 +233,10 @@ def checkpoint_labels(recipe: Recipe, task: Task, folder: Path) -> tuple[str, ..
     return tuple(match_names(names, recipe.labels) if recipe.labels else names)
 
 
-def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str, ...]) -> Checkpoint:
-    """Load a trained checkpoint with its tokenizer, in the precision its run was scored in.
+def load_checkpoint(
+    recipe: Recipe, task: Task, folder: Path, labels: tuple[str, ...], machine: Machine | None = None
+) -> Checkpoint:
+    """Load a trained checkpoint with its tokenizer, for a machine, or in the precision its run was scored in.
 
     Raises:
         ModelError: it cannot be vouched for, or its head is not trained for this task.
@@ -242,12 +247,13 @@ def load_checkpoint(recipe: Recipe, task: Task, folder: Path, labels: tuple[str,
         log.info(f"trained with max_length {trained['max_length']}, used with {recipe.training.max_length}")
     from bertkit.precision import look_again, look_at_machine, multiply_as
 
-    if recipe.training.precision == "auto" and "machine" in record:
-        machine = look_again(record["machine"], "as in its run")
-    else:
-        machine = look_at_machine(recipe.training.precision, models.read_config(folder)["model_type"])
+    if machine is None:
+        if recipe.training.precision == "auto" and "machine" in record:
+            machine = look_again(record["machine"], "as in its run")
+        else:
+            machine = look_at_machine(recipe.training.precision, models.read_config(folder)["model_type"])
+        log.info(machine.reason)
     multiply_as(machine)
-    log.info(machine.reason)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     tuned = {name: value for name, value in record.get("tuned", {}).items() if name not in recipe.options}
     if tuned:

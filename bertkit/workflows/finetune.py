@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit import models
 from bertkit.data.sources import is_validation
@@ -21,6 +21,11 @@ from bertkit.recipe import Recipe
 from bertkit.workflows.evaluate import Result, Scored, check_best_metric, run_model, score_split
 from bertkit.workflows.opening import opened
 from bertkit.workflows.prepare import Inputs, read_inputs
+from bertkit.workflows.students import load_student, taught
+
+if TYPE_CHECKING:
+    from bertkit.precision import Machine
+    from bertkit.training.fit import Fitted
 
 log = logging.getLogger("bertkit")
 
@@ -33,7 +38,12 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = read_inputs(recipe, output)
+    return carry_out(read_inputs(recipe, output), fresh=fresh, progress=progress)
+
+
+def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result]:
+    """Do what `finetune` does with inputs that are read already."""
+    recipe = inputs.recipe
     kind = models.read_config(inputs.model_folder)["model_type"]
     data, source = recipe.data, Path(recipe.data.source).expanduser()
     is_parted = source.is_file() and data.split_column is None and not data.files
@@ -52,11 +62,7 @@ def finetune(
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
     from bertkit.encoded import encode_split
     from bertkit.precision import Machine, multiply_as
-    from bertkit.training.batching import HeldBatches
-    from bertkit.training.fit import fit, untrained
-    from bertkit.training.losses import make_loss, task_terms
-    from bertkit.training.signals import caught_signals
-    from bertkit.training.streaming import StreamedBatches
+    from bertkit.training.fit import untrained
     from bertkit.workflows.publish import publish
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
@@ -70,7 +76,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     }
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
-    model = task.load_model(inputs.model_folder, setup, new_head=True)
+    model = load_student(inputs, setup)
     held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
     features = {name: encode_split(split, setup, task.encode) for name, split in held.items()}
     if inputs.stream is None:
@@ -84,33 +90,42 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run)
     if model.bertkit_new_head and not is_complete and "resumed" not in record:
         log.info("the head is new: it starts from random weights")
-    with caught_signals() as stop:
-        fitted = (
-            untrained()
-            if is_complete
-            else fit(
-                model,
-                setup.tokenizer,
-                StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
-                if inputs.stream
-                else HeldBatches(features["train"], recipe.training),
-                task.collator(setup),
-                recipe.training,
-                machine,
-                inputs.folder,
-                best_metric=recipe.best_metric,
-                greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
-                evaluate=scorer.score_step,
-                terms=task_terms(
-                    make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in training.rows])
-                ),
-                stop=stop,
-                progress=progress,
-            )
-        )
+    fitted = untrained() if is_complete else _fit(inputs, model, scorer, machine)
     scored = scorer.score_best(model, fitted.best_step, list(baseline))
     setup = scored[inputs.validation.name].setup
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+
+
+def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> Fitted:
+    """Train, under the eye of the teachers that the recipe names, if any."""
+    from bertkit.training.batching import HeldBatches
+    from bertkit.training.fit import fit
+    from bertkit.training.losses import make_loss, task_terms
+    from bertkit.training.signals import caught_signals
+    from bertkit.training.streaming import StreamedBatches
+
+    recipe, task, setup, progress = inputs.recipe, inputs.task, scorer.setup, scorer.progress
+    gold = [row[task.COLUMNS.gold] for row in inputs.splits["train"].rows]
+    terms = task_terms(make_loss(recipe.training, inputs.labels, gold))
+    known = scorer.features.get("train", ())
+    with taught(inputs, model, setup, known, terms, machine, progress) as (loss, collate), caught_signals() as stop:
+        return fit(
+            model,
+            setup.tokenizer,
+            StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
+            if inputs.stream
+            else HeldBatches(known, recipe.training),
+            collate,
+            recipe.training,
+            machine,
+            inputs.folder,
+            best_metric=recipe.best_metric,
+            greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
+            evaluate=scorer.score_step,
+            terms=loss,
+            stop=stop,
+            progress=progress,
+        )
 
 
 class _WithoutTrain(Mapping[str, Sequence[Feature]]):

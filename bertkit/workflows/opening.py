@@ -106,6 +106,14 @@ def _say_what_changed(record: dict[str, Any], machine: dict[str, Any]) -> None:
         log.info(f"not bit-identical to an unbroken run: {'; '.join(changed)}")
 
 
+def wait_for_all() -> None:
+    """Wait until all processes of a launch are here, so that they see the files that the main one has written."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()
+
+
 @contextmanager
 def _main_process_first() -> Iterator[None]:
     """Let the main process of a launch prepare the folder before the others look at it."""

@@ -15,6 +15,7 @@ from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.tasks import Task, load_task
+from bertkit.workflows.teachers import Teacher, find_teachers, with_student
 
 log = logging.getLogger("bertkit")
 
@@ -36,6 +37,7 @@ class Inputs:
     folder: Path
     identity: dict[str, Any]
     stream: RowStream | None = None
+    teachers: tuple[Teacher, ...] = ()
 
     @property
     def rows(self) -> dict[str, int | None]:
@@ -74,7 +76,7 @@ def plan(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = Fals
     resolved = write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True))
     return Plan(
         recipe.name,
-        recipe.model,
+        inputs.recipe.model_name,
         str(inputs.folder),
         inputs.rows,
         list(inputs.labels),
@@ -86,7 +88,7 @@ def plan(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = Fals
 
 def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
     """Find the model, read and check the rows, and say what makes this run the one it is."""
-    task = load_task(recipe)
+    task, recipe = load_task(recipe), with_student(recipe)
     model_folder = hub.find_model(recipe.model)
     models.read_config(model_folder)
 
@@ -107,15 +109,19 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> Inputs:
     if stream is not None:
         _say_what_is_known(recipe, task, splits["train"])
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
+    teachers = find_teachers(recipe, task, labels, model_folder)
+    if recipe.distillation:
+        settings["distillation"].pop("teachers")  # they count by content too
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in _WHERE}
     identity = {
         "recipe": settings,
         "data": {name: split.fingerprint() for name, split in splits.items()},
         "model": models.fingerprint(model_folder),
         "labels": list(labels),
+        **({"teachers": [teacher.fingerprint for teacher in teachers]} if teachers else {}),
     }
     folder = Path(output) if output else runs.default_folder(recipe.name)
-    return Inputs(recipe, task, splits, labels, model_folder, folder, identity, stream)
+    return Inputs(recipe, task, splits, labels, model_folder, folder, identity, stream, teachers)
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:

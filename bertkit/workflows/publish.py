@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import runs
 from bertkit.data.rows import Split
 from bertkit.features import Setup, count_pieces
-from bertkit.recipe import write_yaml
+from bertkit.recipe import Recipe, write_yaml
 from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
@@ -75,7 +75,7 @@ def _result(
 ) -> Result:
     return Result(
         recipe=inputs.recipe.name,
-        model=inputs.recipe.model,
+        model=inputs.recipe.model_name,
         split=split.name,
         scores=scored.scores,
         rows=len(scored.predictions),
@@ -163,7 +163,8 @@ def _gather_facts(
         name=recipe.name,
         about=recipe.about,
         command=record["command"],
-        model=recipe.model,
+        model=recipe.model_name,
+        teachers=_teachers(recipe),
         split=split.name,
         rows=first.rows,
         seconds=record["seconds"],
@@ -189,6 +190,10 @@ def _gather_facts(
                 for name, count in inputs.rows.items()
             },
             "model weights": f"sha256 {record['identity']['model'][:12]}",
+            **{
+                f"teacher {name}": f"sha256 {digest[:12]}"
+                for name, digest in zip(_teachers(recipe), record["identity"].get("teachers", []), strict=True)
+            },
             **record["versions"],
         },
     )
@@ -235,6 +240,10 @@ def _card(inputs: Inputs, facts: Facts, model: Any) -> str:
         fingerprint=inputs.identity["data"]["train"] + (" (of the first window)" if inputs.stream else ""),
     )
     return model_card(facts, card)
+
+
+def _teachers(recipe: Recipe) -> list[str]:
+    return recipe.distillation.teachers if recipe.distillation else []
 
 
 def _as_text(column: str, value: Any) -> str:

@@ -1,0 +1,107 @@
+"""`bertkit distill`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.options import (
+    BatchSizeOption,
+    DataOption,
+    DryRunOption,
+    EpochsOption,
+    FreshOption,
+    JsonOption,
+    LearningRateOption,
+    LimitOption,
+    MaxLengthOption,
+    OutputOption,
+    RecipeArgument,
+    SeedOption,
+    SetOption,
+    load,
+)
+from bertkit.errors import UsageError
+
+TeacherOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--teacher",
+        metavar="CKPT",
+        help="A checkpoint fine-tuned for this task; repeat it, and the student learns from their mean.",
+        show_default="the recipe's",
+    ),
+]
+StudentOption = Annotated[
+    str | None,
+    typer.Option("--model", help="The student: hub name, directory, or `demo`.", metavar="STUDENT", show_default=False),
+]
+LayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--student-layers",
+        metavar="LAYERS",
+        help="Make the student of these layers of the first teacher (0,2,4), or of so many (3).",
+        show_default=False,
+    ),
+]
+TemperatureOption = Annotated[float | None, typer.Option(help="Softens what the teachers say.", show_default="2")]
+SoftWeightOption = Annotated[
+    float | None, typer.Option(help="The teachers' share of the loss, from 0 to 1.", show_default="0.5")
+]
+
+
+def distill(
+    recipe: RecipeArgument,
+    teacher: TeacherOption = None,
+    model: StudentOption = None,
+    student_layers: LayersOption = None,
+    temperature: TemperatureOption = None,
+    soft_weight: SoftWeightOption = None,
+    data: DataOption = None,
+    output: OutputOption = None,
+    epochs: EpochsOption = None,
+    learning_rate: LearningRateOption = None,
+    batch_size: BatchSizeOption = None,
+    max_length: MaxLengthOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
+    changes: SetOption = None,
+    dry_run: DryRunOption = False,
+    fresh: FreshOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Fine-tune a small encoder on the gold labels and on what fine-tuned teachers say.
+
+    At the end, teachers and student stand side by side: size, speed, scores, and how far the scores lie apart.
+    """
+    if model is not None and student_layers is not None:
+        raise UsageError("--model and --student-layers", "layers are those of the first teacher: give one or the other")
+    loaded = load(
+        recipe,
+        {
+            "model": model,
+            "distillation.teachers": teacher or None,
+            "distillation.student_layers": student_layers,
+            "distillation.temperature": temperature,
+            "distillation.soft_weight": soft_weight,
+            "data.source": data,
+            "data.limit": limit,
+            "training.epochs": epochs,
+            "training.learning_rate": learning_rate,
+            "training.batch_size": batch_size,
+            "training.max_length": max_length,
+            "training.seed": seed,
+        },
+        changes,
+    )
+    from bertkit.cli import show
+    from bertkit.cli.progress import TerminalProgress
+    from bertkit.workflows import distill as workflow
+
+    if dry_run:
+        show.show_plan(workflow.plan(loaded, output=output, fresh=fresh), as_json=json)
+    else:
+        distilled = workflow.distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        show.show_distilled(distilled, as_json=json)
