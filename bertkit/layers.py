@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import LayerMap
@@ -41,25 +39,6 @@ def layers_to_take(wanted: int | list[int], count: int) -> list[int]:
         what = f"student_layers {shown}: the first teacher has {count} layers"
         raise RecipeError(what, f"number them from 0 to {count - 1}")
     return layers
-
-
-def read_layers(value: Any) -> int | list[int]:
-    """Read the layers of a student as a recipe or a command gives them: rising numbers from 0, or how many.
-
-    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers(3)
-    ([0, 2, 4], [1, 5], 3)
-
-    Raises:
-        ValueError: it is neither.
-    """
-    parts = value.split(",") if isinstance(value, str) else value
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    if isinstance(parts, list) and parts and all(str(part).strip().isdecimal() for part in parts):
-        layers = [int(part) for part in parts]
-        if all(one < other for one, other in pairwise(layers)):
-            return layers
-    raise ValueError("give layers that rise, from 0, such as [0, 2, 4], or how many")
 
 
 def match_layers(wanted: LayerMap, student: int, teacher: int) -> dict[int, int]:

@@ -11,9 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.progress import SILENT, Progress
+
 # Encoders whose layers are four products of hidden by hidden and two of hidden by intermediate, and attention between
 # all pieces of a text.
 _PLAIN = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
+_PASSES = 3
 _ROWS = (1024, 4096)  # of the products tried: a small batch, a large one
 
 
@@ -67,7 +70,9 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
     return best
 
 
-def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any], passes: int = 3) -> list[list[float]]:
+def time_by_turns(
+    runs: Sequence[Callable[[Any], object]], work: Sequence[Any], progress: Progress = SILENT
+) -> list[list[float]]:
     """Give the seconds that each run takes for each piece of work.
 
     Runs take turns at every piece, and the fastest of some passes counts, since other work on the machine disturbs.
@@ -75,7 +80,8 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any], 
     import torch
 
     fastest = [[math.inf] * len(work) for _ in runs]
-    for _ in range(passes):
+    progress.start("timing", _PASSES * len(work))
+    for turn in range(_PASSES):
         for place, piece in enumerate(work):
             for run, seconds in zip(runs, fastest, strict=True):
                 start = time.perf_counter()
@@ -83,6 +89,8 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any], 
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 seconds[place] = min(seconds[place], time.perf_counter() - start)
+            progress.update(turn * len(work) + place + 1, {})
+    progress.finish()
     return fastest
 
 

@@ -22,7 +22,10 @@ from bertkit.cli.options import (
     SetOption,
     load,
 )
+from bertkit.cli.pretrain import run_pretraining
 from bertkit.errors import UsageError
+
+_FIXED = "fixed weights of the losses: no --model, no --soft-weight, no second --teacher"
 
 TeacherOption = Annotated[
     list[str] | None,
@@ -74,28 +77,37 @@ def distill(
 ) -> None:
     """Fine-tune a small encoder on the gold labels and on what fine-tuned teachers say.
 
-    At the end, teachers and student stand side by side: size, speed, scores, and how far the scores lie apart.
+    With the recipe distilbert, pretrain one on text and on what a pretrained teacher says of it. At the end, teachers
+    and student stand side by side: size, speed, scores, and how far the scores lie apart.
     """
     if model is not None and student_layers is not None:
         raise UsageError("--model and --student-layers", "layers are those of the first teacher: give one or the other")
-    loaded = load(
-        recipe,
-        {
-            "model": model,
-            "distillation.teachers": teacher or None,
-            "distillation.student_layers": student_layers,
-            "distillation.temperature": temperature,
-            "distillation.soft_weight": soft_weight,
-            "data.source": data,
-            "data.limit": limit,
-            "training.epochs": epochs,
-            "training.learning_rate": learning_rate,
-            "training.batch_size": batch_size,
-            "training.max_length": max_length,
-            "training.seed": seed,
-        },
-        changes,
-    )
+    common = {
+        "data.source": data,
+        "data.limit": limit,
+        "training.epochs": epochs,
+        "training.learning_rate": learning_rate,
+        "training.batch_size": batch_size,
+        "training.max_length": max_length,
+        "training.seed": seed,
+    }
+    from bertkit.recipe import recipe_kind
+
+    if recipe_kind(recipe) == "pretrain":
+        if model is not None or soft_weight is not None or len(teacher or ()) > 1:
+            raise UsageError(f"{recipe} takes one teacher's layers and {_FIXED}", "leave the other options out")
+        options = {"options.student_layers": student_layers, "options.temperature": temperature}
+        settings = {**common, **options, "model": teacher[0] if teacher else None}
+        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+        return
+    own = {
+        "model": model,
+        "distillation.teachers": teacher or None,
+        "distillation.student_layers": student_layers,
+        "distillation.temperature": temperature,
+        "distillation.soft_weight": soft_weight,
+    }
+    loaded = load(recipe, {**common, **own}, changes)
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows import distill as workflow

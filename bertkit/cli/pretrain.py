@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -86,6 +87,20 @@ def pretrain(
         "training.seed": seed,
         "training.workers": workers,
     }
+    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+
+
+def run_pretraining(
+    recipe: str,
+    settings: dict[str, Any],
+    changes: list[str] | None,
+    *,
+    output: Path | None,
+    dry_run: bool,
+    fresh: bool,
+    json: bool,
+) -> None:
+    """Pretrain as a recipe with these settings says, or tell what that would take."""
     loaded = load_pretraining(recipe, settings, changes)
     from bertkit.cli import show_pretraining as show
     from bertkit.cli.progress import TerminalProgress
@@ -96,9 +111,3 @@ def pretrain(
     else:
         result = workflow.pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_pretrained(result, as_json=json)
-
-
-app.command(
-    "tokenizer", epilog="Example: bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
-)(tokenizers.tokenizer)
-app.command("sizes", epilog="Example: bertkit pretrain sizes")(tokenizers.sizes)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.features import Collator, Feature
-from bertkit.layers import read_layers
 from bertkit.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.options import Option, read_option
+from bertkit.recipe import read_layers
 from bertkit.student import Teaching, choose_layers, load_teacher, make_student
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPTIONS: Mapping[str, Any] = {
     **mlm.OPTIONS,
     "temperature": Option(2.0, least=0.1, most=100.0),
-    "student_layers": Option(None, read=lambda value: value if value is None else read_layers(value)),
+    "student_layers": Option(None, read=read_layers),
 }
 TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
 """The weights with which DistilBERT was trained."""
@@ -67,7 +67,7 @@ def _read_layers(setup: PretrainSetup) -> list[int]:
     if setup.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
     wanted = read_option(OPTIONS, setup.recipe, "student_layers")
-    return choose_layers(None if wanted is None else read_layers(wanted), setup.config)
+    return choose_layers(read_layers(wanted), setup.config)
 
 
 def load_model(setup: PretrainSetup) -> Any:

@@ -23,6 +23,7 @@ from bertkit.recipe.records import (
     Row,
     Section,
     Training,
+    read_layers,
 )
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
@@ -46,6 +47,7 @@ __all__ = [
     "load_pretrain_recipe",
     "load_recipe",
     "parse_changes",
+    "read_layers",
     "read_yaml",
     "recipe_folder",
     "recipe_kind",

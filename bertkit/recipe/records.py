@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
@@ -125,6 +125,29 @@ class Training(CommonTraining):
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
+def read_layers(value: Any) -> int | list[int] | None:
+    """Read the layers of a student as a recipe or a command gives them: rising numbers from 0, or how many.
+
+    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers(None)
+    ([0, 2, 4], [1, 5], 3, None)
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if value is None:
+        return None
+    parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) and len(parts) == 1:
+        parts = int(value) if value.strip().isdecimal() else value
+    if isinstance(parts, int) and not isinstance(parts, bool) and parts >= 1:
+        return parts
+    if isinstance(parts, list) and parts and all(str(part).strip().isdecimal() for part in parts):
+        layers = [int(part) for part in parts]
+        if all(one < other for one, other in pairwise(layers)):
+            return layers
+    raise ValueError("must be layers that rise, from 0, such as [0, 2, 4], or how many")
+
+
 LayerMap = Literal["uniform", "last"] | dict[int, int]
 """Which layer of the student follows which of the teacher, both counted from 0."""
 
@@ -135,7 +158,7 @@ class Distillation(Section):
     teachers: list[str] = Field([], description="fine-tuned checkpoints of this task: folders or hub names")
     temperature: Finite = Field(2.0, gt=0, le=1000, description="above 1 it shows more of the less probable answers")
     soft_weight: Finite = Field(0.5, ge=0, le=1, description="the teachers' share of the loss; the rest is gold")
-    student_layers: int | list[int] | None = Field(
+    student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = Field(
         None, description="make the student of these layers of the first teacher (or of so many), in place of `model`"
     )
     hidden: LayerMap | None = Field(
@@ -149,21 +172,6 @@ class Distillation(Section):
     def matches_layers(self) -> bool:
         """Whether a teacher is looked into while the student is trained."""
         return self.hidden is not None or self.attention is not None
-
-    @field_validator("student_layers", mode="before")
-    @classmethod
-    def _layers_may_be_text(cls, layers: Any) -> Any:
-        return [part.strip() for part in layers.split(",")] if isinstance(layers, str) and "," in layers else layers
-
-    @field_validator("student_layers")
-    @classmethod
-    def _layers_rise(cls, layers: int | list[int] | None) -> int | list[int] | None:
-        several = layers if isinstance(layers, list) else []
-        if layers == [] or any(one >= other for one, other in pairwise(several)) or min(several, default=0) < 0:
-            raise ValueError("must be layers that rise, from 0, such as [0, 2, 4], or how many")
-        if isinstance(layers, int) and layers < 1:
-            raise ValueError("must be one layer or more")
-        return layers
 
 
 class Published(Section):

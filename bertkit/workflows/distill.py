@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -157,26 +156,20 @@ def _time_by_turns(loaded: Sequence[_Loaded], task: Task, progress: Progress) ->
     Models take turns row by row and batch by batch, and the fastest of some passes counts, since other work disturbs.
     """
     from bertkit.encoded import lengths_of
+    from bertkit.speed import time_by_turns
     from bertkit.training.batching import sorted_batches
     from bertkit.training.forward import forward
 
-    known = [each.scored.features for each in loaded]
-    count = len(known[-1])
+    known = loaded[-1].scored.features
+    count = len(known)
     some = range(0, count, max(1, count // _TOGETHER))
-    batches = [
-        [some[number] for number in batch] for batch in sorted_batches(lengths_of(known[-1])[list(some)].tolist())
-    ]
+    batches = [[some[number] for number in batch] for batch in sorted_batches(lengths_of(known)[list(some)].tolist())]
     work = [[number] for number in range(0, count, max(1, count // _ALONE))] + batches
-    fastest = [[math.inf] * len(work) for _ in loaded]
-    progress.start("timing", _PASSES * len(work))
-    for turn in range(_PASSES):
-        for place, numbers in enumerate(work):
-            for each, features, seconds in zip(loaded, known, fastest, strict=True):
-                start = time.perf_counter()
-                collate, precision = task.collator(each.checkpoint.setup), each.checkpoint.precision
-                forward(each.checkpoint.model, [features[n] for n in numbers], collate, precision=precision)
-                seconds[place] = min(seconds[place], time.perf_counter() - start)
-            progress.update(turn * len(work) + place + 1, {})
-    progress.finish()
+
+    def read(each: _Loaded, numbers: Sequence[int]) -> None:
+        collate, some = task.collator(each.checkpoint.setup), [each.scored.features[number] for number in numbers]
+        forward(each.checkpoint.model, some, collate, precision=each.checkpoint.precision)
+
+    fastest = time_by_turns([partial(read, each) for each in loaded], work, progress)
     alone = len(work) - len(batches)
     return [mean(each[:alone]) for each in fastest], [len(some) / sum(each[alone:]) for each in fastest]

@@ -10,8 +10,8 @@ import torch
 
 from bertkit.corpus import Pieces
 from bertkit.errors import ModelError, RecipeError
-from bertkit.layers import read_layers
 from bertkit.objectives import PretrainSetup, distil, load_objective, mlm
+from bertkit.recipe import read_layers
 from bertkit.recipe.pretraining import PretrainRecipe
 from bertkit.student import choose_layers, load_teacher, make_student
 from bertkit.weights import load_config
@@ -272,9 +272,9 @@ def test_layers_that_the_teacher_lacks_are_refused(bert_folder):
 
 @pytest.mark.parametrize("value", [[], [2, 0], [-1], 0, True, "some", 1.5, {"a": 1}])
 def test_layers_that_are_none_are_refused(bert_folder, value):
-    with pytest.raises(ValueError, match="give layers that rise"):
+    with pytest.raises(ValueError, match="must be layers that rise"):
         read_layers(value)
-    with pytest.raises(RecipeError, match=r"options\.student_layers is .* give layers that rise"):
+    with pytest.raises(RecipeError, match=r"options\.student_layers is .* must be layers that rise"):
         load_objective(make_setup(bert_folder, options={"student_layers": value}).recipe)
 
 
