@@ -38,6 +38,7 @@ test-all: install ## all tests, the slow ones too
 
 bench: install ## bertkit beside its peers, about an hour alone on a machine (MODEL=folder DATA=folder with the sets)
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.mlm --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
 	$(BIN)/python -m benchmarks.inference --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)

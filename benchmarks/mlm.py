@@ -2,7 +2,7 @@
 
     python -m benchmarks.mlm --model DIR --data DIR
 
-Live programs take turns, as in `benchmarks.speed`. Writes benchmarks/results/mlm.json. One engine alone:
+Live programs take turns, as in `benchmarks.speed`. Writes benchmarks/results/speed-mlm.json. One engine alone:
 `python -m benchmarks.mlm ENGINE CASE.json FOLDER`.
 """
 
@@ -168,13 +168,13 @@ def main() -> None:
     report = {
         "task": "mlm",
         "model": shape,
-        "settings": {"batch_size": case.batch_size, "max_length": case.length},
+        "settings": {"batch_size": case.batch_size, "max_length": case.length, "limit": None},
         "foreign_limit": arguments.foreign,
         "minutes": round((time.monotonic() - began) / 60, 1),
         "machine": machine(arguments.threads),
         **summarize_all(found, shape),
     }
-    write_results(report, arguments.output / "mlm.json")
+    write_results(report, arguments.output / "speed-mlm.json")
     show(report)
 
 

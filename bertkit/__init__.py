@@ -1,4 +1,4 @@
-"""bertkit: fine-tune, evaluate and use BERT-family encoders.
+"""bertkit: pretrain, fine-tune, distill, evaluate and use BERT-family encoders.
 
 >>> import bertkit
 >>> bertkit.load_recipe("cola").best_metric
@@ -14,7 +14,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "load_recipe": "bertkit.recipe",
+    "load_pretrain_recipe": "bertkit.recipe",
     "finetune": "bertkit.workflows.finetune",
+    "pretrain": "bertkit.workflows.pretrain",
     "distill": "bertkit.workflows.distill",
     "evaluate": "bertkit.workflows.evaluate",
     "predict": "bertkit.workflows.predict",

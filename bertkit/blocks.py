@@ -76,15 +76,14 @@ def cut_blocks(corpus: Pieces, length: int, special: int, packing: str) -> Block
     if packing == "none":
         return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
     sizes = ends - starts
-    full = np.flatnonzero(sizes == room)
+    blocks = np.arange(len(starts))  # a block is named by its first stretch; a full stretch is one
     rest = np.flatnonzero(sizes < room)
-    groups = [np.array([number]) for number in full]
     for first in range(0, len(rest), _AT_ONCE):
         some = rest[first : first + _AT_ONCE]
-        groups += [some[group] for group in pack((sizes[some] + special).tolist(), length)]
-    groups.sort(key=lambda group: int(group[0]))
-    order = np.concatenate(groups)
-    edges = np.cumsum([0, *map(len, groups)])
+        for group in pack((sizes[some] + special).tolist(), length):
+            blocks[some[group]] = some[group[0]]
+    order = np.argsort(blocks, kind="stable")
+    edges = np.flatnonzero(np.diff(blocks[order], prepend=-1, append=-1))
     return Blocks(corpus, np.stack([starts[order], ends[order]], 1), edges, special)
 
 

@@ -20,6 +20,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     SeedOption,
     SetOption,
+    common_settings,
     load,
 )
 from bertkit.cli.pretrain import run_pretraining
@@ -82,15 +83,7 @@ def distill(
     """
     if model is not None and student_layers is not None:
         raise UsageError("--model and --student-layers", "layers are those of the first teacher: give one or the other")
-    common = {
-        "data.source": data,
-        "data.limit": limit,
-        "training.epochs": epochs,
-        "training.learning_rate": learning_rate,
-        "training.batch_size": batch_size,
-        "training.max_length": max_length,
-        "training.seed": seed,
-    }
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     from bertkit.recipe import recipe_kind
 
     if recipe_kind(recipe) == "pretrain":
@@ -100,14 +93,13 @@ def distill(
         settings = {**common, **options, "model": teacher[0] if teacher else None}
         run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
         return
-    own = {
-        "model": model,
+    taught = {
         "distillation.teachers": teacher or None,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    loaded = load(recipe, {**common, **own}, changes)
+    loaded = load(recipe, {**common, **taught, "model": model}, changes)
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows import distill as workflow

@@ -17,6 +17,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     SeedOption,
     SetOption,
+    common_settings,
     load,
 )
 
@@ -41,20 +42,8 @@ def finetune(
 
     The same command goes on after any interruption. A finished run says so.
     """
-    loaded = load(
-        recipe,
-        {
-            "model": model,
-            "data.source": data,
-            "data.limit": limit,
-            "training.epochs": epochs,
-            "training.learning_rate": learning_rate,
-            "training.batch_size": batch_size,
-            "training.max_length": max_length,
-            "training.seed": seed,
-        },
-        changes,
-    )
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    loaded = load(recipe, {**common, "model": model}, changes)
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows.finetune import finetune as run

@@ -74,6 +74,27 @@ OutputOption = Annotated[
 ]
 
 
+def common_settings(
+    data: str | None,
+    limit: int | None,
+    epochs: float | None,
+    learning_rate: float | None,
+    batch_size: int | None,
+    max_length: int | None,
+    seed: int | None,
+) -> dict[str, Any]:
+    """Give the recipe keys of the options that all training commands have."""
+    return {
+        "data.source": data,
+        "data.limit": limit,
+        "training.epochs": epochs,
+        "training.learning_rate": learning_rate,
+        "training.batch_size": batch_size,
+        "training.max_length": max_length,
+        "training.seed": seed,
+    }
+
+
 def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> Recipe:
     """Load a recipe with the options that were given and the `--set` assignments, which win."""
     from bertkit.recipe import load_recipe, parse_changes

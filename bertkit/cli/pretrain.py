@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from bertkit.cli import tokenizer as tokenizers
-from bertkit.cli.options import JsonOption, MaxLengthOption, OutputOption, SetOption, load_pretraining
+from bertkit.cli.options import JsonOption, MaxLengthOption, OutputOption, SetOption, common_settings, load_pretraining
 
 
 class RecipeOrCommand(TyperGroup):
@@ -73,18 +73,12 @@ def pretrain(
     The same command goes on after any interruption. The result is a checkpoint for `bertkit finetune`.
     """
     settings = {
+        **common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed),
         "model": model,
         "size": size,
         "tokenizer": tokenizer,
-        "data.source": data,
-        "data.limit": limit,
         "training.steps": steps,
-        "training.epochs": epochs,
         "training.budget": budget,
-        "training.batch_size": batch_size,
-        "training.learning_rate": learning_rate,
-        "training.max_length": max_length,
-        "training.seed": seed,
         "training.workers": workers,
     }
     run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)

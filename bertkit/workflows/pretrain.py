@@ -173,7 +173,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     multiply_as(machine)
     model = new_model(inputs)
     if "resumed" not in run.record and model.bertkit_new:
-        log.info(f"new and random: {model.bertkit_new[0]} and {len(model.bertkit_new) - 1} more weights of the heads")
+        log.info(f"the checkpoint lacks {len(model.bertkit_new)} weights of the heads: these start at random")
     batches = PretrainBatches(inputs.corpus["train"], objective, setup)
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)
     collate = objective.collator(setup)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -99,14 +100,11 @@ def test_every_objective_has_a_recipe(recipe):
     assert recipe in names
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("step", [3, 8])
-def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
-    command = arguments("--workers", workers, "--set", "training.evaluate_every=5")
-    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+def check_kill(zygote, make_folder, command: list[str], fault: dict) -> None:
+    """Run a command whole, and once more with a kill in between: both must end alike."""
+    whole, broken = make_folder("whole"), make_folder("broken")
     code, text = zygote.run(whole, command)
     assert code == 0, text
-    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
     assert zygote.run(broken, command, fault)[0] == -9
     code, text = zygote.run(broken, command)
     assert code == 0, text
@@ -114,6 +112,36 @@ def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
     assert losses_of(broken / "run") == losses_of(whole / "run")
     results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
     assert results[0]["scores"] == results[1]["scores"]
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [3, 8])
+def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
+    command = arguments("--workers", workers, "--set", "training.evaluate_every=5")
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
+    check_kill(zygote, tmp_path_factory.mktemp, command, fault)
+
+
+OWN = {
+    "span": [],
+    "bert": ["--set", "training.short_length=16", "--set", "training.copies=2"],
+    "albert": [],
+    "electra": ["--size", "electra-small", "--set", "model_options.embedding_size=16"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("recipe", OWN)
+def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, recipe, workers):
+    more = ["--workers", workers, "--set", "training.evaluate_every=4", *OWN[recipe]]
+    if recipe == "electra":
+        more += ["--set", "model_options.num_hidden_layers=2", "--set", "options.generator_size=0.5"]
+    if recipe == "albert":
+        more += ["--size", "albert-base", "--set", "model_options.num_hidden_layers=2"]
+    step = random.Random(f"{recipe}/{workers}").randint(2, 11)
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
+    check_kill(zygote, tmp_path_factory.mktemp, arguments(*more, recipe=recipe), fault)
 
 
 def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
