@@ -19,7 +19,8 @@ _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever thi
 
 app = typer.Typer(
     name="bertkit",
-    help="Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\nStart: bertkit finetune cola --model demo --data demo",
+    help="Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\n"
+    "Start: bertkit finetune cola --model demo --data demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -98,10 +98,13 @@ def run_pretraining(
     loaded = load_pretraining(recipe, settings, changes)
     from bertkit.cli import show_pretraining as show
     from bertkit.cli.progress import TerminalProgress
-    from bertkit.workflows import pretrain as workflow
 
     if dry_run:
-        show.show_outlook(workflow.outlook(loaded, progress=TerminalProgress()), as_json=json)
+        from bertkit.workflows.outlook import outlook
+
+        show.show_outlook(outlook(loaded, progress=TerminalProgress()), as_json=json)
     else:
-        result = workflow.pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        from bertkit.workflows.pretrain import pretrain as run
+
+        result = run(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_pretrained(result, as_json=json)

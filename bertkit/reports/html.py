@@ -38,7 +38,8 @@ class Facts:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Metric -> ends of its 95 % bootstrap interval over rows."""
     baseline: dict[str, float] = field(default_factory=dict)
-    """Scores of the same answer for every row: the most frequent label, or the mean."""
+    """What `baseline_name` scores."""
+    baseline_name: str = "one answer for every row"
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -115,7 +116,7 @@ def duration_text(seconds: float) -> str:
 def _headline(facts: Facts) -> Markup | None:
     """Draw this run's best metric beside the baseline and the literature, on one axis."""
     metric = facts.best_metric
-    found: list[tuple[str, Any]] = [("Baseline: one answer for every row", facts.baseline.get(metric))]
+    found: list[tuple[str, Any]] = [(f"Baseline: {facts.baseline_name}", facts.baseline.get(metric))]
     for entry in facts.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
         found.append((label, entry.get(metric)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ log = logging.getLogger("bertkit")
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}}
-_MOST_STEPS = 10**6
+_FEW_PIECES = 5000  # of which 750 are hidden
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,6 @@ class Pretrained:
 
 
 @dataclass(frozen=True)
-class Outlook:
-    """What a pretraining run would do, by some steps that were timed."""
-
-    recipe: str
-    parameters: int
-    examples: int
-    steps: int | None
-    """None where the run ends by the clock."""
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    memory_mb: float | None
-    peak_share: float | None
-    """Of the operations that this machine's fastest matrix products reach."""
-    corpus: dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
 class Inputs:
     """All that is known of a run before its model is made."""
 
@@ -87,7 +69,7 @@ def pretrain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = _read_inputs(recipe, output, progress)
+    inputs = read_inputs(recipe, output, progress)
     precision, kind = recipe.training.precision, inputs.setup.config.model_type
     facts = {"model": recipe.model or recipe.size}
     with opened(inputs.folder, inputs.identity, facts, precision=precision, kind=kind, fresh=fresh) as run:
@@ -96,7 +78,7 @@ def pretrain(
         return _train_and_publish(inputs, run, progress)
 
 
-def _read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> Inputs:
+def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> Inputs:
     """Check the recipe, find model and tokenizer, prepare the corpus, and say what makes this run the one it is."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
@@ -210,11 +192,24 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         seconds=round(time.perf_counter() - run.start, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.folder),
+        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["pieces"]),
         contestants=beside_teacher(model, str(recipe.model), str(inputs.folder), held_out, collate, machine),
     )
     encoder, companions = objective.encoder(model, setup), objective.companions(model, setup)
     publish(recipe, result, fitted, encoder, companions, setup.tokenizer, run.record)
     return result
+
+
+def _find_warnings(recipe: PretrainRecipe, pieces: int) -> list[str]:
+    """Say what a reader of the scores must know."""
+    warnings = []
+    if "demo" in (recipe.data.source, recipe.model):
+        warnings.append("Demo text or model: an artificial grammar. These scores compare with nothing.")
+    if pieces < _FEW_PIECES:
+        warnings.append(
+            f"Only {pieces:,} pieces are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
+        )
+    return warnings
 
 
 def _baseline(objective: Objective, loss: float) -> dict[str, float]:
@@ -229,60 +224,3 @@ def new_model(inputs: Inputs) -> Any:
 
     set_seed(inputs.recipe.training.seed)
     return inputs.objective.load_model(inputs.setup)
-
-
-def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Outlook:
-    """Prepare the corpus, time some steps, and tell what the whole run would take; nothing else is kept."""
-    from tempfile import TemporaryDirectory
-
-    from bertkit.precision import look_at_machine, multiply_as
-    from bertkit.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
-    from bertkit.training.losses import Terms
-    from bertkit.training.pretraining import PretrainBatches
-    from bertkit.training.timing import time_steps
-
-    inputs = _read_inputs(recipe, None, progress)
-    objective, setup, training = inputs.objective, inputs.setup, recipe.training
-    here = training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
-    machine = look_at_machine(training.precision, model_type=setup.config.model_type)
-    log.info(machine.reason)
-    multiply_as(machine)
-    model = new_model(inputs)
-    batches = PretrainBatches(inputs.corpus["train"], objective, setup)
-    timed_setup = replace(setup, recipe=recipe.model_copy(update={"training": here}))
-    restart_peak_memory(machine.device)
-    with TemporaryDirectory(prefix="bertkit-outlook-") as folder:
-        timed = time_steps(
-            model,
-            setup.tokenizer,
-            lambda _: PretrainBatches(inputs.corpus["train"], objective, timed_setup),
-            batches.sizes[training.max_length],
-            objective.collator(setup),
-            here,
-            machine,
-            Path(folder),
-            terms=Terms(objective.TERMS, objective.count, objective.losses),
-            steps=steps,
-            progress=progress,
-        )
-    memory = peak_memory(machine.device)
-    seconds, pieces = sum(step.seconds for step in timed), sum(sum(step.lengths) for step in timed)
-    rate = pieces / seconds
-    tokens = rate * training.budget_seconds if training.budget_seconds else batches.tokens(batches.steps)
-    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
-    share = None
-    if sizes:
-        operations = training_operations(sizes, [length for step in timed for length in step.lengths])
-        share = operations / seconds / fastest_products(machine.device, machine.precision, *sizes[1:])
-    return Outlook(
-        recipe=recipe.name,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        examples=batches.sizes[training.max_length],
-        steps=None if training.budget else batches.steps,
-        tokens=round(tokens),
-        seconds=tokens / rate,
-        tokens_per_second=rate,
-        memory_mb=None if memory is None else memory / 1e6,
-        peak_share=share,
-        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
-    )

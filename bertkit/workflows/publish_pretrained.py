@@ -75,6 +75,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         best_metric=load_objective(recipe).BEST_METRIC,
         scores=result.scores,
         baseline=result.baseline,
+        baseline_name="the frequencies of pieces alone",
         history=fitted.history,
         best_step=fitted.best_step,
         tables={"Text": texts, "Teacher and student": result.contestants},

@@ -124,7 +124,7 @@ def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
 
 OWN = {
     "span": [],
-    "bert": ["--set", "training.short_length=16", "--set", "training.copies=2"],
+    "bert": ["--set", "data.validation_share=0.1", "--set", "training.short_length=16", "--set", "training.copies=2"],
     "albert": [],
     "electra": ["--size", "electra-small", "--set", "model_options.embedding_size=16"],
 }
