@@ -34,6 +34,7 @@ Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
+_IGNORED = -100  # label of a piece that has none
 _LEAST_ROWS = 1000  # fewer are encoded before a file is found, opened and checked
 _DIGEST = hashlib.sha256().digest_size
 
@@ -99,6 +100,16 @@ def longest_of(features: Sequence[Feature]) -> Numbers:
     if isinstance(features, Encoded):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
+
+
+def items_of(features: Sequence[Feature]) -> Numbers | None:
+    """Give how many labels each feature has where labels belong to pieces; None where they belong to rows."""
+    first = features[0].get("labels") if len(features) else None
+    if not hasattr(first, "__len__") or len(first) != len(features[0]["input_ids"]):  # type: ignore[arg-type]
+        return None
+    return np.fromiter(
+        (np.count_nonzero(np.asarray(feature["labels"]) != _IGNORED) for feature in features), np.int64, len(features)
+    )
 
 
 def pieces_of(features: Sequence[Feature]) -> Numbers:

@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import WINDOW
-from bertkit.encoded import lengths_of, pieces_of
+from bertkit.encoded import items_of, lengths_of, pieces_of
 from bertkit.features import Collator, Feature
 from bertkit.recipe import Training
 
@@ -24,25 +24,59 @@ _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
 def plan_epoch(
-    lengths: Lengths, batch_size: int, seed: int, epoch: int, window: int = WINDOW
+    lengths: Lengths,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    window: int = WINDOW,
+    *,
+    items: Lengths | None = None,
+    least: int = 1,
 ) -> list[np.ndarray[Any, Any]]:
     """Give the row numbers of every batch of an epoch.
 
-    Rows are shuffled, sorted by length inside windows of so many batches, cut into batches whose sizes differ by at
-    most one (no small last batch), and the batches shuffled. Every row comes once. A window of one batch leaves to
-    chance which rows meet.
+    Rows are shuffled, sorted by length inside windows of so many batches, cut into batches of equally many items (no
+    small last batch), and the batches shuffled. Every row comes once. A window of one batch leaves to chance which rows
+    meet.
+
+    Args:
+        lengths: pieces of each row.
+        batch_size: rows of a batch, on average.
+        seed: of the order.
+        epoch: of the order.
+        window: batches that are sorted together.
+        items: what the loss is a mean over: how many each row has, one each when absent. Sorted batches of equally many
+            rows would have few items where texts are short, and the mean would give these more weight than others.
+        least: rows that every batch has at least.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
-    batches = np.array_split(order, -(-len(lengths) // batch_size))
+    count = -(-len(lengths) // batch_size)
     sizes = np.asarray(lengths)
+    weights = np.ones(len(lengths), dtype=np.int64) if items is None or window == 1 else np.asarray(items)
     planned = []
-    for start in range(0, len(batches), window):
-        together = batches[start : start + window]
-        rows = np.concatenate(together)
+    edges = np.linspace(0, len(order), count + 1).round().astype(int)
+    for start in range(0, count, window):
+        together = edges[start : start + window + 1]
+        rows = order[together[0] : together[-1]]
         rows = rows[np.argsort(sizes[rows], kind="stable")]
-        planned += np.split(rows, np.cumsum([len(batch) for batch in together])[:-1])
+        planned += np.split(rows, _cut_evenly(weights[rows], len(together) - 1, least))
     return [planned[number] for number in random.permutation(len(planned))]
+
+
+def _cut_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> np.ndarray[Any, Any]:
+    """Give where to cut a row of weights into parts of nearly equal sums, each of at least so many.
+
+    >>> _cut_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1).tolist(), _cut_evenly(np.ones(7), 3, 1).tolist()
+    ([4, 6], [2, 5])
+    """
+    sums = np.concatenate([[0], np.cumsum(weights)])
+    goals = sums[-1] * np.arange(1, parts) / parts
+    cuts = np.abs(sums[:, None] - goals).argmin(axis=0) if len(goals) else np.zeros(0, dtype=int)
+    steps = np.arange(1, parts) * least
+    cuts = np.maximum.accumulate(np.maximum(cuts - steps, 0)) + steps
+    evenly: np.ndarray[Any, Any] = np.minimum(cuts, len(weights) - steps[::-1])
+    return evenly
 
 
 def sorted_together(training: Training) -> int:
@@ -63,11 +97,12 @@ class KeyedBatches(Sampler[list[int]]):
         seed: int,
         *,
         window: int = WINDOW,
+        items: Lengths | None = None,
         parts: int = 1,
         processes: int = 1,
         process: int = 0,
     ) -> None:
-        self.lengths, self.batch_size, self.seed, self.window = lengths, batch_size, seed, window
+        self.lengths, self.batch_size, self.seed, self.window, self.items = lengths, batch_size, seed, window, items
         self.parts, self.processes, self.process = parts, processes, process
         self.epoch = 0
 
@@ -80,7 +115,10 @@ class KeyedBatches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         shares = self.parts * self.processes
-        for batch in plan_epoch(self.lengths, self.batch_size, self.seed, self.epoch, self.window):
+        plan = plan_epoch(
+            self.lengths, self.batch_size, self.seed, self.epoch, self.window, items=self.items, least=shares
+        )
+        for batch in plan:
             for part in range(self.parts):  # every n-th row: all shares get long and short ones
                 yield batch[part * self.processes + self.process :: shares].tolist()
 
@@ -128,7 +166,7 @@ class HeldBatches:
     def __init__(self, features: Sequence[Feature], training: Training) -> None:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
-        self.lengths = lengths_of(features)
+        self.lengths, self.items = lengths_of(features), items_of(features)
 
     def __len__(self) -> int:
         return len(self.features)
@@ -141,6 +179,7 @@ class HeldBatches:
             training.batch_size,
             training.seed,
             window=sorted_together(training),
+            items=self.items,
             parts=training.gradient_accumulation,
             processes=processes,
             process=process,

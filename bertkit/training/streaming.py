@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.data.streams import RowStream, Windows
+from bertkit.encoded import items_of
 from bertkit.errors import UsageError
 from bertkit.features import Collator, Feature, count_pieces
 from bertkit.recipe import Row, Training
@@ -84,8 +85,11 @@ class StreamedBatches(Dataset[Feature]):
         features = self.encode(rows)
         lengths = [count_pieces(feature) for feature in features]
         training = self.training
-        plan = plan_epoch(lengths, training.batch_size, training.seed, self.window, sorted_together(training))
         shares = self.processes * training.gradient_accumulation
+        window = sorted_together(training)
+        plan = plan_epoch(
+            lengths, training.batch_size, training.seed, self.window, window, items=items_of(features), least=shares
+        )
         if min(map(len, plan)) < shares:  # rows that make several features each do not come out even
             what = f"batch_size {self.training.batch_size} is too small for {shares} shares of a batch"
             raise UsageError(what, f"make it {2 * shares}")
