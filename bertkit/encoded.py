@@ -104,8 +104,8 @@ def longest_of(features: Sequence[Feature]) -> Numbers:
 
 def items_of(features: Sequence[Feature]) -> Numbers | None:
     """Give how many labels each feature has where labels belong to pieces; None where they belong to rows."""
-    first = features[0].get("labels") if len(features) else None
-    if not hasattr(first, "__len__") or len(first) != len(features[0]["input_ids"]):  # type: ignore[arg-type]
+    first = np.asarray(features[0].get("labels") if len(features) else None)
+    if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
     return np.fromiter(
         (np.count_nonzero(np.asarray(feature["labels"]) != _IGNORED) for feature in features), np.int64, len(features)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.encoded import items_of
 from bertkit.training.batching import KeyedBatches, plan_epoch, sorted_batches, split_batch
 
 
@@ -91,3 +92,31 @@ def test_a_batch_is_cut_where_its_attention_is_large(shape, sizes):
     assert [len(part["input_ids"]) for part in parts] == sizes
     for name, values in batch.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), values)
+
+
+def test_sorted_batches_of_tagged_words_have_equally_many():
+    lengths = np.random.default_rng(0).geometric(0.06, 3000)
+    plan = plan_epoch(lengths, 32, seed=1, epoch=0, items=lengths)
+    words = np.array([lengths[batch].sum() for batch in plan])
+    assert sorted(np.concatenate(plan).tolist()) == list(range(3000))
+    assert len(plan) == -(-3000 // 32)
+    assert words.std() < 0.06 * words.mean()
+    by_rows = np.array([lengths[batch].sum() for batch in plan_epoch(lengths, 32, seed=1, epoch=0)])
+    assert by_rows.std() > 0.5 * by_rows.mean()
+
+
+@pytest.mark.parametrize("least", [1, 3, 8])
+def test_every_batch_of_tagged_words_can_be_shared_out(least):
+    lengths = np.concatenate([np.full(40, 2), np.full(8, 500)])
+    plan = plan_epoch(lengths, 8, seed=1, epoch=0, items=lengths, least=least)
+    assert min(map(len, plan)) >= least
+    assert sorted(np.concatenate(plan).tolist()) == list(range(48))
+
+
+def test_items_are_counted_where_labels_belong_to_pieces():
+    pieces = {"input_ids": [1, 2, 3, 4], "labels": [-100, 5, 6, -100]}
+    assert items_of([pieces, {"input_ids": [1, 2], "labels": [-100, 7]}]).tolist() == [2, 1]
+    assert items_of([{"input_ids": [1, 2], "labels": 1}]) is None
+    assert items_of([{"input_ids": [1, 2], "labels": [0.0, 1.0]}]) is None
+    assert items_of([]) is None
+    assert items_of([{"input_ids": [1, 2, 3]}]) is None
