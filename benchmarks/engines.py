@@ -141,11 +141,15 @@ class Counted:
 
 def run_peer(case: Case, name: str, folder: str) -> None:
     """Train as an example script of transformers does."""
-    from transformers import TrainerCallback
-
     from benchmarks.peers import VARIANTS, make_trainer
 
     gate = Gate()
+    train_behind(gate, make_trainer(case, VARIANTS[name], folder, Stages(began()), evaluates=False))
+
+
+def train_behind(gate: Gate, trainer: Any) -> None:
+    """Train with one of transformers' Trainers, as far as the gate lets it."""
+    from transformers import TrainerCallback
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         """Opens the gate and tells it of each step."""
@@ -156,7 +160,6 @@ def run_peer(case: Case, name: str, folder: str) -> None:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             gate.step()
 
-    trainer = make_trainer(case, VARIANTS[name], folder, Stages(began()), evaluates=False)
     trainer.data_collator = Counted(trainer.data_collator, gate)
     trainer.add_callback(Steps())
     trainer.train()

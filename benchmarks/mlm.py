@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import add_options, write_results
-from benchmarks.engines import Counted, Gate, run_peak
+from benchmarks.engines import Gate, run_peak, train_behind
 from benchmarks.load import machine, shape_of
 from benchmarks.speed import add_round_options, measure, say, show, summarize_all
 
@@ -95,7 +95,6 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
         AutoTokenizer,
         DataCollatorForLanguageModeling,
         Trainer,
-        TrainerCallback,
         TrainingArguments,
         set_seed,
     )
@@ -107,17 +106,6 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
     joined = [piece for ids in tokenizer(texts)["input_ids"] for piece in ids]
     starts = range(0, len(joined) - case.length, case.length)
     blocks = [{"input_ids": joined[start : start + case.length]} for start in starts]
-    gate = Gate()
-
-    class Steps(TrainerCallback):  # type: ignore[misc]
-        """Opens the gate and tells it of each step."""
-
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            gate.open()
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            gate.step()
-
     arguments = TrainingArguments(
         output_dir=folder,
         max_steps=_MANY,
@@ -131,9 +119,7 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
     )
     collate = DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15)
     model = AutoModelForMaskedLM.from_pretrained(case.model)
-    trainer = Trainer(model=model, args=arguments, train_dataset=blocks, data_collator=Counted(collate, gate))
-    trainer.add_callback(Steps())
-    trainer.train()
+    train_behind(Gate(), Trainer(model=model, args=arguments, train_dataset=blocks, data_collator=collate))
 
 
 def run_engine(engine: str, file: str, folder: str) -> None:

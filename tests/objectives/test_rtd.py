@@ -290,17 +290,6 @@ def everything(run: Path) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    from tests.workflows.conftest import Zygote
-
-    warm = Zygote(tmp_path_factory.mktemp("cache"))
-    yield warm
-    warm.process.stdin.close()
-    warm.process.stdout.close()
-    warm.process.wait()
-
-
-@pytest.fixture(scope="module")
 def unbroken(zygote, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbroken")
     code, text = zygote.run(folder, arguments())
