@@ -107,9 +107,9 @@ def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:
         raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
     left = sum(len(others) for split, others in found.items() if split not in ("train", "validation"))
     for split in ("train", "validation"):
-        say_once(f"{split}: {len(found.get(split, ()))} files of {folder}")
+        say_once(f"{split}: {_files(len(found.get(split, ())))} of {folder}")
     if left:
-        say_once(f"{left} files of {folder} are named after neither split: they are left out")
+        say_once(f"{_files(left)} of {folder} named after neither split: left out")
     return {split: found[split] for split in ("train", "validation") if split in found}
 
 
@@ -228,3 +228,7 @@ def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[i
             raise DataError(f"a document of more than {MAX_CHARS:,} characters", hint, file=name, row=start)
     if held:
         yield start, "\n".join(held)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

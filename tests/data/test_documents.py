@@ -141,9 +141,9 @@ def test_what_is_left_out_is_told(here, caplog):
         write(f"d/{name}", name)
     assert texts(source="d") == ["train.txt"]
     assert [record.message for record in caplog.records] == [
-        "train: 1 files of d",
-        "validation: 1 files of d",
-        "1 files of d are named after neither split: they are left out",
+        "train: 1 file of d",
+        "validation: 1 file of d",
+        "1 file of d named after neither split: left out",
     ]
 
 
