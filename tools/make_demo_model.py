@@ -51,6 +51,7 @@ def pretrain(folder: Path) -> dict[str, float]:
     make_tokenizer(text).save_pretrained(folder / "tokenizer")
     recipe = Path(__file__).with_name("demo_model.yaml")
     given = ["--data", folder / "text.txt", "--tokenizer", folder / "tokenizer", "--output", folder / "run", "--json"]
+    given += ["--set", "data.documents=lines"]
     command = [sys.executable, "-m", "bertkit", "pretrain", recipe, *given]
     ended = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(ended.stdout)
