@@ -246,7 +246,7 @@ def test_the_baseline_is_the_most_frequent_place_that_a_row_has():
 # --- from file to answer
 
 LEARN = {
-    "training.epochs": 12,
+    "training.epochs": 10,
     "training.batch_size": 16,
     "training.learning_rate": 2e-3,
     "training.precision": "fp32",
@@ -276,7 +276,7 @@ def write_jsonl(file: Path, rows) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rows") / "data"
-    write_jsonl(folder / "train.jsonl", toy_rows(900, seed=1))
+    write_jsonl(folder / "train.jsonl", toy_rows(1600, seed=1))
     write_jsonl(folder / "validation.jsonl", toy_rows(60, seed=2))
     return folder
 
