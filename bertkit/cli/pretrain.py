@@ -9,7 +9,17 @@ import typer
 from typer.core import TyperGroup
 
 from bertkit.cli import tokenizer as tokenizers
-from bertkit.cli.options import JsonOption, MaxLengthOption, OutputOption, SetOption, common_settings, load_pretraining
+from bertkit.cli.options import (
+    FreshOption,
+    JsonOption,
+    LearningRateOption,
+    MaxLengthOption,
+    OutputOption,
+    SeedOption,
+    SetOption,
+    common_settings,
+    load_pretraining,
+)
 
 
 class RecipeOrCommand(TyperGroup):
@@ -56,16 +66,16 @@ def pretrain(
     epochs: Annotated[float | None, _option("Passes over the text.")] = None,
     budget: Annotated[str | None, _option("Train for so long: 90s, 30m, 2h, 1d.", "TIME")] = None,
     batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,
-    learning_rate: Annotated[float | None, _option("Highest learning rate.")] = None,
+    learning_rate: LearningRateOption = None,
     max_length: MaxLengthOption = None,
-    seed: Annotated[int | None, _option("Seed of all randomness.")] = None,
+    seed: SeedOption = None,
     limit: Annotated[int | None, _option("Use only the first N documents.", "N")] = None,
     workers: Annotated[int | None, _option("Processes that make batches; the result is the same.")] = None,
     changes: SetOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Prepare the text, time some steps, tell what all would take.")
     ] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")] = False,
+    fresh: FreshOption = False,
     json: JsonOption = False,
 ) -> None:
     """Pretrain an encoder on text as a recipe says.

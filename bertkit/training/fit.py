@@ -56,7 +56,7 @@ class Fitted:
 
 
 class _Trainer(transformers.Trainer):  # type: ignore[misc]
-    """A Trainer with keyed batches, our evaluation, and a terms that are means over the whole optimizer step."""
+    """A Trainer with keyed batches, our evaluation, and terms of a loss that are means over the whole step."""
 
     def __init__(
         self,
