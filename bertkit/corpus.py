@@ -103,7 +103,7 @@ def content_key(data: Corpus, tokenizer: Any) -> str:
     named = {"source", "config", "revision", "splits"} if files is None else set[str]()
     settings = [
         *(_SCHEMA, bertkit.__version__, _code(), metadata.version("tokenizers"), tokenizer_content(tokenizer)),
-        data.model_dump(exclude={"source", "config", "revision", "splits", "files"} - named),
+        data.model_dump(exclude={"source", "config", "revision", "splits", "files", "streaming"} - named),
         {split: [_of_file(file) for file in held] for split, held in (files or {}).items()},
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

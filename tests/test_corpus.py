@@ -508,6 +508,11 @@ def test_names_of_the_hub_change_the_key():
     assert len({content_key(each, TOKENIZER) for each in data}) == 4
 
 
+def test_how_the_hub_is_read_does_not_change_the_key():
+    keys = {content_key(Corpus(source="x/y", streaming=streaming), TOKENIZER) for streaming in (False, True)}
+    assert len(keys) == 1
+
+
 def test_tokenizer_and_code_change_the_key(monkeypatch):
     write("a.txt", ["a", "the"])
     data = Corpus(source="a.txt")

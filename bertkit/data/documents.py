@@ -166,8 +166,7 @@ def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
-    # not as a stream: it is gone through more than once
-    wanted = Data(source=data.source, config=data.config, revision=data.revision)
+    wanted = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
     return read_hub_split(wanted, data.splits.get(split, split))
 
 

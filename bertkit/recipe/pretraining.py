@@ -30,6 +30,9 @@ class Corpus(Section):
         0.01, gt=0, lt=1, description="share of documents held out where there is no validation split"
     )
     limit: int | None = Field(None, ge=2, description="use only the first documents of each split")
+    streaming: bool = Field(
+        False, description="read a hub data set as it comes, twice, in place of downloading it first"
+    )
 
 
 class Pretraining(CommonTraining):

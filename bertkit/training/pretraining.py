@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -78,11 +79,24 @@ class PretrainBatches(Dataset[Feature]):
 
     def tokens(self, steps: int) -> float:
         """Give the pieces of so many steps, on average over the epochs."""
+        return sum(self.tokens_by_length(steps).values())
+
+    def tokens_by_length(self, steps: int) -> dict[int, float]:
+        """Give the pieces of so many steps for each length of blocks, on average over the epochs."""
         short = min(steps, self.short_steps)
-        rows = {self.training.max_length: steps - short, self.training.short_length: short}
-        return self.training.batch_size * sum(
-            self.pieces_a_row[length] * count for length, count in rows.items() if length
-        )
+        counts = {self.training.max_length: steps - short, self.training.short_length: short}
+        return {
+            length: self.training.batch_size * self.pieces_a_row[length] * count
+            for length, count in counts.items()
+            if length
+        }
+
+    def only(self, length: int, steps: int) -> PretrainBatches:
+        """Give so many steps of the same examples, all of one of their lengths, made in this process."""
+        batches = copy(self)
+        batches.training = self.training.model_copy(update={"workers": 0})
+        batches.steps, batches.short_steps = steps, steps if length == self.training.short_length else 0
+        return batches
 
     def place(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
@@ -108,8 +122,8 @@ class PretrainBatches(Dataset[Feature]):
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
         row = int(order[number % len(order)])  # an epoch may have more or fewer examples than the first, which counts
-        copy = epoch % training.copies if training.copies else epoch
-        random = np.random.default_rng((training.seed, copy, row, length))
+        version = epoch % training.copies if training.copies else epoch
+        random = np.random.default_rng((training.seed, version, row, length))
         return self.objective.feature(self.examples(length, epoch)[row], step / self.steps, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Any:

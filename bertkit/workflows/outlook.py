@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
-from bertkit.workflows.pretrain import new_model, read_inputs
+from bertkit.workflows.pretrain import Inputs, new_model, read_inputs
+
+if TYPE_CHECKING:
+    from bertkit.precision import Machine
+    from bertkit.training.pretraining import PretrainBatches
+    from bertkit.training.timing import TimedStep
 
 log = logging.getLogger("bertkit")
 
@@ -35,57 +40,65 @@ class Outlook:
 
 
 def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Outlook:
-    """Prepare the corpus, time some steps, and tell what the whole run would take; nothing else is kept."""
-    from tempfile import TemporaryDirectory
-
+    """Prepare the corpus, time some steps of each length, and tell what the whole run would take; no more is kept."""
     from bertkit.precision import look_at_machine, multiply_as
     from bertkit.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
-    from bertkit.training.losses import Terms
     from bertkit.training.pretraining import PretrainBatches
-    from bertkit.training.timing import time_steps
 
     inputs = read_inputs(recipe, None, progress)
-    objective, setup, training = inputs.objective, inputs.setup, recipe.training
-    here = training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
+    setup, training = inputs.setup, recipe.training
     machine = look_at_machine(training.precision, model_type=setup.config.model_type)
     log.info(machine.reason)
     multiply_as(machine)
-    model = new_model(inputs)
-    batches = PretrainBatches(inputs.corpus["train"], objective, setup)
-    timed_setup = replace(setup, recipe=recipe.model_copy(update={"training": here}))
+    batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
+    model = new_model(inputs)
+    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
+    seconds = operations = tokens = 0.0
+    planned = {training.max_length: 1.0} if training.budget else batches.tokens_by_length(batches.steps)
+    for length, pieces in planned.items():
+        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
+        lengths = [each for step in timed for each in step.lengths]
+        tokens += pieces
+        seconds += pieces / sum(lengths) * sum(step.seconds for step in timed)
+        operations += pieces / sum(lengths) * training_operations(sizes, lengths) if sizes else 0
+    memory = peak_memory(machine.device)
+    fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
+    times = training.budget_seconds / seconds if training.budget_seconds else 1
+    return Outlook(
+        recipe=recipe.name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=batches.sizes[training.max_length],
+        steps=None if training.budget else batches.steps,
+        tokens=round(times * tokens),
+        seconds=times * seconds,
+        tokens_per_second=tokens / seconds,
+        memory_mb=None if memory is None else memory / 1e6,
+        peak_share=operations / seconds / fastest if fastest else None,
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+    )
+
+
+def _time_steps(
+    inputs: Inputs, model: Any, batches: PretrainBatches, machine: Machine, steps: int, progress: Progress
+) -> list[TimedStep]:
+    from tempfile import TemporaryDirectory
+
+    from bertkit.training.losses import Terms
+    from bertkit.training.timing import time_steps
+
+    objective, training = inputs.objective, inputs.recipe.training
     with TemporaryDirectory(prefix="bertkit-outlook-") as folder:
-        timed = time_steps(
+        return time_steps(
             model,
-            setup.tokenizer,
-            lambda _: PretrainBatches(inputs.corpus["train"], objective, timed_setup),
+            inputs.setup.tokenizer,
+            lambda _: batches,
             batches.sizes[training.max_length],
-            objective.collator(setup),
-            here,
+            objective.collator(inputs.setup),
+            training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS}),
             machine,
             Path(folder),
             terms=Terms(objective.TERMS, objective.count, objective.losses),
             steps=steps,
             progress=progress,
         )
-    memory = peak_memory(machine.device)
-    seconds, pieces = sum(step.seconds for step in timed), sum(sum(step.lengths) for step in timed)
-    rate = pieces / seconds
-    tokens = rate * training.budget_seconds if training.budget_seconds else batches.tokens(batches.steps)
-    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
-    share = None
-    if sizes:
-        operations = training_operations(sizes, [length for step in timed for length in step.lengths])
-        share = operations / seconds / fastest_products(machine.device, machine.precision, *sizes[1:])
-    return Outlook(
-        recipe=recipe.name,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        examples=batches.sizes[training.max_length],
-        steps=None if training.budget else batches.steps,
-        tokens=round(tokens),
-        seconds=tokens / rate,
-        tokens_per_second=rate,
-        memory_mb=None if memory is None else memory / 1e6,
-        peak_share=share,
-        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
-    )

@@ -172,7 +172,8 @@ def test_files_may_be_named_one_by_one_and_be_folders(here):
 # --- the hub and the demo
 
 
-def test_a_data_set_of_the_hub_is_asked_for_its_splits(monkeypatch):
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_of_the_hub_is_asked_for_its_splits(monkeypatch, streaming):
     asked = []
 
     def read(data, split):
@@ -184,13 +185,13 @@ def test_a_data_set_of_the_hub_is_asked_for_its_splits(monkeypatch):
         yield 3, {"text": "two"}
 
     monkeypatch.setattr(documents, "read_hub_split", read)
-    data = Corpus(source="x/y", config="raw", revision="abc")
+    data = Corpus(source="x/y", config="raw", revision="abc", streaming=streaming)
     assert not has_validation(data)
     assert [document[:] for document in read_documents(data, "train")] == [
         ("one", "x/y:train", 1),
         ("two", "x/y:train", 3),
     ]
-    assert asked == [("x/y", "raw", "abc", False, split) for split in ("validation", "train")]
+    assert asked == [("x/y", "raw", "abc", streaming, split) for split in ("validation", "train")]
     named = data.model_copy(update={"splits": {"validation": "held"}})
     assert has_validation(named)
     with pytest.raises(DataError, match="Unknown split 'held'"):

@@ -7,11 +7,13 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from bertkit.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
+from bertkit.training.timing import TimedStep
 
 DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo_model"
 SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
@@ -167,6 +169,25 @@ def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
     assert outlook["steps"] is None
     assert outlook["seconds"] == pytest.approx(7200)
     assert outlook["tokens"] == pytest.approx(7200 * outlook["tokens_per_second"], rel=1e-3)
+
+
+def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
+    timed = []
+
+    def seconds_of(model, tokenizer, make_batches, *rest, steps, **more):
+        batches = make_batches(None)
+        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([0])]
+        timed.append(lengths)
+        return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), 0.0, len(lengths), lengths, 0)]
+
+    monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
+    settings = ["training.short_length=16", "training.short_share=0.75"]
+    ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--dry-run", "--json", steps=8))
+    outlook = json.loads(ended.out)
+    assert sorted(max(lengths) for lengths in timed) == [16, 32]
+    long, short = (8 * len(lengths) * np.mean(lengths) for lengths in sorted(timed, key=max, reverse=True))
+    assert outlook["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
+    assert outlook["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
 
 
 def test_short_blocks_come_first(run):
