@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 
 class Zygote:
@@ -37,3 +38,26 @@ def zygote(tmp_path_factory):
     warm.process.stdin.close()
     warm.process.stdout.close()
     warm.process.wait()
+
+
+def weights_of(run: Path) -> dict[str, list]:
+    return {name: tensor.tolist() for name, tensor in load_file(run / "model.safetensors").items()}
+
+
+def losses_of(run: Path) -> list[dict]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if "runtime" not in name} for entry in entries]
+
+
+def check_kill(zygote, make_folder, command: list[str], fault: dict) -> None:
+    """Run a command whole, and once more with a kill in between: both must end alike."""
+    whole, broken = make_folder("whole"), make_folder("broken")
+    code, text = zygote.run(whole, command)
+    assert code == 0, text
+    assert zygote.run(broken, command, fault)[0] == -9
+    code, text = zygote.run(broken, command)
+    assert code == 0, text
+    assert weights_of(broken / "run") == weights_of(whole / "run")
+    assert losses_of(broken / "run") == losses_of(whole / "run")
+    results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
+    assert results[0]["scores"] == results[1]["scores"]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import WORDS
 from tests.objectives.test_distil import save_teacher
+from tests.workflows.conftest import check_kill
 
 
 @pytest.fixture(scope="module")
@@ -67,21 +68,10 @@ def test_a_dry_run_counts_no_operations_that_it_does_not_know(command, run):
     assert outlook["tokens_per_second"] > 0
 
 
-def test_a_killed_run_goes_on_bit_for_bit(command, zygote, tmp_path):
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    whole.mkdir()
-    broken.mkdir()
-    code, text = zygote.run(whole, command)
-    assert code == 0, text
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_run_goes_on_bit_for_bit(command, zygote, tmp_path_factory, workers):
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": 6}
-    assert zygote.run(broken, command, fault)[0] == -9
-    assert (broken / "run" / "checkpoint-3").is_dir()
-    code, text = zygote.run(broken, command)
-    assert code == 0, text
-    unbroken, resumed = (load_file(folder / "run" / "model.safetensors") for folder in (whole, broken))
-    assert all(values.equal(resumed[name]) for name, values in unbroken.items())
-    results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
-    assert results[0]["scores"] == results[1]["scores"]
+    check_kill(zygote, tmp_path_factory.mktemp, [*command, "--workers", str(workers)], fault)
 
 
 def test_a_layer_too_many_is_refused_before_text_is_read(command, run):

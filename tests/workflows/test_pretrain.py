@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from bertkit.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.training.timing import TimedStep
+from tests.workflows.conftest import check_kill, losses_of, weights_of
 
 DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo_model"
 SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
@@ -24,15 +24,6 @@ QUICK += ["--set", "training.evaluation_rows=20", "--set", "training.log_every=2
 def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
     given = ["pretrain", recipe, "--data", "demo", "--tokenizer", str(DEMO), *SIZE, *QUICK, "--output", "run"]
     return [*given, "--steps", str(steps), *map(str, more)]
-
-
-def weights_of(run: Path) -> dict[str, list]:
-    return {name: tensor.tolist() for name, tensor in load_file(run / "model.safetensors").items()}
-
-
-def losses_of(run: Path) -> list[dict]:
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in entry.items() if "runtime" not in name} for entry in entries]
 
 
 def test_a_model_learns_more_than_frequencies(run):
@@ -101,20 +92,6 @@ def test_another_seed_is_another_run(run):
 def test_every_objective_has_a_recipe(recipe):
     names = {load_pretrain_recipe(file.stem).objective for file in Path("recipes/pretrain").glob("*.yaml")}
     assert recipe in names
-
-
-def check_kill(zygote, make_folder, command: list[str], fault: dict) -> None:
-    """Run a command whole, and once more with a kill in between: both must end alike."""
-    whole, broken = make_folder("whole"), make_folder("broken")
-    code, text = zygote.run(whole, command)
-    assert code == 0, text
-    assert zygote.run(broken, command, fault)[0] == -9
-    code, text = zygote.run(broken, command)
-    assert code == 0, text
-    assert weights_of(broken / "run") == weights_of(whole / "run")
-    assert losses_of(broken / "run") == losses_of(whole / "run")
-    results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
-    assert results[0]["scores"] == results[1]["scores"]
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
