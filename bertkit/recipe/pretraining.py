@@ -50,7 +50,7 @@ class Pretraining(CommonTraining):
         description="several documents fill a block and cannot see each other (apart) or can (joined); none: one each",
     )
     short_length: int | None = Field(None, ge=4, description="block length of the first steps (BERT: 128 before 512)")
-    short_share: Finite = Field(0.9, gt=0, lt=1, description="share of all steps that are short")
+    short_share: Finite = Field(0.9, gt=0, lt=1, description="share of all steps, or of the budget, that is short")
     copies: int | None = Field(
         None, ge=1, description="hide the same in every so many passes (BERT: 10); anew in each when absent"
     )

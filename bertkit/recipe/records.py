@@ -80,11 +80,6 @@ class CommonTraining(Section):
     log_every: int = Field(50, ge=1, description="steps between logged losses")
     extra: dict[str, Any] = Field({}, description="any other field of transformers' TrainingArguments")
 
-    @property
-    def budget_seconds(self) -> float | None:
-        """The seconds to train for, None where steps are counted."""
-        return None
-
     def steps_per_epoch(self, rows: int) -> int:
         """Give the optimizer steps of one pass over so many rows."""
         return -(-rows // self.batch_size)

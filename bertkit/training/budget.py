@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 
-from bertkit.recipe import CommonTraining
+from bertkit.recipe.pretraining import Pretraining
 
 
 class Budget:
     """Seconds to train, of which a run that goes on has used some; read once a step, so that all of a step agrees."""
 
-    def __init__(self, seconds: float, training: CommonTraining) -> None:
+    def __init__(self, seconds: float, training: Pretraining) -> None:
         self.seconds, self.training = seconds, training
         self.used_before, self.began = 0.0, time.perf_counter()
         self.share = 0.0
@@ -27,13 +27,18 @@ class Budget:
         return self.used_before + time.perf_counter() - self.began
 
     @property
+    def passed(self) -> float:
+        """The share of the time that has passed by now, by this process's clock."""
+        return min(1.0, self.used / self.seconds)
+
+    @property
     def is_over(self) -> bool:
         """Whether the time was up when the clock was last read."""
         return self.share >= 1
 
     def read(self) -> None:
         """Read the clock; several processes agree on the one that is ahead."""
-        self.share = min(1.0, self.used / self.seconds)
+        self.share = self.passed
         import torch
         from torch import distributed
 
@@ -50,3 +55,8 @@ class Budget:
             return max(self.share, 1e-3) / warm
         rest = (self.share - warm) / (1 - warm)
         return {"linear": 1 - rest, "cosine": 0.5 * (1 + math.cos(math.pi * rest))}.get(schedule, 1.0)
+
+
+def make_budget(training: Pretraining) -> Budget | None:
+    """Make the budget of a recipe; None where it counts steps."""
+    return None if training.budget_seconds is None else Budget(training.budget_seconds, training)

@@ -167,8 +167,11 @@ def fit(
     terms: Terms,
     stop: StopFlag,
     progress: Progress,
+    budget: Budget | None = None,
 ) -> Fitted:
     """Train a model, or go on from the newest whole checkpoint in `folder`; the best weights end in `model`.
+
+    Steps are counted, or time where there is a `budget` of it.
 
     Raises:
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
@@ -176,7 +179,6 @@ def fit(
     """
     arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    budget = Budget(training.budget_seconds, training) if training.budget_seconds else None
     conduct = Conduct(training, best_metric, stop, progress, batches, budget)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)

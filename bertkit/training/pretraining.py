@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,19 +19,32 @@ from bertkit.features import Collator, Feature
 from bertkit.objectives import Examples, Objective, PretrainSetup, Totals
 from bertkit.progress import Progress
 from bertkit.training.batching import sorted_batches
+from bertkit.training.budget import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
+
+
+class Turn(NamedTuple):
+    """A batch to be made, and how far training is then: known here, and not by the processes that make batches."""
+
+    step: int
+    part: int
+    progress: float
+    short_steps: int
 
 
 class PretrainBatches(Dataset[Feature]):
     """The batches of all steps, made when they are asked for, by whichever process.
 
     Each example draws from a generator of its own, keyed by seed, epoch and its number. So a run that goes on, and one
-    whose batches are made by other processes, sees the same as any other.
+    whose batches are made by other processes, sees the same as any other. Only with a budget of time the clock decides
+    when long blocks begin, and how much is hidden.
     """
 
-    def __init__(self, corpus: Pieces, objective: Objective, setup: PretrainSetup) -> None:
-        self.corpus, self.objective, self.setup = corpus, objective, setup
+    def __init__(
+        self, corpus: Pieces, objective: Objective, setup: PretrainSetup, budget: Budget | None = None
+    ) -> None:
+        self.corpus, self.objective, self.setup, self.budget = corpus, objective, setup, budget
         self.training = training = setup.recipe.training
         self.rows: int | None = None
         self.process, self.processes = 0, 1
@@ -40,9 +53,10 @@ class PretrainBatches(Dataset[Feature]):
         long = self.examples(training.max_length, 0)
         if training.budget is not None:
             self.steps = _ENDLESS
+            self.short_steps = _ENDLESS if training.short_length else 0
         else:
             self.steps = training.steps or math.ceil(training.epochs * training.steps_per_epoch(len(long)))
-        self.short_steps = round(training.short_share * self.steps) if training.short_length else 0
+            self.short_steps = round(training.short_share * self.steps) if training.short_length else 0
         lengths = [length for length in (training.max_length, training.short_length) if length]
         self.sizes = {length: len(self.examples(length, 0)) for length in lengths}
         self.pieces_a_row = {length: float(np.mean(self.examples(length, 0).lengths)) for length in lengths}
@@ -55,25 +69,32 @@ class PretrainBatches(Dataset[Feature]):
         self.processes, self.process = processes, process
         return DataLoader(
             self,
-            batch_sampler=BatchSampler(range(len(self)), 1, drop_last=False),
+            batch_sampler=_Turns(self),
             collate_fn=collate,
             num_workers=self.training.workers,
             multiprocessing_context="fork" if self.training.workers else None,  # the corpus stays where it is mapped
             generator=torch.Generator(),
         )
 
-    def __getitems__(self, numbers: list[int]) -> list[Feature]:
-        step, part = divmod(numbers[0], self.training.gradient_accumulation)
+    def turn(self, number: int) -> Turn:
+        """Give what the batch of this number is made of."""
+        step, part = divmod(number, self.training.gradient_accumulation)
+        if self.budget is None:
+            return Turn(step, part, step / self.steps, self.short_steps)
+        self._read_clock(step)
+        return Turn(step, part, self.budget.passed, self.short_steps)
+
+    def __getitems__(self, turns: list[Turn]) -> list[Feature]:
         shares = self.processes * self.training.gradient_accumulation
-        mine = range(self.training.batch_size)[part * self.processes + self.process :: shares]
-        return [self._feature(step, place) for place in mine]
+        mine = range(self.training.batch_size)[turns[0].part * self.processes + self.process :: shares]
+        return [self._feature(turns[0], place) for place in mine]
 
     def pieces(self) -> None:
         """Give None: all embeddings are trained, since the head answers with any piece."""
         return None
 
     def pace(self) -> tuple[float, float]:
-        """Give the rows and the pieces of a step, on average."""
+        """Give the rows and the pieces of a step, on average; where the clock decides, those of a step of now."""
         size = self.training.batch_size
         return size, self.tokens(self.steps) / self.steps
 
@@ -94,16 +115,26 @@ class PretrainBatches(Dataset[Feature]):
     def only(self, length: int, steps: int) -> PretrainBatches:
         """Give so many steps of the same examples, all of one of their lengths, made in this process."""
         batches = copy(self)
+        batches.budget = None
         batches.training = self.training.model_copy(update={"workers": 0})
         batches.steps, batches.short_steps = steps, steps if length == self.training.short_length else 0
         return batches
 
     def place(self, step: int) -> dict[str, Any]:
-        """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
-        return {}
+        """Give what a checkpoint has to know to go on after a step: what the clock decided; the rest is in the seed."""
+        if self.budget is None:
+            return {}
+        self._read_clock(step)
+        return {"short_steps": self.short_steps}
 
     def go_to(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave."""
+        self.short_steps = place.get("short_steps", self.short_steps)
+
+    def _read_clock(self, step: int) -> None:
+        """Begin with long blocks where the time of the short ones is up."""
+        if self.budget and self.short_steps == _ENDLESS and self.budget.passed >= self.training.short_share:
+            self.short_steps = step
 
     def examples(self, length: int, epoch: int) -> Examples:
         """Give the examples of an epoch; those of one epoch a length are in memory."""
@@ -114,17 +145,17 @@ class PretrainBatches(Dataset[Feature]):
             self.known[length] = epoch, found
         return self.known[length][1]
 
-    def _feature(self, step: int, place: int) -> Feature:
+    def _feature(self, turn: Turn, place: int) -> Feature:
         training = self.training
-        is_short = step < self.short_steps
+        is_short = turn.step < turn.short_steps
         length = training.short_length if is_short and training.short_length else training.max_length
-        number = (step if is_short else step - self.short_steps) * training.batch_size + place
+        number = (turn.step if is_short else turn.step - turn.short_steps) * training.batch_size + place
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
         row = int(order[number % len(order)])  # an epoch may have more or fewer examples than the first, which counts
         version = epoch % training.copies if training.copies else epoch
         random = np.random.default_rng((training.seed, version, row, length))
-        return self.objective.feature(self.examples(length, epoch)[row], step / self.steps, random, self.setup)
+        return self.objective.feature(self.examples(length, epoch)[row], turn.progress, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Any:
         if (length, epoch) not in self.orders:
@@ -132,6 +163,17 @@ class PretrainBatches(Dataset[Feature]):
             count = len(self.examples(length, epoch))
             self.orders[length, epoch] = np.random.default_rng((self.training.seed, epoch, length)).permutation(count)
         return self.orders[length, epoch]
+
+
+class _Turns(BatchSampler):
+    """All turns of a run, one after the other."""
+
+    def __init__(self, batches: PretrainBatches) -> None:
+        super().__init__(range(len(batches)), 1, drop_last=False)
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return ([self.batches.turn(number)] for number in range(len(self.batches)))
 
 
 def held_out_features(corpus: Pieces, objective: Objective, setup: PretrainSetup) -> list[Feature]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.pretraining import Pretraining
 from bertkit.workflows.pretrain import Inputs, new_model, read_inputs
 
 if TYPE_CHECKING:
@@ -55,28 +56,38 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
     model = new_model(inputs)
     sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
     seconds = operations = tokens = 0.0
-    planned = {training.max_length: 1.0} if training.budget else batches.tokens_by_length(batches.steps)
-    for length, pieces in planned.items():
+    planned = _times_by_length(training) if training.budget else batches.tokens_by_length(batches.steps)
+    for length, amount in planned.items():
         timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
         lengths = [each for step in timed for each in step.lengths]
-        tokens += pieces
-        seconds += pieces / sum(lengths) * sum(step.seconds for step in timed)
-        operations += pieces / sum(lengths) * training_operations(sizes, lengths) if sizes else 0
+        taken = sum(step.seconds for step in timed)
+        times = amount / (taken if training.budget else sum(lengths))
+        tokens += times * sum(lengths)
+        seconds += times * taken
+        operations += times * training_operations(sizes, lengths) if sizes else 0
     memory = peak_memory(machine.device)
     fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
-    times = training.budget_seconds / seconds if training.budget_seconds else 1
     return Outlook(
         recipe=recipe.name,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         examples=batches.sizes[training.max_length],
         steps=None if training.budget else batches.steps,
-        tokens=round(times * tokens),
-        seconds=times * seconds,
+        tokens=round(tokens),
+        seconds=seconds,
         tokens_per_second=tokens / seconds,
         memory_mb=None if memory is None else memory / 1e6,
         peak_share=operations / seconds / fastest if fastest else None,
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
     )
+
+
+def _times_by_length(training: Pretraining) -> dict[int, float]:
+    """Give the seconds of a budget that each length of blocks has."""
+    seconds = training.budget_seconds or 0.0
+    if training.short_length is None:
+        return {training.max_length: seconds}
+    short = training.short_share * seconds
+    return {training.max_length: seconds - short, training.short_length: short}
 
 
 def _time_steps(

@@ -134,15 +134,12 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
     if training.max_length > tokenizer.model_max_length:
         what = f"training.max_length {training.max_length} is more than the {tokenizer.model_max_length} of the model"
         raise RecipeError(what, f"--max-length {tokenizer.model_max_length}")
-    if training.budget is not None and (training.short_length or recipe.options.get("last_mask_rate")):
-        what = "short_length and last_mask_rate follow the steps, which a budget of time does not count"
-        raise RecipeError(what, "--set training.short_length=null, or --steps in place of --budget")
     return PretrainSetup(recipe, tokenizer, model_folder, config)
 
 
 def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrained:
-    from bertkit.corpus import unigram_loss
     from bertkit.precision import Machine, multiply_as
+    from bertkit.training.budget import make_budget
     from bertkit.training.fit import fit
     from bertkit.training.losses import Terms
     from bertkit.training.pretraining import PretrainBatches, held_out_features, measure
@@ -156,7 +153,8 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     model = new_model(inputs)
     if "resumed" not in run.record and model.bertkit_new:
         log.info(f"the checkpoint lacks {len(model.bertkit_new)} weights of the heads: these start at random")
-    batches = PretrainBatches(inputs.corpus["train"], objective, setup)
+    budget = make_budget(recipe.training)
+    batches = PretrainBatches(inputs.corpus["train"], objective, setup, budget)
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)
     collate = objective.collator(setup)
 
@@ -178,14 +176,14 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
             terms=Terms(objective.TERMS, objective.count, objective.losses),
             stop=stop,
             progress=progress,
+            budget=budget,
         )
-    loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], setup.config.vocab_size)
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
         scores=evaluate(model, fitted.best_step),
-        baseline=_baseline(objective, loss),
+        baseline=_baseline(inputs),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fitted.steps,
         tokens=round(batches.tokens(fitted.steps)),
@@ -212,10 +210,13 @@ def _find_warnings(recipe: PretrainRecipe, pieces: int) -> list[str]:
     return warnings
 
 
-def _baseline(objective: Objective, loss: float) -> dict[str, float]:
+def _baseline(inputs: Inputs) -> dict[str, float]:
     """Give what frequencies alone reach; a loss of more than the hidden pieces has nothing to be compared with."""
+    from bertkit.corpus import unigram_loss
+
+    loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
     baseline = {"perplexity": math.exp(loss)}
-    return {"loss": loss, **baseline} if set(objective.TERMS) == {"mlm"} else baseline
+    return {"loss": loss, **baseline} if set(inputs.objective.TERMS) == {"mlm"} else baseline
 
 
 def new_model(inputs: Inputs) -> Any:

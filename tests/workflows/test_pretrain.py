@@ -12,6 +12,7 @@ import pytest
 
 from bertkit.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
+from bertkit.training.checkpoints import MANIFEST
 from bertkit.training.timing import TimedStep
 from tests.workflows.conftest import check_kill, losses_of, weights_of
 
@@ -135,6 +136,16 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
     assert record["result"]["tokens"] > 0
 
 
+def test_short_blocks_have_their_share_of_a_budget_of_time(run):
+    settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
+    more = [part for each in settings for part in ("--set", each)]
+    ended = run(*arguments("--budget", "4s", "--workers", 1, *more))
+    assert ended.code == 0, ended.err
+    last = max(Path("run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
+    short = json.loads((last / MANIFEST).read_text())["place"]["short_steps"]
+    assert 0 < short < int(last.name.split("-")[1])
+
+
 def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
     ended = run(*arguments("--dry-run"))
     assert ended.code == 0, ended.err
@@ -153,7 +164,7 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
 
     def seconds_of(model, tokenizer, make_batches, *rest, steps, **more):
         batches = make_batches(None)
-        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([0])]
+        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.turn(0)])]
         timed.append(lengths)
         return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), 0.0, len(lengths), lengths, 0)]
 
@@ -165,6 +176,9 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
     long, short = (8 * len(lengths) * np.mean(lengths) for lengths in sorted(timed, key=max, reverse=True))
     assert outlook["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
     assert outlook["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
+    budget = ["--budget", "8s", "--dry-run", "--json"]
+    outlook = json.loads(run(*arguments(*(part for each in settings for part in ("--set", each)), *budget)).out)
+    assert (outlook["seconds"], outlook["tokens"]) == (pytest.approx(8), pytest.approx(2 * 50 + 6 * 100))
 
 
 def test_short_blocks_come_first(run):
