@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from bertkit.errors import ModelError, UnavailableError
 from bertkit.recipe import closest
 
 _PATIENCE = 1.0  # seconds for the hub to answer; a dead network must not cost a user more
+_WITH_SWITCH = {"huggingface_hub.constants", "datasets.config"}
 _WANTED = ["*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model*.bin"]
 
 
@@ -41,9 +43,11 @@ def is_online() -> bool:
 
 
 def go_offline_if_needed() -> None:
-    """Tell the Hugging Face libraries, before they are imported, not to try a network that is not there."""
+    """Tell the Hugging Face libraries not to try a network that is not there; they read the variable when imported."""
     if not is_online():
         os.environ["HF_HUB_OFFLINE"] = "1"
+        for library in _WITH_SWITCH & sys.modules.keys():
+            sys.modules[library].HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
 def find_model(name: str) -> Path:

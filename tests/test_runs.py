@@ -92,6 +92,17 @@ def test_offline_mode_asks_nobody(fresh_look):
     assert not hub.is_online()
 
 
+def test_libraries_that_were_imported_before_are_told_too(fresh_look):
+    import datasets
+    from huggingface_hub import constants
+
+    for library in (constants, datasets.config):
+        fresh_look.setattr(library, "HF_HUB_OFFLINE", False)
+    fresh_look.setenv("HF_HUB_OFFLINE", "1")
+    hub.go_offline_if_needed()
+    assert constants.HF_HUB_OFFLINE and datasets.config.HF_HUB_OFFLINE
+
+
 def test_a_model_of_the_cache_is_found_without_a_network(tmp_path, tiny_model, monkeypatch):
     import shutil
 
