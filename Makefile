@@ -44,7 +44,7 @@ bench: install ## bertkit beside its peers, about an hour alone on a machine (MO
 	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report
 
-bench-gpu: install ## training steps of BERT's shapes on a GPU
+bench-gpu: install ## steps of fine-tuning and pretraining BERT on a GPU
 	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.report
 

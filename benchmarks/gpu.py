@@ -1,6 +1,6 @@
 """Training steps on a GPU: shapes of BERT with random weights on generated rows, bertkit beside the Trainer.
 
-    python -m benchmarks.gpu [--shapes base,large] [--lengths 128,384]
+    python -m benchmarks.gpu [--tasks cola,mlm] [--shapes base,large] [--lengths 128,384]
 
 Engines take turns as in `benchmarks.speed`. `--device cpu --shapes tiny` tries the code where there is no GPU.
 Writes benchmarks/results/gpu.json.
@@ -14,16 +14,20 @@ import os
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import ROOT, Case, write_results, write_sentences
 from benchmarks.load import machine, shape_of
+from benchmarks.mlm import MlmCase
 from benchmarks.speed import measure, say, summarize_all
 
 SHAPES = {"tiny": (2, 64, 2), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
-ENGINES = ["peak", "bertkit", "hf-default", "hf-tuned"]
-COMPILED = ["bertkit:training.extra.torch_compile=true", "hf-compiled"]
+ENGINES = {"cola": ["peak", "bertkit", "hf-default", "hf-tuned"], "mlm": ["peak", "bertkit", "hf", "hf-bf16"]}
+COMPILED = {"cola": ["bertkit:training.extra.torch_compile=true", "hf-compiled"], "mlm": []}
+LENGTHS = {"cola": [128, 384], "mlm": [128, 512]}
 WORDS = 30_000
 
 
@@ -31,7 +35,7 @@ def make_model(shape: str, folder: Path) -> None:
     """Write an encoder of a shape with random weights, and a tokenizer that knows the words w0, w1, ..."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     pieces = [*special, *(f"w{number}" for number in range(WORDS))]
@@ -50,35 +54,61 @@ def make_model(shape: str, folder: Path) -> None:
         num_attention_heads=heads,
         intermediate_size=4 * hidden,
     )
-    BertModel(config).save_pretrained(folder)
+    BertForMaskedLM(config).save_pretrained(folder)
 
 
-def make_rows(rows: int, length: int, folder: Path) -> None:
-    """Write rows that have just so many pieces, the special ones included."""
-    draw = random.Random(0)
-    write_sentences([" ".join(f"w{draw.randrange(WORDS)}" for _ in range(length - 2)) for _ in range(rows)], folder)
+def make_case(task: str, rows: int, batch_size: int, length: int, folder: Path) -> Case | MlmCase:
+    """Write rows and say what is trained on them.
+
+    Rows to fine-tune on have just so many pieces, the special ones included; documents to pretrain on have from a
+    quarter of that to four times as many.
+    """
+    draw, model, data = random.Random(0), str(folder / "model"), folder / "data"
+    sizes = [length - 2 if task == "cola" else draw.randint(length // 4, 4 * length) for _ in range(rows)]
+    texts = [" ".join(f"w{draw.randrange(WORDS)}" for _ in range(size)) for size in sizes]
+    if task == "cola":
+        write_sentences(texts, data)
+        return Case(task, model, str(data), batch_size=batch_size, epochs=1000, max_length=length)
+    write_documents(texts, data)
+    return MlmCase(model, str(data), batch_size, length)
 
 
-def measure_shape(shape: str, length: int, arguments: argparse.Namespace, folder: Path) -> tuple[list[Any], float]:
+def write_documents(texts: Sequence[str], folder: Path) -> None:
+    """Write text to pretrain on, the first hundredth for validation."""
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True)
+    held_out = max(1, len(texts) // 100)
+    for split, part in (("validation", texts[:held_out]), ("train", texts[held_out:])):
+        pyarrow.parquet.write_table(pyarrow.table({"text": list(part)}), folder / f"{split}.parquet")
+
+
+def measure_shape(
+    task: str, shape: str, length: int, arguments: argparse.Namespace, folder: Path
+) -> tuple[list[Any], float]:
     """Give what every engine does at a shape and a length, and the bf16 peak; compiled ones drop out if they fail."""
-    model, data = folder / "model", folder / "data"
-    make_model(shape, model)
-    make_rows(arguments.rows, length, data)
-    case = Case("cola", str(model), str(data), batch_size=arguments.batch_size, epochs=1000, max_length=length)
+    make_model(shape, folder / "model")
+    case = make_case(task, arguments.rows, arguments.batch_size, length, folder)
+    module = "benchmarks.mlm" if task == "mlm" else "benchmarks.engines"
+    compiled = COMPILED[task] if arguments.compiled else []
     try:
-        found = measure(case, ENGINES + arguments.compiled, arguments, folder / "all")
+        found = measure(case, ENGINES[task] + compiled, arguments, folder / "all", module)
     except SystemExit as error:
-        if not arguments.compiled:
+        if not compiled:
             raise
         say(f"without compiled engines: {str(error).strip().splitlines()[-1]}")
-        found = measure(case, ENGINES, arguments, folder / "some")
-    summed = summarize_all(found, shape_of(json.loads((model / "config.json").read_text(encoding="utf-8"))))
+        found = measure(case, ENGINES[task], arguments, folder / "some", module)
+    config = folder / "model" / "config.json"
+    summed = summarize_all(found, shape_of(json.loads(config.read_text(encoding="utf-8"))))
     runs = [
         {
+            "task": task,
             "shape": shape,
             "length": length,
             "engine": name,
             "examples_per_second": each["examples_per_second"],
+            "tokens_per_second": each["tokens_per_second"],
             "share": each["share_of_peak"]["bf16"],
             "median_step": each["median_step"],
         }
@@ -89,8 +119,9 @@ def measure_shape(shape: str, length: int, arguments: argparse.Namespace, folder
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", default="cola,mlm", help="fine-tuning on rows of one length, pretraining")
     parser.add_argument("--shapes", default="base,large", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--lengths", default="128,384", help="pieces of every row")
+    parser.add_argument("--lengths", help="pieces of every row or block; 128 and 384, or 128 and 512 for mlm")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -103,7 +134,6 @@ def main() -> None:
     parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=True, help="torch.compile too")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
-    arguments.compiled = COMPILED if arguments.compiled else []
     if arguments.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
@@ -111,11 +141,11 @@ def main() -> None:
     if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("no CUDA device here: nothing was measured (--device cpu --shapes tiny tries the code)")
     runs, peak = [], 0.0
-    for shape in arguments.shapes.split(","):
-        for length in map(int, arguments.lengths.split(",")):
-            say(f"{shape}, {length} pieces:")
+    for task, shape in product(arguments.tasks.split(","), arguments.shapes.split(",")):
+        for length in map(int, arguments.lengths.split(",")) if arguments.lengths else LENGTHS[task]:
+            say(f"{task}, {shape}, {length} pieces:")
             with tempfile.TemporaryDirectory() as folder:
-                found, rate = measure_shape(shape, length, arguments, Path(folder))
+                found, rate = measure_shape(task, shape, length, arguments, Path(folder))
             runs += found
             peak = max(peak, rate)
     device = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
@@ -123,8 +153,8 @@ def main() -> None:
     write_results(report, arguments.output / "gpu.json")
     for each in runs:
         print(
-            f"{each['shape']:6} {each['length']:4} {each['engine']:48} {each['examples_per_second']:9.1f} rows/s"
-            f" {100 * each['share']:5.1f} %",
+            f"{each['task']:4} {each['shape']:6} {each['length']:4} {each['engine']:48}"
+            f" {each['examples_per_second']:9.1f} rows/s {100 * each['share']:5.1f} %",
             flush=True,
         )
 

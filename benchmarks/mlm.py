@@ -90,6 +90,7 @@ def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
 def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
     """Train as run_mlm does by default: texts joined and cut into full blocks, masked by the library's collator."""
     import pyarrow.parquet
+    import torch
     from transformers import (
         AutoModelForMaskedLM,
         AutoTokenizer,
@@ -115,7 +116,7 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=not torch.cuda.is_available(),
     )
     collate = DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15)
     model = AutoModelForMaskedLM.from_pretrained(case.model)

@@ -226,13 +226,15 @@ def gpu_part(reports: Sequence[Report]) -> str:
     [report] = reports
     rows = [
         [
+            each["task"],
             each["shape"],
             str(each["length"]),
             each["engine"],
             f"{each['examples_per_second']:,.1f}",
+            f"{each['tokens_per_second']:,.0f}",
             f"{100 * each['share']:.1f} %",
         ]
         for each in report["runs"]
     ]
-    head = ["model", "pieces", "engine", "rows/s", "of bf16 peak"]
+    head = ["task", "model", "pieces", "engine", "rows/s", "tokens/s", "of bf16 peak"]
     return f"{report['device']}, bf16 peak {report['peak_tflops']:,.1f} TFLOP/s.\n\n" + table(head, rows)
