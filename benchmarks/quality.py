@@ -93,7 +93,7 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: st
     return {
         "recipe": ours[0]["key"]["recipe"],
         "metric": metric,
-        "seeds": len(values[0]),
+        "seeds": min(map(len, values)),
         "bertkit": statistics.mean(values[0]),
         "plain": statistics.mean(values[1]),
         "difference": statistics.mean(values[0]) - statistics.mean(values[1]),
