@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,13 +77,19 @@ def make_case(recipe: str, model: str, data: Path, **given: Any) -> Case:
 
 def write_sentences(texts: Sequence[str], folder: Path) -> None:
     """Write sentences, labeled in turns, as rows of CoLA: all as training rows, the first 64 for validation."""
+    labels = [number % 2 for number in range(len(texts))]
+    write_columns("train", {"sentence": texts, "label": labels}, folder)
+    write_columns("validation", {"sentence": texts[:64], "label": labels[:64]}, folder)
+
+
+def write_columns(split: str, columns: Mapping[str, Sequence[Any]], folder: Path) -> None:
+    """Write the columns of a split."""
     import pyarrow
     import pyarrow.parquet
 
-    folder.mkdir(parents=True)
-    for split, part in (("train", texts), ("validation", texts[:64])):
-        columns = {"sentence": list(part), "label": [number % 2 for number in range(len(part))]}
-        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{split}.parquet")
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.table({name: list(values) for name, values in columns.items()})
+    pyarrow.parquet.write_table(table, folder / f"{split}.parquet")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

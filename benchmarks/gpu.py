@@ -14,12 +14,11 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, Case, write_results, write_sentences
+from benchmarks.cases import ROOT, Case, write_columns, write_results, write_sentences
 from benchmarks.load import machine, shape_of
 from benchmarks.mlm import MlmCase
 from benchmarks.speed import measure, say, summarize_all
@@ -69,19 +68,10 @@ def make_case(task: str, rows: int, batch_size: int, length: int, folder: Path) 
     if task == "cola":
         write_sentences(texts, data)
         return Case(task, model, str(data), batch_size=batch_size, epochs=1000, max_length=length)
-    write_documents(texts, data)
+    held_out = max(1, rows // 100)
+    write_columns("validation", {"text": texts[:held_out]}, data)
+    write_columns("train", {"text": texts[held_out:]}, data)
     return MlmCase(model, str(data), batch_size, length)
-
-
-def write_documents(texts: Sequence[str], folder: Path) -> None:
-    """Write text to pretrain on, the first hundredth for validation."""
-    import pyarrow
-    import pyarrow.parquet
-
-    folder.mkdir(parents=True)
-    held_out = max(1, len(texts) // 100)
-    for split, part in (("validation", texts[:held_out]), ("train", texts[held_out:])):
-        pyarrow.parquet.write_table(pyarrow.table({"text": list(part)}), folder / f"{split}.parquet")
 
 
 def measure_shape(

@@ -79,10 +79,9 @@ class PretrainBatches(Dataset[Feature]):
     def turn(self, number: int) -> Turn:
         """Give what the batch of this number is made of."""
         step, part = divmod(number, self.training.gradient_accumulation)
-        if self.budget is None:
-            return Turn(step, part, step / self.steps, self.short_steps)
         self._read_clock(step)
-        return Turn(step, part, self.budget.passed, self.short_steps)
+        progress = self.budget.passed if self.budget else step / self.steps
+        return Turn(step, part, progress, self.short_steps)
 
     def __getitems__(self, turns: list[Turn]) -> list[Feature]:
         shares = self.processes * self.training.gradient_accumulation
@@ -122,17 +121,15 @@ class PretrainBatches(Dataset[Feature]):
 
     def place(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step: what the clock decided; the rest is in the seed."""
-        if self.budget is None:
-            return {}
         self._read_clock(step)
-        return {"short_steps": self.short_steps}
+        return {"short_steps": self.short_steps} if self.budget else {}
 
     def go_to(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave."""
         self.short_steps = place.get("short_steps", self.short_steps)
 
     def _read_clock(self, step: int) -> None:
-        """Begin with long blocks where the time of the short ones is up."""
+        """Begin with long blocks where there is a budget and the time of the short ones is up."""
         if self.budget and self.short_steps == _ENDLESS and self.budget.passed >= self.training.short_share:
             self.short_steps = step
 

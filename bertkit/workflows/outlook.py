@@ -56,12 +56,13 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
     model = new_model(inputs)
     sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
     seconds = operations = tokens = 0.0
-    planned = _times_by_length(training) if training.budget else batches.tokens_by_length(batches.steps)
+    budget = training.budget_seconds
+    planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
     for length, amount in planned.items():
         timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
         lengths = [each for step in timed for each in step.lengths]
         taken = sum(step.seconds for step in timed)
-        times = amount / (taken if training.budget else sum(lengths))
+        times = amount / (taken if budget else sum(lengths))
         tokens += times * sum(lengths)
         seconds += times * taken
         operations += times * training_operations(sizes, lengths) if sizes else 0
@@ -71,7 +72,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
         recipe=recipe.name,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         examples=batches.sizes[training.max_length],
-        steps=None if training.budget else batches.steps,
+        steps=None if budget else batches.steps,
         tokens=round(tokens),
         seconds=seconds,
         tokens_per_second=tokens / seconds,
@@ -81,9 +82,8 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
     )
 
 
-def _times_by_length(training: Pretraining) -> dict[int, float]:
+def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
     """Give the seconds of a budget that each length of blocks has."""
-    seconds = training.budget_seconds or 0.0
     if training.short_length is None:
         return {training.max_length: seconds}
     short = training.short_share * seconds
