@@ -206,16 +206,19 @@ def linear_picture(report: Report) -> str:
 
 
 def quality_part(runs: Sequence[Report], margin: float = 0.02) -> str:
-    """Compare the scores of all seeds that both engines have."""
-    kinds: dict[str, list[list[Report]]] = {}
+    """Compare the scores of every engine of bertkit with those of every peer that trained on the same."""
+    kinds: dict[str, dict[str, list[Report]]] = {}
     for run in runs:
         key = run["key"]
         kind = json.dumps([key[name] for name in ("recipe", "epochs", "limit", "batch_size", "model")])
-        kinds.setdefault(kind, [[], []])[not key["engine"].startswith("bertkit")].append(run)
+        kinds.setdefault(kind, {}).setdefault(key["engine"], []).append(run)
     lines = [HEADER]
-    for ours, theirs in kinds.values():
-        if ours and theirs:
-            metrics = [name for name in ours[0]["scores"] if name in theirs[0]["scores"]]
+    for engines in kinds.values():
+        is_ours = {name: name.startswith("bertkit") for name in engines}
+        pairs = [(ours, peer) for ours in engines for peer in engines if is_ours[ours] and not is_ours[peer]]
+        for name, peer in sorted(pairs):
+            ours, theirs = engines[name], engines[peer]
+            metrics = [metric for metric in ours[0]["scores"] if metric in theirs[0]["scores"]]
             factor = 100 if ours[0]["key"]["recipe"].startswith("squad") else 1
             lines += [row(compare(ours, theirs, metric, margin * factor)) for metric in metrics]
     return "\n".join(lines)

@@ -87,15 +87,16 @@ def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[
 
 
 def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str, margin: float) -> dict[str, Any]:
-    """Give both means, their difference, its lower bound, and whether bertkit is no worse than the margin."""
+    """Give both means, their difference, its lower bound, and whether the first engine is no worse than the margin."""
     values = [[run["scores"][metric] for run in runs] for runs in (ours, theirs)]
     bound = lower_bound(*values)
     return {
-        "recipe": ours[0]["key"]["recipe"],
+        **{name: ours[0]["key"][name] for name in ("recipe", "epochs", "limit", "engine")},
+        "peer": theirs[0]["key"]["engine"],
         "metric": metric,
         "seeds": min(map(len, values)),
-        "bertkit": statistics.mean(values[0]),
-        "plain": statistics.mean(values[1]),
+        "ours": statistics.mean(values[0]),
+        "theirs": statistics.mean(values[1]),
         "difference": statistics.mean(values[0]) - statistics.mean(values[1]),
         "bound": bound,
         "margin": margin,
@@ -105,16 +106,18 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: st
 
 def row(compared: dict[str, Any]) -> str:
     """Give a comparison as a row of a Markdown table."""
-    numbers = [f"{compared[name]:.4f}" for name in ("bertkit", "plain")]
+    rows = f", {compared['limit']:,} rows" if compared["limit"] else ""
+    numbers = [f"{compared[name]:.4f}" for name in ("ours", "theirs")]
     numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
+    first = [f"{compared['recipe']}{rows}", f"{compared['epochs']:g}", compared["metric"], str(compared["seeds"])]
+    names = [compared["engine"].replace("training.", ""), compared["peer"]]
     said = "yes" if compared["no_worse"] else "not shown"
-    first = [compared["recipe"], compared["metric"], str(compared["seeds"])]
-    return f"| {' | '.join([*first, *numbers, format(compared['margin'], 'g'), said])} |"
+    return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), said])} |"
 
 
 HEADER = (
-    "| recipe | metric | seeds | bertkit | plain Trainer | difference | lower bound | margin | no worse |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| recipe | epochs | metric | seeds | engine | peer | score | of peer | difference | lower bound | margin "
+    "| no worse |\n|---|---:|---|---:|---|---|---:|---:|---:|---:|---:|---|"
 )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-_ALIKE = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # their layers have parts of the same names
+ALIKE = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
+"""Architectures whose layers have parts of the same names, and see no position but in the embeddings."""
 
 
 def read_first_piece(model: Any) -> None:
     """Let the last layer of a model give the first piece only, shape (rows, 1, width), where its layers are known."""
-    if model.config.model_type in _ALIKE and not model.config.is_decoder:
+    if model.config.model_type in ALIKE and not model.config.is_decoder:
         layer = model.base_model.encoder.layer[-1]
         layer.forward = partial(_forward, layer, layer.forward)
 

@@ -161,11 +161,29 @@ def test_a_recorded_run_is_not_repeated(tmp_path):
 
 def test_no_worse_needs_the_bound_above_the_margin():
     def runs(*values):
-        return [{"key": {"recipe": "cola"}, "scores": {"f1": value}} for value in values]
+        key = {"recipe": "cola", "epochs": 3.0, "limit": None, "engine": "bertkit"}
+        return [{"key": key, "scores": {"f1": value}} for value in values]
 
     assert quality.compare(runs(0.5, 0.51, 0.49), runs(0.5, 0.51, 0.49), "f1", 0.03)["no_worse"]
     assert not quality.compare(runs(0.4, 0.41, 0.39), runs(0.5, 0.51, 0.49), "f1", 0.03)["no_worse"]
     assert not quality.compare(runs(0.5), runs(0.5), "f1", 0.03)["no_worse"]
+
+
+def test_every_engine_is_compared_with_each_peer_that_trained_on_the_same():
+    def run(engine, seed, score, limit=None):
+        key = {"recipe": "ner", "epochs": 1.0, "limit": limit, "batch_size": None, "model": "m", "engine": engine}
+        return {"key": {**key, "seed": seed}, "scores": {"f1": score}}
+
+    engines = {"bertkit": 0.8, "bertkit:training.batching=random": 0.82, "hf-dynamic": 0.81, "hf-tuned": 0.79}
+    runs = [run(engine, seed, score) for engine, score in engines.items() for seed in (1, 2)]
+    lines = parts.quality_part([*runs, run("bertkit", 1, 0.1, limit=50)]).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [(each[4], each[5], each[8]) for each in cells] == [
+        ("bertkit", "hf-dynamic", "-0.0100"),
+        ("bertkit", "hf-tuned", "+0.0100"),
+        ("bertkit:batching=random", "hf-dynamic", "+0.0100"),
+        ("bertkit:batching=random", "hf-tuned", "+0.0300"),
+    ]
 
 
 def test_a_part_inside_another_is_counted_once(monkeypatch):

@@ -75,6 +75,7 @@ class CommonTraining(Section):
     gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
     gradient_checkpointing: bool = Field(False, description="trade time for memory")
     fast_dropout: bool = Field(True, description="on a CPU: draw dropout from a fast generator instead of torch's")
+    unpad: bool = Field(True, description="on a CPU: compute nothing on the padding of batches")
     evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch` or a number of steps")
     patience: int | None = Field(None, ge=1, description="stop after so many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")

@@ -28,6 +28,7 @@ from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_w
 from bertkit.training.dropout import DropoutStream, fast_dropout
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
+from bertkit.training.unpadding import unpadded
 from bertkit.training.vocabulary import OccurringRows, occurring_rows
 
 log = logging.getLogger("bertkit")
@@ -183,8 +184,11 @@ def fit(
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
     with ExitStack() as swapped:
-        if training.fast_dropout and machine.device == "cpu" and not training.gradient_checkpointing:
+        runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+        if training.fast_dropout and runs_once:
             swapped.enter_context(fast_dropout(model, dropout))
+        if training.unpad and runs_once:
+            swapped.enter_context(unpadded(model))
         pieces = batches.pieces() if "adamw" in arguments.optim else None
         trainer = _Trainer(
             model=model,

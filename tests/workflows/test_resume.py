@@ -109,6 +109,22 @@ def test_a_kill_between_steps_changes_nothing(zygote, command, unbroken, tmp_pat
     check_equal(tmp_path / "run", unbroken)
 
 
+def test_a_kill_changes_nothing_where_batches_are_computed_without_padding(zygote, command, tmp_path):
+    from tests.conftest import write_csv
+
+    rows = [{"text": "good bad " * (1 + number % 9), "label": "ab"[number % 2]} for number in range(80)]
+    for name in ("data", "whole"):
+        (tmp_path / name).mkdir()
+    for name in ("train", "validation"):
+        write_csv(tmp_path / "data" / f"{name}.csv", rows)
+    command = [*command, "--data", str(tmp_path / "data"), "--set", "training.batching=random"]
+    assert zygote.run(tmp_path / "whole", command)[0] == 0
+    fault = {"function": "bertkit.training.unpadding._Unpadding.unpad", "call": 8}
+    assert zygote.run(tmp_path, command, fault)[0] == -9
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", tmp_path / "whole" / "run")
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
 def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command, unbroken, tmp_path, name, code):
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": 8, "signal": name}
