@@ -200,8 +200,9 @@ def unpadded(model: Any) -> Iterator[None]:
 def _known_layers(model: Any) -> list[Any]:
     """Give the layers that compute all pieces: not a short last one, and none where somebody reads what each gives."""
     name = {"distilbert": "transformer", **dict.fromkeys(ALIKE, "encoder")}.get(model.config.model_type)
-    if name is None or getattr(model.config, "is_decoder", False):
+    encoder = getattr(model.base_model, name or "", None)  # a model of several encoders has none of its own
+    if encoder is None or getattr(model.config, "is_decoder", False):
         return []
-    layers = list(getattr(model.base_model, name).layer)
+    layers = list(encoder.layer)
     watched = any(layer._forward_hooks for layer in layers)
     return [] if watched else [layer for layer in layers if "forward" not in vars(layer)]
