@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -98,6 +99,8 @@ def _describe() -> tuple[str, int, str]:
     """Give the device, the threads and both in words."""
     import torch
 
+    # oneDNN compiles a product for each shape it meets, in 2 ms, and would forget it after some 60 shapes of batches
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
     threads = torch.get_num_threads()
     if torch.cuda.is_available():
         return "cuda", threads, torch.cuda.get_device_name()

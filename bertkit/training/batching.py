@@ -64,19 +64,27 @@ def plan_epoch(
     return [planned[number] for number in random.permutation(len(planned))]
 
 
-def _cut_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> np.ndarray[Any, Any]:
+def _cut_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list[int]:
     """Give where to cut a row of weights into parts of nearly equal sums, each of at least so many.
 
-    >>> _cut_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1).tolist(), _cut_evenly(np.ones(7), 3, 1).tolist()
+    Where weights differ, sizes are rounded to four binary digits: oneDNN compiles its products for every shape that it
+    meets, and batches of one length should have few sizes.
+
+    >>> _cut_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1), _cut_evenly(np.ones(7), 3, 1)
     ([4, 6], [2, 5])
+    >>> _cut_evenly(np.repeat([1, 2], [66, 33]), 4, 1)
+    [32, 64, 82]
     """
     sums = np.concatenate([[0], np.cumsum(weights)])
     goals = sums[-1] * np.arange(1, parts) / parts
-    cuts = np.abs(sums[:, None] - goals).argmin(axis=0) if len(goals) else np.zeros(0, dtype=int)
-    steps = np.arange(1, parts) * least
-    cuts = np.maximum.accumulate(np.maximum(cuts - steps, 0)) + steps
-    evenly: np.ndarray[Any, Any] = np.minimum(cuts, len(weights) - steps[::-1])
-    return evenly
+    differ = weights.min() < weights.max()
+    cuts = [0]
+    for number, goal in enumerate(goals, start=1):
+        size = int(np.abs(sums - goal).argmin()) - cuts[-1]
+        step = 2 ** max(size.bit_length() - 4, 0) if differ else 1
+        latest = len(weights) - (parts - number) * least
+        cuts.append(min(cuts[-1] + max(round(size / step) * step, least), latest))
+    return cuts[1:]
 
 
 def sorted_together(training: Training) -> int:

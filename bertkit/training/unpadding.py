@@ -23,20 +23,23 @@ from bertkit.last_layer import ALIKE
 
 _NAME = "bertkit-unpadded"  # of the attention, as transformers registers it
 _WORTHWHILE = 0.85  # share of real pieces above which a batch is computed as it is
+_PIECES, _LENGTHS, _ROWS = 32, 8, 4  # what the pieces of a batch, and lengths and rows of a group, are multiples of
 _GROUP_COSTS = 20_000  # pairs of pieces whose attention takes as long as one group more
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of like length, padded to the longest; no mask where all are as long."""
+    """Rows of like length, padded to the longest."""
 
     rows: int
     length: int
-    mask: torch.Tensor | None
+    mask: torch.Tensor
 
 
 class _Layout:
     """Where the pieces of a batch are, which lie row after row, shortest first.
+
+    Sizes are rounded up: oneDNN compiles its products for every shape it meets, which takes as long as some of them.
 
     Args:
         mask: 1 at real pieces, 0 at padding, of shape (rows, pieces).
@@ -48,16 +51,23 @@ class _Layout:
         lengths = real.sum(dim=1)
         self.shape = mask.shape
         self.in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
+        self.pieces = _round_up(len(self.in_batch), _PIECES)
         self.groups: list[_Group] = []
         filled = []
-        for start, end in group_rows(lengths.tolist()):
-            length = int(lengths[end - 1])
-            part = torch.arange(length) < lengths[start:end, None]
-            mask_of_keys = None if part.all() else part[:, None, None].expand(end - start, 1, length, length)
-            self.groups.append(_Group(end - start, length, mask_of_keys))
+        for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
+            rows, length = _round_up(end - start, _ROWS), int(_round_up(lengths[end - 1], _LENGTHS))
+            part = torch.zeros(rows, length, dtype=torch.bool)
+            part[: end - start] = torch.arange(length) < lengths[start:end, None]
+            attended = part.clone()
+            attended[end - start :] = True  # rows that are not there, since a mean over nothing is not a number
+            self.groups.append(_Group(rows, length, attended[:, None, None].expand(rows, 1, length, length)))
             filled.append(part.flatten())
         self.in_groups = torch.cat(filled).nonzero()[:, 0]
         self.sizes = [group.rows * group.length for group in self.groups]
+
+
+def _round_up(count: Any, step: int) -> Any:
+    return (count + step - 1) // step * step
 
 
 def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
@@ -82,33 +92,38 @@ def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 class _Take(torch.autograd.Function):
-    """Some rows of a matrix, each at most once."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(places)
-        ctx.size = len(values)
-        return values.index_select(0, places)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (places,) = ctx.saved_tensors
-        (gradient,) = gradients
-        return gradient.new_zeros(ctx.size, gradient.shape[1]).index_copy_(0, places, gradient), None
-
-
-class _Put(torch.autograd.Function):
-    """A matrix of so many rows, zero but for some."""
+    """Some rows of a matrix, each at most once, and so many zeros after them that there are `size` rows."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
         ctx.save_for_backward(places)
-        return values.new_zeros(size, values.shape[1]).index_copy_(0, places, values)
+        ctx.size = len(values)
+        taken = values.new_zeros(size, values.shape[1])
+        torch.index_select(values, 0, places, out=taken[: len(places)])
+        return taken
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (places,) = ctx.saved_tensors
-        return gradients[0].index_select(0, places), None, None
+        gradient = gradients[0][: len(places)]
+        return gradient.new_zeros(ctx.size, gradient.shape[1]).index_copy_(0, places, gradient), None, None
+
+
+class _Put(torch.autograd.Function):
+    """A matrix of so many rows, zero but for some, which are the first of another."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
+        ctx.save_for_backward(places)
+        ctx.size = len(values)
+        return values.new_zeros(size, values.shape[1]).index_copy_(0, places, values[: len(places)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        given = gradients[0].new_zeros(ctx.size, gradients[0].shape[1])
+        torch.index_select(gradients[0], 0, places, out=given[: len(places)])
+        return given, None, None
 
 
 class _Unpadding:
@@ -132,7 +147,8 @@ class _Unpadding:
             return None
         self.layout = _Layout(self.mask)
         states, *others = arguments
-        return _Take.apply(states.flatten(0, 1), self.layout.in_batch)[None], *others  # type: ignore[no-untyped-call]
+        taken = _Take.apply(states.flatten(0, 1), self.layout.in_batch, self.layout.pieces)  # type: ignore[no-untyped-call]
+        return taken[None], *others
 
     def pad(self, layer: nn.Module, arguments: tuple[Any, ...], states: torch.Tensor) -> torch.Tensor | None:
         """Put the padding back, as a hook after the last layer."""
@@ -168,7 +184,7 @@ class _Unpadding:
             self.attend_padded(module, *three, group.mask, **named)[0].reshape(-1, heads * width)
             for *three, group in zip(*map(in_groups, (query, key, value)), layout.groups, strict=True)
         ]
-        found = _Take.apply(torch.cat(attended), layout.in_groups)  # type: ignore[no-untyped-call]
+        found = _Take.apply(torch.cat(attended), layout.in_groups, layout.pieces)  # type: ignore[no-untyped-call]
         return found.view(1, -1, heads, width), None
 
 
