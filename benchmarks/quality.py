@@ -94,7 +94,7 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: st
         **{name: ours[0]["key"][name] for name in ("recipe", "epochs", "limit", "engine")},
         "peer": theirs[0]["key"]["engine"],
         "metric": metric,
-        "seeds": min(map(len, values)),
+        "seeds": " and ".join(dict.fromkeys(str(len(scores)) for scores in values)),
         "ours": statistics.mean(values[0]),
         "theirs": statistics.mean(values[1]),
         "difference": statistics.mean(values[0]) - statistics.mean(values[1]),
@@ -109,7 +109,7 @@ def row(compared: dict[str, Any]) -> str:
     rows = f", {compared['limit']:,} rows" if compared["limit"] else ""
     numbers = [f"{compared[name]:.4f}" for name in ("ours", "theirs")]
     numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
-    first = [f"{compared['recipe']}{rows}", f"{compared['epochs']:g}", compared["metric"], str(compared["seeds"])]
+    first = [f"{compared['recipe']}{rows}", f"{compared['epochs']:g}", compared["metric"], compared["seeds"]]
     names = [compared["engine"].replace("training.", ""), compared["peer"]]
     said = "yes" if compared["no_worse"] else "not shown"
     return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), said])} |"
