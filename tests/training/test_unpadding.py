@@ -22,18 +22,13 @@ from bertkit.training.unpadding import group_rows, unpadded
 LENGTHS = [3, 12, 5, 5, 4, 11]
 
 
-def make_model(kind: str = "bert", auto_class=AutoModelForTokenClassification, **changes):
+def make_model(kind: str = "bert", auto_class=AutoModelForTokenClassification, p: float = 0.0, **changes):
     torch.manual_seed(0)
-    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "pad_token_id": 0}
+    own = {"intermediate_size": 64, "hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
     if kind == "distilbert":
-        changes = {"hidden_dim": 64, "dropout": 0.0, "attention_dropout": 0.0, **changes}
-    config = AutoConfig.for_model(
-        kind,
-        **sizes,
-        **{"intermediate_size": 64, "pad_token_id": 0, "hidden_dropout_prob": 0.0, **changes},
-        **({} if "attention_probs_dropout_prob" in changes else {"attention_probs_dropout_prob": 0.0}),
-    )
-    return auto_class.from_config(config).train()
+        own = {"hidden_dim": 64, "dropout": p, "attention_dropout": p}
+    return auto_class.from_config(AutoConfig.for_model(kind, **sizes, **own, **changes)).train()
 
 
 def make_batch(lengths=LENGTHS, choices: int = 0) -> dict[str, torch.Tensor]:
@@ -143,7 +138,7 @@ def test_an_unknown_architecture_is_left_alone():
 
 
 def test_dropout_falls_on_real_pieces_only():
-    model = make_model(hidden_dropout_prob=0.5, attention_probs_dropout_prob=0.5)
+    model = make_model(p=0.5)
     stream = DropoutStream(0)
     drawn: list[int] = []
     draw = stream.draw_mask
