@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from benchmarks.pictures import Bar, Dot, bars, log_scatter
@@ -214,9 +215,8 @@ def quality_part(runs: Sequence[Report], margin: float = 0.02) -> str:
         kinds.setdefault(kind, {}).setdefault(key["engine"], []).append(run)
     lines = [HEADER]
     for engines in kinds.values():
-        is_ours = {name: name.startswith("bertkit") for name in engines}
-        pairs = [(ours, peer) for ours in engines for peer in engines if is_ours[ours] and not is_ours[peer]]
-        for name, peer in sorted(pairs):
+        own = [name for name in engines if name.startswith("bertkit")]
+        for name, peer in product(sorted(own), sorted(engines.keys() - own)):
             ours, theirs = engines[name], engines[peer]
             metrics = [metric for metric in ours[0]["scores"] if metric in theirs[0]["scores"]]
             factor = 100 if ours[0]["key"]["recipe"].startswith("squad") else 1

@@ -91,39 +91,44 @@ def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
     return groups[::-1]
 
 
+def _take(values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
+    """Give some rows of a matrix, each at most once, and so many zeros after them that there are `size` rows."""
+    taken = values.new_zeros(size, values.shape[1])
+    torch.index_select(values, 0, places, out=taken[: len(places)])
+    return taken
+
+
+def _put(values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
+    """Give a matrix of `size` rows, zero but for some, which are the first of another."""
+    return values.new_zeros(size, values.shape[1]).index_copy_(0, places, values[: len(places)])
+
+
 class _Take(torch.autograd.Function):
-    """Some rows of a matrix, each at most once, and so many zeros after them that there are `size` rows."""
+    """`_take`, whose gradient is put back."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
         ctx.save_for_backward(places)
         ctx.size = len(values)
-        taken = values.new_zeros(size, values.shape[1])
-        torch.index_select(values, 0, places, out=taken[: len(places)])
-        return taken
+        return _take(values, places, size)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        gradient = gradients[0][: len(places)]
-        return gradient.new_zeros(ctx.size, gradient.shape[1]).index_copy_(0, places, gradient), None, None
+        return _put(gradients[0], ctx.saved_tensors[0], ctx.size), None, None
 
 
 class _Put(torch.autograd.Function):
-    """A matrix of so many rows, zero but for some, which are the first of another."""
+    """`_put`, whose gradient is taken out."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, places: torch.Tensor, size: int) -> torch.Tensor:
         ctx.save_for_backward(places)
         ctx.size = len(values)
-        return values.new_zeros(size, values.shape[1]).index_copy_(0, places, values[: len(places)])
+        return _put(values, places, size)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        given = gradients[0].new_zeros(ctx.size, gradients[0].shape[1])
-        torch.index_select(gradients[0], 0, places, out=given[: len(places)])
-        return given, None, None
+        return _take(gradients[0], ctx.saved_tensors[0], ctx.size), None, None
 
 
 class _Unpadding:
