@@ -41,6 +41,7 @@ bench: install ## bertkit beside its peers, about an hour alone on a machine (MO
 	$(BIN)/python -m benchmarks.mlm --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
 	$(BIN)/python -m benchmarks.inference --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.squad_decoding --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report
 

@@ -1,4 +1,4 @@
-"""Two pictures as SVG files that stand alone and can be read on light and on dark pages."""
+"""Pictures as SVG files that stand alone and can be read on light and on dark pages."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ class Dot(NamedTuple):
     first: bool = True
 
 
+class Interval(NamedTuple):
+    """A difference with the ends of its interval, and whether it counts as shown."""
+
+    label: str
+    low: float
+    middle: float
+    high: float
+    shown: bool
+
+
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], name: str) -> str:
     """Draw groups of horizontal bars; the bars of a group share a scale, groups do not."""
     longest_label = max(len(bar.label) for _, group in groups for bar in group)
@@ -54,6 +64,34 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], name: str) -> str:
             )
             up += 24
     return _svg(up + 10, name, parts)
+
+
+def intervals(rows: Sequence[Interval], *, margin: float, x: str, name: str) -> str:
+    """Draw differences with their intervals over one scale, with lines at zero and at minus the margin."""
+    left, right, top = 250, WIDTH - 40, 26
+    low, high = min([-margin, *(row.low for row in rows)]), max([margin, *(row.high for row in rows)])
+    bottom = top + 26 * len(rows) + 6
+
+    def across(value: float) -> float:
+        return left + (right - left) * (value - low) / (high - low)
+
+    parts = []
+    for mark, kind in ((0.0, "grid"), (-margin, "guide")):
+        place = f"{across(mark):.1f}"
+        parts.append(f'<line class="{kind}" x1="{place}" y1="{top}" x2="{place}" y2="{bottom}"/>')
+        parts.append(f'<text class="middle" x="{place}" y="{top - 8}">{mark:g}</text>')
+    for number, row in enumerate(rows):
+        middle, colors = top + 26 * number + 16, ("own", "dot") if row.shown else ("other", "other")
+        begin, end = across(row.low), across(row.high)
+        hover = f"{row.middle:+.2f}, from {row.low:+.2f} to {row.high:+.2f}"
+        parts.append(
+            f'<text x="0" y="{middle + 4}">{escape(row.label)}</text>'
+            f'<rect class="{colors[0]}" x="{begin:.1f}" y="{middle - 1}" width="{end - begin:.1f}" height="2"/>'
+            f'<circle class="{colors[1]}" cx="{across(row.middle):.1f}" cy="{middle}" r="4.5">'
+            f"<title>{hover}</title></circle>"
+        )
+    parts.append(f'<text class="end" x="{right}" y="{bottom + 20}">{escape(x)}</text>')
+    return _svg(bottom + 30, name, parts)
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:

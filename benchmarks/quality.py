@@ -104,13 +104,26 @@ def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: st
     }
 
 
+def rows_of(compared: dict[str, Any]) -> str:
+    """Name the recipe of a comparison and its rows."""
+    return compared["recipe"] + (f", {compared['limit']:,} rows" if compared["limit"] else "")
+
+
+def settings_of(engine: str) -> list[str]:
+    """Give the keys and values that an engine changes.
+
+    >>> settings_of("bertkit:training.precision=bf16;training.batching=random")
+    ['precision=bf16', 'batching=random']
+    """
+    return [change.removeprefix("training.") for change in engine.partition(":")[2].split(";") if change]
+
+
 def row(compared: dict[str, Any]) -> str:
     """Give a comparison as a row of a Markdown table."""
-    rows = f", {compared['limit']:,} rows" if compared["limit"] else ""
     numbers = [f"{compared[name]:.4f}" for name in ("ours", "theirs")]
     numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
-    first = [f"{compared['recipe']}{rows}", f"{compared['epochs']:g}", compared["metric"], compared["seeds"]]
-    names = [compared["engine"].replace("training.", ""), compared["peer"]]
+    first = [rows_of(compared), f"{compared['epochs']:g}", compared["metric"], compared["seeds"]]
+    names = [", ".join(["bertkit", *settings_of(compared["engine"])]), compared["peer"]]
     said = "yes" if compared["no_worse"] else "not shown"
     return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), said])} |"
 

@@ -26,6 +26,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "goals": ("Goals", parts.goals_part, "speed"),
     "whole": ("Whole programs", parts.whole_part, "whole"),
     "inference": ("Predicting", parts.inference_part, "inference"),
+    "decoding": ("Answers from logits", parts.decoding_part, "decoding"),
     "linear": ("Seconds and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
@@ -51,7 +52,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         files = [results / f"{kind}-{task}.json" for task in TASKS]
         files += sorted(set(results.glob(f"{kind}-*.json")) - set(files))
         found[kind] = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    for kind in ("inference", "linear", "gpu"):
+    for kind in ("inference", "decoding", "linear", "gpu"):
         file = results / f"{kind}.json"
         found[kind] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     runs = results / "quality.jsonl"
@@ -73,6 +74,8 @@ def write_report(results: Path, page: Path) -> None:
     images.mkdir(exist_ok=True)
     if found["speed"]:
         (images / "speed.svg").write_text(parts.speed_picture(found["speed"]), encoding="utf-8")
+    if found["quality"]:
+        (images / "quality.svg").write_text(parts.quality_picture(found["quality"]), encoding="utf-8")
     if found["linear"]:
         (images / "linear.svg").write_text(parts.linear_picture(found["linear"][0]), encoding="utf-8")
 

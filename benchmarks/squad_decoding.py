@@ -1,16 +1,17 @@
 """bertkit's choice of answers beside a plain loop over windows: the same logits of SQuAD's questions, taking turns.
 
-    python benchmarks/squad_decoding.py SQUAD/validation.parquet MODEL_FOLDER
+    python -m benchmarks.squad_decoding --model DIR --data DIR [--limit 1000]
 
 A model that answers questions gives the logits itself. Of any other only the tokenizer is used, and logits are random
 (seeded), with a gold answer that stands out. Both sides give the 20 best answers of every question with texts, logits
-and probabilities, and must agree. Prints a Markdown table and a line of JSON.
+and probabilities, and must agree. Writes benchmarks/results/decoding.json. Seconds are of the one thread that decodes,
+so it matters little what else runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.cases import ROOT, add_options, make_case, write_results
+from benchmarks.load import machine
 from bertkit import models
 from bertkit.data.files import read_records
 from bertkit.features import Setup
@@ -126,52 +129,58 @@ def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
     return ties
 
 
-def timed(work: Callable[[], list]) -> tuple[float, float, list]:
-    wall, cpu = time.perf_counter(), time.process_time()
+def timed(work: Callable[[], list]) -> tuple[float, list]:
+    """Give the processor seconds that some work took, and its result."""
+    began = time.thread_time()
     result = work()
-    return time.process_time() - cpu, time.perf_counter() - wall, result
+    return time.thread_time() - began, result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parquet", type=Path)
-    parser.add_argument("model", type=Path)
+    add_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=int, help="read so many questions only")
+    parser.add_argument("--seed", type=int, default=0, help="of the random logits")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
     n_best, longest = 20, 30
     recipe = load_recipe("squad", {"options.n_best": n_best, "options.max_answer_length": longest})
-    rows = [task.read(row, recipe) for _, row in read_records(arguments.parquet, recipe.data)][: arguments.limit]
-    setup = Setup(recipe, models.load_tokenizer(arguments.model), ())
+    case = make_case("squad", arguments.model, arguments.data)
+    file = Path(case.data, "validation.parquet")
+    rows = [task.read(row, recipe) for _, row in read_records(file, recipe.data)][: arguments.limit]
+    model = Path(case.model)
+    setup = Setup(recipe, models.load_tokenizer(model), ())
     features = task.encode(rows, setup)
-    answers = "QuestionAnswering" in models.read_config(arguments.model)["architectures"][0]
-    outputs = model_logits(arguments.model, features, setup) if answers else make_logits(features, arguments.seed)
+    answers = "QuestionAnswering" in models.read_config(model)["architectures"][0]
+    outputs = model_logits(model, features, setup) if answers else make_logits(features, arguments.seed)
     engines = {
         "bertkit": lambda: bertkit(outputs, features, rows, setup),
         "plain loop": lambda: plain(outputs, features, rows, n_best, longest),
     }
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in engines}
+    rounds: dict[str, list[float]] = {name: [] for name in engines}
     ties = 0
+    gc.freeze()  # rows and features are there anyway, and are not to be looked through whenever answers are made
     for _ in range(arguments.rounds):
         results = []
         for name, work in engines.items():
-            cpu, wall, result = timed(work)
-            seconds[name].append((cpu, wall))
+            seconds, result = timed(work)
+            rounds[name].append(seconds)
             results.append(result)
         ties = check_equal(*results)
-    cpu, wall = ({name: statistics.median(each[kind] for each in seconds[name]) for name in engines} for kind in (0, 1))
-    ratios = {kind: median["plain loop"] / median["bertkit"] for kind, median in (("cpu", cpu), ("wall", wall))}
-    print(
-        "| questions | windows | CPU s, bertkit | CPU s, plain loop | ratio | wall s, bertkit | wall s, plain | ratio |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    cells = [f"{len(rows):,}", f"{len(features):,}"]
-    for median, ratio in ((cpu, ratios["cpu"]), (wall, ratios["wall"])):
-        cells += [f"{median['bertkit']:.2f}", f"{median['plain loop']:.2f}", f"{ratio:.1f}x"]
-    print("|", " | ".join(cells), "|")
-    figures = {"questions": len(rows), "windows": len(features), "cpu": cpu, "wall": wall, "ratios": ratios}
-    print(json.dumps({**figures, "logits": "model" if answers else "random", "rounds": seconds, "equal_scores": ties}))
+    median = {name: statistics.median(each) for name, each in rounds.items()}
+    report = {
+        "machine": machine(arguments.threads),
+        "questions": len(rows),
+        "windows": len(features),
+        "logits": "model" if answers else "random",
+        "n_best": n_best,
+        "equal_scores": ties,
+        "seconds": median,
+        "ratio": median["plain loop"] / median["bertkit"],
+        "rounds": rounds,
+    }
+    write_results(report, arguments.output / "decoding.json")
+    print(f"{median['bertkit']:.2f} s, plain loop {median['plain loop']:.2f} s: {report['ratio']:.1f}x")
 
 
 if __name__ == "__main__":

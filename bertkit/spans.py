@@ -107,7 +107,10 @@ def find_n_best(
         found.append(spans)
     spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
     spans["row"] = rows[spans["window"]]
-    order = np.lexsort((-spans["score"], spans["row"]))
+    order = np.argsort(spans["row"], kind="stable")  # those of one window stay best first
+    shared = np.bincount(rows)[spans["row"][order]] > 1
+    mixed = order[shared]
+    order[shared] = mixed[np.lexsort((-spans["score"][mixed], spans["row"][mixed]))]
     sorted_rows = spans["row"][order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
     kept = order[rank < n_best]
@@ -133,15 +136,14 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
 
 def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int) -> dict[str, Values]:
     """Give the `n_best` spans of each window, best first, as flat arrays."""
-    width = max(1, *map(len, starts))
-    first, last = (np.full((len(starts), width), -np.inf, dtype=np.float32) for _ in range(2))
-    for number, (one, other) in enumerate(zip(starts, ends, strict=True)):
-        first[number, : len(one)], last[number, : len(other)] = one, other
+    lengths_of_windows = np.array([len(one) for one in starts])
+    there = np.arange(max(1, lengths_of_windows.max())) < lengths_of_windows[:, None]
+    first, last = (np.full(there.shape, -np.inf, dtype=np.float32) for _ in range(2))
+    first[there], last[there] = np.concatenate(starts), np.concatenate(ends)
     begins, finishes = _highest(first, n_best), _highest(last, n_best)
     begin_logits, finish_logits = np.take_along_axis(first, begins, 1), np.take_along_axis(last, finishes, 1)
-    lengths = finishes[:, None, :] - begins[:, :, None] + 1
-    scores = begin_logits[:, :, None] + finish_logits[:, None, :]
-    scores[(lengths < 1) | (lengths > longest)] = -np.inf
+    more = (finishes[:, None, :] - begins[:, :, None]).view(np.uint64)  # pieces after the first; below 0 becomes huge
+    scores = np.where(more < longest, begin_logits[:, :, None] + finish_logits[:, None, :], -np.inf)
     scores = scores.reshape(len(scores), -1)
     best = _highest(scores, n_best)
     best_scores = np.take_along_axis(scores, best, 1)

@@ -7,6 +7,7 @@ import doctest
 import importlib
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from benchmarks import cases, load, parts, pictures, quality, report, speed, sta
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["load", "linear", "pictures", "speed"])
+@pytest.mark.parametrize("name", ["load", "linear", "pictures", "quality", "speed"])
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted
@@ -176,14 +177,33 @@ def test_every_engine_is_compared_with_each_peer_that_trained_on_the_same():
 
     engines = {"bertkit": 0.8, "bertkit:training.batching=random": 0.82, "hf-dynamic": 0.81, "hf-tuned": 0.79}
     runs = [run(engine, seed, score) for engine, score in engines.items() for seed in (1, 2)]
-    lines = parts.quality_part([*runs, run("bertkit", 1, 0.1, limit=50)]).splitlines()[2:]
+    lines = parts.quality_part([*runs, run("bertkit", 1, 0.1, limit=50)]).splitlines()[4:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [(each[4], each[5], each[8]) for each in cells] == [
         ("bertkit", "hf-dynamic", "-0.0100"),
         ("bertkit", "hf-tuned", "+0.0100"),
-        ("bertkit:batching=random", "hf-dynamic", "+0.0100"),
-        ("bertkit:batching=random", "hf-tuned", "+0.0300"),
+        ("bertkit, batching=random", "hf-dynamic", "+0.0100"),
+        ("bertkit, batching=random", "hf-tuned", "+0.0300"),
     ]
+
+
+def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_margin():
+    def run(engine, seed, score):
+        key = {"recipe": "cola", "epochs": 3.0, "limit": None, "batch_size": None, "model": "m", "engine": engine}
+        return {"key": {**key, "seed": seed}, "scores": {"matthews_correlation": score, "accuracy": 0.9}}
+
+    def dots(*runs):
+        return re.findall("<title>([^<]*, from [^<]*)<", parts.quality_picture(runs))
+
+    ours, theirs = [0.50, 0.52, 0.51], [0.51, 0.52, 0.50]
+    runs = [run("bertkit", seed, score) for seed, score in enumerate(ours)]
+    runs += [run("hf-dynamic", seed, score) for seed, score in enumerate(theirs)]
+    bound = 100 * quality.lower_bound(ours, theirs)
+    assert dots(*runs) == [f"+0.00, from {bound:+.2f} to {-bound:+.2f}"]  # one metric, the recipe's
+    slow = [run("bertkit:training.precision=bf16;training.batching=random", seed, 0.4) for seed in (1, 2)]
+    assert dots(*runs, *slow)[1].startswith("-11.00, from -")
+    assert "cola, epochs=3, batching=random<" in parts.quality_picture([*runs, *slow])
+    assert dots(*runs[:4]) == []  # one seed has no interval
 
 
 def test_a_part_inside_another_is_counted_once(monkeypatch):

@@ -143,15 +143,13 @@ def decode(
         "probability": spans.probabilities(found["score"], found["row"], len(rows), nulls).tolist(),
     }
     edges = np.searchsorted(found["row"], np.arange(len(rows) + 1)).tolist()
-    columns["text"] = [
-        row["context"][start:end]
-        for row, first, last in zip(rows, edges, edges[1:], strict=False)
-        for start, end in zip(columns["start"][first:last], columns["end"][first:last], strict=True)
-    ]
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
     parts = itertools.starmap(slice, itertools.pairwise(edges))
     known = itertools.repeat(None) if nulls is None else nulls.tolist()
-    return [_choose(columns, part, null, threshold) for part, null in zip(parts, known, strict=False)]
+    return [
+        _choose(row["context"], columns, part, null, threshold)
+        for row, part, null in zip(rows, parts, known, strict=False)
+    ]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -233,9 +231,11 @@ def _null_scores(outputs: Sequence[Mapping[str, Any]], features: Sequence[Featur
     return scores
 
 
-def _choose(columns: Mapping[str, list[Any]], part: slice, null: float | None, threshold: float) -> dict[str, Any]:
+def _choose(
+    context: str, columns: Mapping[str, list[Any]], part: slice, null: float | None, threshold: float
+) -> dict[str, Any]:
     """Choose the answer of one question, whose spans, best first, are a part of all columns."""
-    kept: dict[str, Any] = {"_spans": (columns, part), "_null": null}
+    kept: dict[str, Any] = {"_spans": (context, columns, part), "_null": null}
     found = part.start < part.stop
     if null is not None:
         kept["null_odds"] = null - (columns["score"][part.start] if found else _NOWHERE)
@@ -243,16 +243,16 @@ def _choose(columns: Mapping[str, list[Any]], part: slice, null: float | None, t
         chance = None if null is None else 1 - sum(columns["probability"][part])
         return {"prediction": "", "start": None, "end": None, "score": null, "probability": chance, **kept}
     top = {name: columns[name][part.start] for name in ("start", "end", "score", "probability")}
-    return {"prediction": columns["text"][part.start], **top, **kept}
+    return {"prediction": context[top["start"] : top["end"]], **top, **kept}
 
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Give a question's n-best list as the Hugging Face script writes it."""
-    columns, part = prediction["_spans"]
-    kept = [columns[name][part] for name in ("text", "probability", "start_logit", "end_logit")]
+    context, columns, part = prediction["_spans"]
+    kept = [columns[name][part] for name in ("start", "end", "probability", "start_logit", "end_logit")]
     listed = [
-        {"text": text, "probability": chance, "start_logit": start, "end_logit": end}
-        for text, chance, start, end in zip(*kept, strict=True)
+        {"text": context[start:end], "probability": chance, "start_logit": start_logit, "end_logit": end_logit}
+        for start, end, chance, start_logit, end_logit in zip(*kept, strict=True)
     ]
     null = prediction["_null"]
     if null is not None:
@@ -264,8 +264,8 @@ def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _best_text(prediction: Mapping[str, Any]) -> str:
     """Give the text of the best span, whether or not it was chosen."""
-    columns, part = prediction["_spans"]
-    return str(columns["text"][part.start]) if part.start < part.stop else ""
+    context, columns, part = prediction["_spans"]
+    return str(context[columns["start"][part.start] : columns["end"][part.start]]) if part.start < part.stop else ""
 
 
 def _measure(name: str, compared: Mapping[str, Any]) -> float:
