@@ -132,9 +132,10 @@ def _gain(device: str, dtype: Any) -> float:
 
 
 def keep_head_exact(model: Any) -> None:
-    """Compute the layers of the head in float32 under autocast too.
+    """Compute the layers of the head, and the pooler before it, in float32 under autocast too.
 
-    They cost nothing, and in bf16 two answers that differ by less than a hundredth would be the same.
+    They cost nothing. In bf16, two answers that differ by less than a hundredth would be the same, and the pooler alone
+    would make the scores of MiniLM on STS-B 2.6 times as inexact as the encoder makes them.
     """
     import torch
 
@@ -142,7 +143,9 @@ def keep_head_exact(model: Any) -> None:
         with torch.autocast(inputs.device.type, enabled=False):
             return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
 
-    for name, part in model.named_children():
-        for layer in part.modules() if name != model.base_model_prefix else ():
+    parts = [part for name, part in model.named_children() if name != model.base_model_prefix]
+    parts += [part for name, part in model.base_model.named_children() if name == "pooler"]
+    for part in parts:
+        for layer in part.modules():
             if type(layer) is torch.nn.Linear:
                 layer.forward = functools.partial(exact, layer)  # type: ignore[method-assign]

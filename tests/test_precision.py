@@ -56,5 +56,24 @@ def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch, gain, chosen):
     assert precision.look_at_machine("bf16").precision == "bf16"
 
 
+def test_pooler_and_head_are_as_exact_under_autocast():
+    import transformers
+
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **size)).eval()
+    states = torch.randn(4, 3, 16)
+
+    def scores():
+        return model.classifier(model.bert.pooler(states))
+
+    wanted = scores()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not torch.equal(scores().float(), wanted)
+        precision.keep_head_exact(model)
+        assert torch.equal(scores(), wanted)
+        assert model.bert.encoder.layer[0].intermediate.dense(states).dtype == torch.bfloat16
+
+
 def test_records_without_a_choice_of_products_still_load():
     assert precision.look_again({"device": "cpu", "precision": "bf16"}, "as before").products == "torch"
