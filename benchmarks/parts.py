@@ -185,10 +185,9 @@ def decoding_part(reports: Sequence[Report]) -> str:
     ours, theirs = report["seconds"]["bertkit"], report["seconds"]["plain loop"]
     logits = "the model's" if report["logits"] == "model" else "random"
     return (
-        f"The {report['n_best']} best answers of {report['questions']:,} questions in {report['windows']:,} windows,"
-        f" {logits} logits: bertkit {ours:.2f} processor seconds, a loop over the windows {theirs:.2f}"
-        f" ({ratio(theirs, ours)}). Texts, places and probabilities are the same; answers of equal scores"
-        f" ({report['equal_scores']:,} scores) may change places."
+        f"{report['machine']['cpu']}. The {report['n_best']} best answers of {report['questions']:,} questions in"
+        f" {report['windows']:,} windows, {logits} logits: bertkit {ours:.2f} processor seconds, a loop over windows"
+        f" {theirs:.2f} ({ratio(theirs, ours)}). Texts, places and probabilities are the same."
     )
 
 
