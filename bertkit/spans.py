@@ -136,8 +136,8 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
 
 def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int) -> dict[str, Values]:
     """Give the `n_best` spans of each window, best first, as flat arrays."""
-    lengths_of_windows = np.array([len(one) for one in starts])
-    there = np.arange(max(1, lengths_of_windows.max())) < lengths_of_windows[:, None]
+    widths = np.array([len(one) for one in starts])
+    there = np.arange(max(1, widths.max())) < widths[:, None]
     first, last = (np.full(there.shape, -np.inf, dtype=np.float32) for _ in range(2))
     first[there], last[there] = np.concatenate(starts), np.concatenate(ends)
     begins, finishes = _highest(first, n_best), _highest(last, n_best)

@@ -131,6 +131,9 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     (results / "speed-cola.json").write_text(json.dumps(speed_report()))
     points = [{"kind": "rows", "tokens": 10**n, "seconds": 2.0 * 10**n} for n in range(1, 4)]
     (results / "linear.json").write_text(json.dumps({"points": points, "factor": 2.0, "exponent": 1.0}))
+    decoding = {"questions": 3000, "windows": 3037, "n_best": 20, "logits": "model", "machine": {"cpu": "A chip"}}
+    decoding["seconds"] = {"bertkit": 0.1, "plain loop": 0.45}
+    (results / "decoding.json").write_text(json.dumps(decoding))
     report.write_report(results, page)
     page.write_text(page.read_text().replace("## Goals", "Written by hand.\n\n## Goals"))
     report.write_report(results, page)
@@ -140,6 +143,8 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     assert "20.0x" in text
     assert "reached (goal 20x)" in text
     assert "to the power of 1.00" in text
+    assert "A chip. The 20 best answers of 3,000 questions" in text
+    assert "0.45 (4.50x)" in text
     assert "Measured on 2030-01-01, at commit " in text
     pictures_there = sorted(file.name for file in (page.parent / "images").iterdir())
     assert pictures_there == ["linear.svg", "speed.svg"]
