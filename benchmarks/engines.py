@@ -107,7 +107,7 @@ def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
     recipe = case.load({"training.evaluate_every": 10**9, **parse_changes(changes)})
     gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
-    from bertkit.features import count_pieces
+    from bertkit.tokens.features import count_pieces
 
     fit = training.fit
 

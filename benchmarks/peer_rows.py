@@ -144,7 +144,7 @@ def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: st
     questions = rows["validation"].to_list()
 
     def measure(prediction: Any) -> Scores:
-        from bertkit.answers import score_answer
+        from bertkit.metrics.answers import score_answer
 
         starts, ends = prediction.predictions
         outputs = [{"start_logits": s, "end_logits": e} for s, e in zip(starts, ends, strict=True)]

@@ -21,12 +21,12 @@ import numpy as np
 
 from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
-from bertkit import models
 from bertkit.data.files import read_records
-from bertkit.features import Setup
-from bertkit.precision import look_at_machine
+from bertkit.hardware.precision import look_at_machine
+from bertkit.modeling import load as models
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
+from bertkit.tokens.features import Setup
 
 
 def bertkit(outputs: list[dict], features: list[dict], rows: list[dict], setup: Setup) -> list[list[dict]]:
@@ -91,7 +91,7 @@ def make_logits(features: list[dict], seed: int) -> list[dict]:
 
 def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]:
     """What the model says of each window."""
-    from bertkit.training.forward import forward
+    from bertkit.evaluation.forward import forward
 
     machine = look_at_machine("auto")
     model = task.load_model(folder, setup, new_head=False)

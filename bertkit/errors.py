@@ -13,6 +13,8 @@ BertkitError              1   a fault of bertkit itself
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -115,3 +117,14 @@ class StoppedError(BertkitError):
     def __init__(self, what: str, remedy: str = "", *, signal: int) -> None:
         super().__init__(what, remedy)
         self.exit_code = 128 + signal
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant, or list them all.
+
+    >>> closest("epoch", ["epochs", "seed"])
+    'did you mean epochs?'
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"

@@ -10,8 +10,7 @@ import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bertkit.errors import ModelError, UnavailableError
-from bertkit.recipe import closest
+from bertkit.errors import ModelError, UnavailableError, closest
 
 _PATIENCE = 1.0  # seconds for the hub to answer; a dead network must not cost a user more
 _WITH_SWITCH = {"huggingface_hub.constants", "datasets.config"}
@@ -58,7 +57,7 @@ def find_model(name: str) -> Path:
         UnavailableError: a hub name that is neither cached nor reachable, or that the hub does not give.
     """
     if name == "demo":
-        return Path(__file__).parent / "demo_model"
+        return Path(__file__).parent / "demo" / "model"
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder

@@ -136,6 +136,23 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory):
+    """A warm process that runs commands, which it may be told to kill."""
+    from tests.kills import Zygote
+
+    warm = Zygote(tmp_path_factory.mktemp("cache"))
+    yield warm
+    warm.close()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder, so that errors show short paths."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory) -> Iterator[None]:
     """Keep what bertkit keeps out of the home."""

@@ -52,10 +52,10 @@ def test_eval_repeats_the_score_of_training_on_real_rows(run, minilm):
 
 @needs_minilm
 def test_sorting_and_padding_change_no_output(minilm):
-    from bertkit import models
-    from bertkit.features import Setup, encode_texts, padding_collator
+    from bertkit.evaluation.forward import forward
+    from bertkit.modeling import load as models
     from bertkit.recipe import load_recipe
-    from bertkit.training.forward import forward
+    from bertkit.tokens.features import Setup, encode_texts, padding_collator
 
     labels = ("unacceptable", "acceptable")
     setup = Setup(load_recipe("cola"), models.load_tokenizer(minilm), labels)

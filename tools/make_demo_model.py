@@ -17,13 +17,13 @@ from pathlib import Path
 
 from transformers import BertForMaskedLM, BertTokenizer
 
-from bertkit.data.demo import demo_text
+from bertkit.demo.rows import demo_text
 
 SEED = 1
 PARAGRAPHS = 100_000
 LETTERS = string.ascii_lowercase + "æœøßłđðþ" + string.digits
 SIGNS = string.punctuation + "‘’“”–—…•°£€"
-FOLDER = Path(__file__).parent.parent / "bertkit" / "demo_model"
+FOLDER = Path(__file__).parent.parent / "bertkit" / "demo" / "model"
 CARD = """# The demo model
 
 A BERT of less than a million weights, pretrained by `make demo-model` on sentences that a small grammar writes

@@ -45,6 +45,6 @@ def fill_mask(
     if targets is not None and not words:
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.cli import show
-    from bertkit.insight.fill_mask import fill_mask as answer
+    from bertkit.workflows.fill_mask import fill_mask as answer
 
     show.show_masks(answer(model, texts or [], top=top, targets=words), as_json=json)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import typer
 
 from bertkit.cli import bench, distill, evaluate, fill_mask, finetune, predict, pretrain, recipes, version
-from bertkit.runs import is_main_process
+from bertkit.storage.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, wherever this typer keeps it
 

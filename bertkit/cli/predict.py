@@ -44,7 +44,7 @@ def predict(
     json: JsonOption = False,
 ) -> None:
     """Predict rows: one record a row, in order, with a probability per label."""
-    from bertkit.data.output_files import write_records, writer_for
+    from bertkit.data.output import write_records, writer_for
     from bertkit.errors import UsageError
 
     one = _one_row(text, row)

@@ -110,7 +110,7 @@ def run_pretraining(
     from bertkit.cli.progress import TerminalProgress
 
     if dry_run:
-        from bertkit.workflows.outlook import outlook
+        from bertkit.workflows.steps.estimate import outlook
 
         show.show_outlook(outlook(loaded, progress=TerminalProgress()), as_json=json)
     else:

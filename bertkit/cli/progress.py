@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from bertkit.runs import is_main_process
+from bertkit.storage.runs import is_main_process
 
 _QUIET = 10.0  # seconds between lines where there is no terminal
 

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.runs import is_main_process
+from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
+    from bertkit.evaluation.scoring import Result
     from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
     from bertkit.workflows.distill import Contestant, Distilled
-    from bertkit.workflows.evaluate import Result
-    from bertkit.workflows.prepare import Plan
+    from bertkit.workflows.steps.inputs import Plan
     from bertkit.workflows.tokenizer import Learned
 
 _SCHEMA = 1

@@ -86,7 +86,7 @@ def tokenizer(
 def sizes(json: JsonOption = False) -> None:
     """List the named sizes of new models."""
     from bertkit.cli import show
-    from bertkit.sizes import find_size, size_names
+    from bertkit.modeling.sizes import find_size, size_names
 
     shapes = {name: find_size(name) for name in size_names()}
     rows = [

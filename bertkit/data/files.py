@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.column_files import read_columns, read_conllu, read_text_lines, read_txt
-from bertkit.data.csv_files import Record, read_csv
-from bertkit.data.json_files import read_json, read_jsonl
-from bertkit.data.parquet_files import read_parquet
-from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.recipe import Data, closest
+from bertkit.data.formats.conll import read_columns, read_conllu, read_text_lines, read_txt
+from bertkit.data.formats.csv import Record, read_csv
+from bertkit.data.formats.json import read_json, read_jsonl
+from bertkit.data.formats.parquet import read_parquet
+from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.recipe import Data
 
 _READERS = {
     ".csv": read_csv,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bertkit.data.csv_files import Record
+from bertkit.data.formats.csv import Record
 from bertkit.errors import DataError, UnavailableError
 from bertkit.hub import go_offline_if_needed, is_online
 from bertkit.recipe import Data

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.data.rows import Split, first_of
-from bertkit.errors import DataError, ModelError
-from bertkit.recipe import Row, closest
+from bertkit.errors import DataError, ModelError, closest
+from bertkit.recipe import Row
 
 _MANY = 200
 

@@ -12,9 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.csv_files import Record, looks_like_data
-from bertkit.errors import DataError
-from bertkit.recipe import Data, Row, assignment, closest
+from bertkit.data.formats.csv import Record, looks_like_data
+from bertkit.errors import DataError, closest
+from bertkit.recipe import Data, Row, assignment
 
 log = logging.getLogger("bertkit")
 

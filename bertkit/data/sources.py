@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.csv_files import Record
-from bertkit.data.demo import DEMO_KINDS, demo_rows
 from bertkit.data.files import SPLIT_NAMES, find_files, read_records
+from bertkit.data.formats.csv import Record
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
-from bertkit.errors import DataError
-from bertkit.recipe import Data, Recipe, Row, closest
+from bertkit.demo.rows import DEMO_KINDS, demo_rows
+from bertkit.errors import DataError, closest
+from bertkit.recipe import Data, Recipe, Row
 
 log = logging.getLogger("bertkit")
 

@@ -10,8 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.csv_files import Record
 from bertkit.data.files import read_records
+from bertkit.data.formats.csv import Record
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, canonical_records, feed_row, is_dropped, placed
 from bertkit.data.sources import Read, files_by_split, is_validation

@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from bertkit.corpus import Numbers, Pieces
-from bertkit.features import Collator, Feature, Frame, find_frame
-from bertkit.masking import ordinary_pieces
-from bertkit.modules import load_module, module_names
-from bertkit.options import check_options, read_option
+from bertkit.corpus.masking import ordinary_pieces
+from bertkit.corpus.tokenized import Numbers, Pieces
 from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.options import check_options, read_option
+from bertkit.recipe.plugins import load_module, module_names
+from bertkit.tokens.features import Collator, Feature, Frame, find_frame
 
 if TYPE_CHECKING:
     import numpy as np

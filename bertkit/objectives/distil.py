@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.features import Collator, Feature
-from bertkit.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.modeling.distilbert import Teaching, choose_layers, load_teacher, make_student
+from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
-from bertkit.options import Option, read_option
 from bertkit.recipe import read_layers
-from bertkit.student import Teaching, choose_layers, load_teacher, make_student
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

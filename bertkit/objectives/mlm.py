@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.blocks import KEEP_APART, Block, Blocks, Text, block_collator, cut_blocks, frame_block
-from bertkit.corpus import Numbers, Pieces
+from bertkit.corpus.masking import choose_pieces, choose_words, corrupt
+from bertkit.corpus.packing import Block, Blocks, Text, block_collator, cut_blocks, frame_block
+from bertkit.corpus.tokenized import Numbers, Pieces
 from bertkit.errors import RecipeError
-from bertkit.features import Collator, Feature
-from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
-from bertkit.masking import choose_pieces, choose_words, corrupt
-from bertkit.models import first_position, load_to_pretrain
+from bertkit.modeling.architectures import KEEP_APART
+from bertkit.modeling.load import first_position, load_to_pretrain
+from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate
-from bertkit.options import Option, read_option
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
 
 if TYPE_CHECKING:
     import numpy as np

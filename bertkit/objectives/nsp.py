@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus import Pieces
+from bertkit.corpus.sentence_pairs import Kind, Pair, Pairs, cut_pairs, frame_pair, pair_collator
+from bertkit.corpus.tokenized import Pieces
 from bertkit.errors import RecipeError
-from bertkit.features import Collator, Feature
-from bertkit.models import load_to_pretrain
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.pair_head import count_pairs, score_pairs, sum_pair_losses, tally_pairs
 from bertkit.objectives import PretrainSetup, Totals, mlm
-from bertkit.pair_texts import count_pairs, frame_pair, pair_collator, score_pairs, sum_pair_losses, tally_pairs
-from bertkit.pairs import Kind, Pair, Pairs, cut_pairs
+from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
     import numpy as np

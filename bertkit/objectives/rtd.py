@@ -10,15 +10,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.blocks import Block, Blocks, frame_block
-from bertkit.corpus import Pieces
+from bertkit.corpus.packing import Block, Blocks, frame_block
+from bertkit.corpus.tokenized import Pieces
 from bertkit.errors import ModelError, RecipeError
-from bertkit.features import Collator, Feature
-from bertkit.masked_head import IGNORED, masked_scores, masked_tally, sum_of_losses
-from bertkit.models import load_to_pretrain
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.masked_head import masked_scores, masked_tally, sum_of_losses
+from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, Totals, mlm
-from bertkit.options import Option, read_option
-from bertkit.weights import load_config
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ def load_model(setup: PretrainSetup) -> Any:
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-    from bertkit.electra import ElectraPair, generator_config
+    from bertkit.modeling.electra import ElectraPair, generator_config
 
     beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
     if folder and beside is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus import Pieces
+from bertkit.corpus.sentence_pairs import Pairs
+from bertkit.corpus.tokenized import Pieces
+from bertkit.modeling.pair_head import count_pairs, sum_pair_losses
 from bertkit.objectives import PretrainSetup, nsp
-from bertkit.pair_texts import count_pairs, sum_pair_losses
-from bertkit.pairs import Pairs
 
 if TYPE_CHECKING:
     import torch

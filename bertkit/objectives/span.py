@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.blocks import Block, frame_block
-from bertkit.features import Collator, Feature
-from bertkit.masked_head import IGNORED, masked_scores, masked_tally, run_at_masked, sum_of_losses
-from bertkit.masking import choose_spans, corrupt
+from bertkit.corpus.masking import choose_spans, corrupt
+from bertkit.corpus.packing import Block, frame_block
+from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm
-from bertkit.options import read_option
+from bertkit.recipe.options import read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ def load_model(setup: PretrainSetup) -> Any:
     """Load the checkpoint, or make a new model, with a head that answers with pieces, and one over boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
-        from bertkit.span_boundary import add_span_boundary
+        from bertkit.modeling.span_boundary import add_span_boundary
 
         add_span_boundary(model)
         if setup.model_folder is not None:

@@ -2,7 +2,6 @@
 
 from bertkit.recipe.load import (
     assignment,
-    closest,
     find_recipe,
     load_any_recipe,
     load_pretrain_recipe,
@@ -41,7 +40,6 @@ __all__ = [
     "Section",
     "Training",
     "assignment",
-    "closest",
     "find_recipe",
     "load_any_recipe",
     "load_pretrain_recipe",

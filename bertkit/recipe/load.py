@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shlex
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, closest
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
@@ -120,17 +119,6 @@ def assignment(key: str, value: str) -> str:
     """
     plain = read_value(value) == value
     return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
-
-
-def closest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or list them all.
-
-    >>> closest("epoch", ["epochs", "seed"])
-    'did you mean epochs?'
-    """
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
 
 
 def _read_with_parents(file: Path, kind: str, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:

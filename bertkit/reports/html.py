@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bertkit import statistics
+from bertkit.metrics import statistics
 from bertkit.reports import svg
 from bertkit.reports.examples import Example, find_measured, find_mistakes, find_named, is_finite
 

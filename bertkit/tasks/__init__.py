@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.rows import Columns
-from bertkit.features import Collator, Feature, Setup
-from bertkit.metrics import check_metrics, measure
-from bertkit.modules import load_module, module_names
-from bertkit.options import check_names, check_options
+from bertkit.metrics.basic import check_metrics, measure
 from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import check_names, check_options
+from bertkit.recipe.plugins import load_module, module_names
+from bertkit.tokens.features import Collator, Feature, Setup
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +69,7 @@ class Task(Protocol):
     NAMED: bool
     """Whether gold values are label names, or lists of them."""
     METRICS: tuple[str, ...]
-    """Names of the functions of `bertkit.metrics` that fit."""
+    """Names of the functions of `bertkit.metrics.basic` that fit."""
     OPTIONS: Mapping[str, Any]
     """Keys a recipe may set under ``options``: an Option each, or just its default."""
 
@@ -126,7 +126,7 @@ def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup
 
 
 def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
-    """Measure ``predicted`` against ``gold`` by the metrics of `bertkit.metrics`."""
+    """Measure ``predicted`` against ``gold`` by the metrics of `bertkit.metrics.basic`."""
     return measure(setup.recipe, compared["gold"], compared["predicted"])
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import metrics, models
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns, is_blank
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.metrics import basic as metrics
+from bertkit.modeling import load as models
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Answer, Details, compare_values, no_precompute, no_tuning, score_values
+from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
 
 COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
 NAMED: bool = False

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import answers, models, spans
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, encode_pieces, find_frame, find_room, padding_collator
-from bertkit.options import Option, read_option
+from bertkit.metrics import answers
+from bertkit.modeling import load as models
 from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, no_precompute
+from bertkit.tokens import answer_spans as spans
+from bertkit.tokens.features import Collator, Feature, Setup, encode_pieces, find_frame, find_room, padding_collator
 
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
 NAMED: bool = False

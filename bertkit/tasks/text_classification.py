@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import metrics, models
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
-from bertkit.options import read_option
+from bertkit.metrics import basic as metrics
+from bertkit.modeling import load as models
 from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import read_option
 from bertkit.tasks import no_details, no_precompute, no_tuning, score_values
+from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import metrics, models
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.metrics import basic as metrics
+from bertkit.modeling import load as models
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import compare_values, no_details, no_precompute, no_tuning, score_values
+from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False

@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from bertkit import entities, hub, models
+from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
-from bertkit.layers import LAYERS, TAGGERS
-from bertkit.options import Option, read_option
+from bertkit.metrics import entities
+from bertkit.modeling import load as models
+from bertkit.modeling.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Run, no_tuning
-from bertkit.words import cut_windows, find_pieces, read_list, read_words, split_text
+from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_frame, find_room, padding_collator
+from bertkit.tokens.words import cut_windows, find_pieces, read_list, read_words, split_text
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
@@ -38,8 +40,6 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 tune = no_tuning
-
-_IGNORED = -100
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
@@ -74,7 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with a linear layer over every piece; with ``layers``, a frozen one with a tagger over these."""
-    from bertkit.heads import load_tagger
+    from bertkit.modeling.taggers import load_tagger
 
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
@@ -96,17 +96,17 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
             feature = {"row": number, **frame.fill(part.pieces)}
             places = [len(frame.before) + place for place in part.places]
             if "tags" in rows[number]:
-                feature["labels"] = [_IGNORED] * len(feature["input_ids"])
+                feature["labels"] = [IGNORED] * len(feature["input_ids"])
                 for word, place in zip(part.words, places, strict=True):
                     tag = rows[number]["tags"][word]
-                    feature["labels"][place] = _IGNORED if tag is None else numbers[tag]
+                    feature["labels"][place] = IGNORED if tag is None else numbers[tag]
             features.append({**feature, "words": part.words, "places": places})
     return features
 
 
 def collator(setup: Setup) -> Collator:
     """Make the padding collator, which takes hidden states along where they are known."""
-    from bertkit.heads import state_collator
+    from bertkit.modeling.taggers import state_collator
 
     return state_collator(padding_collator(setup, label_a_piece=True))
 
@@ -114,7 +114,7 @@ def collator(setup: Setup) -> Collator:
 def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
     """Keep the hidden states of a frozen encoder on disk."""
     if _option(setup.recipe, "layers") is not None:
-        from bertkit.heads import keep_states
+        from bertkit.modeling.taggers import keep_states
 
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for each in features.values():

@@ -17,12 +17,12 @@ import numpy as np
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.features import Collator, Feature, Setup, find_frame, find_room, padding_collator
-from bertkit.layers import LAYERS
-from bertkit.options import Option, read_option
+from bertkit.modeling.layers import LAYERS
 from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Run, no_tuning
-from bertkit.words import cut_windows, find_pieces, read_target, read_words
+from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_frame, find_room, padding_collator
+from bertkit.tokens.words import cut_windows, find_pieces, read_target, read_words
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -41,7 +41,6 @@ OPTIONS: Mapping[str, Any] = {
 
 tune = no_tuning
 
-_IGNORED = -100
 _NEVER = -1e4  # the score of a sense that no training row has
 
 
@@ -76,7 +75,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
     """Load an encoder with a linear layer over the word's pieces, one output a sense; frozen where ``nearest``."""
-    from bertkit.heads import load_tagger
+    from bertkit.modeling.taggers import load_tagger
 
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
@@ -108,7 +107,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         places = list(range(first, first + len(pieces[row["target"]])))
         feature = {"row": number, **frame.fill(part.pieces), "places": places}
         if "sense" in row:
-            feature["labels"] = [_IGNORED] * len(feature["input_ids"])
+            feature["labels"] = [IGNORED] * len(feature["input_ids"])
             feature["labels"][places[0] : places[-1] + 1] = [numbers[row["sense"]]] * len(places)
         features.append(feature)
     return features
@@ -125,7 +124,7 @@ def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Set
         return False
     import torch
 
-    from bertkit.heads import run_states
+    from bertkit.modeling.taggers import run_states
 
     training = features["train"]
     sums = np.zeros((len(setup.labels), model.output.in_features))

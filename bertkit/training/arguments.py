@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from bertkit.errors import RecipeError, UsageError
-from bertkit.precision import Machine
-from bertkit.recipe import CommonTraining, closest
+from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.hardware.precision import Machine
+from bertkit.recipe import CommonTraining
 
 # What the recipe or bertkit itself decides; `training.extra` may set every other field.
 _DECIDED = {

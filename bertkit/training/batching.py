@@ -10,9 +10,9 @@ import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import WINDOW
-from bertkit.encoded import items_of, lengths_of, pieces_of
-from bertkit.features import Collator, Feature
 from bertkit.recipe import Training
+from bertkit.tokens.feature_cache import items_of, lengths_of, pieces_of
+from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Lengths = Sequence[int] | np.ndarray[Any, Any]
 
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
-_EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
 
 def plan_epoch(
@@ -226,18 +225,3 @@ def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, to
     size = max(1, _ATTENTION_BYTES // one_row)
     starts = range(0, shape[0], size)
     return [{name: values[start : start + size] for name, values in batch.items()} for start in starts]
-
-
-def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:
-    """Cut rows, longest first, into batches of at most `tokens` padded tokens (or one row).
-
-    >>> sorted_batches([3, 9, 4, 8], tokens=18)
-    [[1, 3], [2, 0]]
-    """
-    batches: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches

@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 from bertkit.errors import DivergedError
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.runs import write_text
-from bertkit.training import checkpoints
+from bertkit.storage import checkpoints
+from bertkit.storage.files import write_text
 from bertkit.training.batching import Batches
 from bertkit.training.budget import Budget
 from bertkit.training.signals import StopFlag

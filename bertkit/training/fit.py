@@ -16,20 +16,20 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError
-from bertkit.features import Collator
-from bertkit.precision import Machine
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.embeddings import OccurringRows, occurring_rows
+from bertkit.modeling.unpadding import unpadded
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
+from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
+from bertkit.tokens.features import Collator
 from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
 from bertkit.training.budget import Budget
 from bertkit.training.callbacks import MANIFEST_PLACE, Conduct
-from bertkit.training.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
-from bertkit.training.dropout import DropoutStream, fast_dropout
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
-from bertkit.training.unpadding import unpadded
-from bertkit.training.vocabulary import OccurringRows, occurring_rows
 
 log = logging.getLogger("bertkit")
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import RecipeError
-from bertkit.recipe import Training, closest
-from bertkit.training.forward import count_items
+from bertkit.errors import RecipeError, closest
+from bertkit.recipe import Training
+from bertkit.tokens.features import count_items
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.data.streams import RowStream, Windows
-from bertkit.encoded import items_of
 from bertkit.errors import UsageError
-from bertkit.features import Collator, Feature, count_pieces
 from bertkit.recipe import Row, Training
+from bertkit.tokens.feature_cache import items_of
+from bertkit.tokens.features import Collator, Feature, count_pieces
 from bertkit.training.batching import plan_epoch, sorted_together
 
 log = logging.getLogger("bertkit")

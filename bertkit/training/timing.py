@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from bertkit.features import Collator, Feature, text_lengths
-from bertkit.precision import Machine
+from bertkit.hardware.precision import Machine
+from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.speed import waiting_seconds
+from bertkit.tokens.features import Collator, Feature, text_lengths
 from bertkit.training.batching import Batches
 from bertkit.training.fit import fit
 from bertkit.training.losses import Terms

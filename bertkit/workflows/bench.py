@@ -15,17 +15,17 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from bertkit import models
 from bertkit.errors import StoppedError, UsageError
-from bertkit.features import Feature, Setup, text_lengths
+from bertkit.evaluation.scoring import run_model
+from bertkit.hardware.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
+from bertkit.modeling import load as models
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
-from bertkit.workflows.evaluate import run_model
-from bertkit.workflows.prepare import Inputs, read_inputs
+from bertkit.tokens.features import Feature, Setup, text_lengths
+from bertkit.workflows.steps.inputs import Inputs, read_inputs
 
 if TYPE_CHECKING:
-    from bertkit.precision import Machine
+    from bertkit.hardware.precision import Machine
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
 
@@ -156,7 +156,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
 
 def _choose_machines(precision: str, model_type: str) -> list[Machine]:
     """Look at the machine; where ``auto`` is bf16, give it in both precisions, since both may be wanted."""
-    from bertkit.precision import look_at_machine
+    from bertkit.hardware.precision import look_at_machine
 
     machine = look_at_machine(precision, model_type)
     log.info(machine.reason)
@@ -168,7 +168,7 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
     import torch
 
-    from bertkit.precision import multiply_as
+    from bertkit.hardware.precision import multiply_as
 
     multiply_as(case.machine)
     setup, machine, known = case.setup, case.machine, case.features["train"][0].keys()

@@ -10,23 +10,16 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bertkit import runs
+from bertkit.evaluation.checkpoint import Checkpoint, checkpoint_labels, load_checkpoint
+from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Distillation, Recipe
+from bertkit.storage import runs
 from bertkit.tasks import Task
-from bertkit.workflows.evaluate import (
-    Checkpoint,
-    Result,
-    Scored,
-    checkpoint_labels,
-    find_intervals,
-    load_checkpoint,
-    score_split,
-)
 from bertkit.workflows.finetune import carry_out
-from bertkit.workflows.opening import wait_for_all
-from bertkit.workflows.prepare import Inputs, Plan, read_inputs
-from bertkit.workflows.prepare import plan as plan_run
+from bertkit.workflows.steps.inputs import Inputs, Plan, read_inputs
+from bertkit.workflows.steps.inputs import plan as plan_run
+from bertkit.workflows.steps.opening import wait_for_all
 
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
@@ -102,7 +95,7 @@ class _Loaded:
 
 def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Contestant]:
     """Load teachers and student as `eval` does, score them on the same rows, and time them by turns."""
-    from bertkit.precision import Machine
+    from bertkit.hardware.precision import Machine
 
     machine = Machine(**record["machine"])  # the same for all
     recipe, task, split = inputs.recipe, inputs.task, inputs.validation
@@ -135,7 +128,7 @@ def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list
 
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Give how far the student's scores lie above a teacher's, with 95 % intervals over the same drawn rows."""
-    from bertkit.statistics import bootstrap_intervals
+    from bertkit.metrics.statistics import bootstrap_intervals
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
@@ -155,10 +148,9 @@ def _time_by_turns(loaded: Sequence[_Loaded], task: Task, progress: Progress) ->
 
     Models take turns row by row and batch by batch, and the fastest of some passes counts, since other work disturbs.
     """
-    from bertkit.encoded import lengths_of
-    from bertkit.speed import time_by_turns
-    from bertkit.training.batching import sorted_batches
-    from bertkit.training.forward import forward
+    from bertkit.evaluation.forward import forward, sorted_batches
+    from bertkit.hardware.speed import time_by_turns
+    from bertkit.tokens.feature_cache import lengths_of
 
     known = loaded[-1].scored.features
     count = len(known)

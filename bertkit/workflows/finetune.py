@@ -10,21 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import models
 from bertkit.data.sources import is_validation
+from bertkit.distillation.students import load_student, taught
 from bertkit.errors import RecipeError
-from bertkit.features import Feature, Setup, window
-from bertkit.fingerprints import file_fingerprint
-from bertkit.metrics import LOWER_IS_BETTER
+from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_model, score_split
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling import load as models
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.workflows.evaluate import Result, Scored, check_best_metric, run_model, score_split
-from bertkit.workflows.opening import opened
-from bertkit.workflows.prepare import Inputs, read_inputs
-from bertkit.workflows.students import load_student, taught
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.tokens.features import Feature, Setup, window
+from bertkit.workflows.steps.inputs import Inputs, read_inputs
+from bertkit.workflows.steps.opening import opened
 
 if TYPE_CHECKING:
-    from bertkit.precision import Machine
+    from bertkit.hardware.precision import Machine
     from bertkit.training.fit import Fitted
 
 log = logging.getLogger("bertkit")
@@ -60,10 +60,10 @@ def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
-    from bertkit.encoded import encode_split
-    from bertkit.precision import Machine, multiply_as
+    from bertkit.hardware.precision import Machine, multiply_as
+    from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.fit import untrained
-    from bertkit.workflows.publish import publish
+    from bertkit.workflows.steps.publish import publish
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
     machine = Machine(**record["machine"])
@@ -76,7 +76,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     }
     check_best_metric(recipe, baseline[inputs.validation.name])
     _seed(recipe.training.seed)
-    model = load_student(inputs, setup)
+    model = load_student(task, inputs.model_folder, setup)
     held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
     features = {name: encode_split(split, setup, task.encode) for name, split in held.items()}
     if inputs.stream is None:
@@ -108,7 +108,8 @@ def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> Fitte
     gold = [row[task.COLUMNS.gold] for row in inputs.splits["train"].rows]
     terms = task_terms(make_loss(recipe.training, inputs.labels, gold))
     known = scorer.features.get("train", ())
-    with taught(inputs, model, setup, known, terms, machine, progress) as (loss, collate), caught_signals() as stop:
+    teaching = taught(inputs.teachers, task, inputs.splits["train"], model, setup, known, terms, machine, progress)
+    with teaching as (loss, collate), caught_signals() as stop:
         return fit(
             model,
             setup.tokenizer,
@@ -186,7 +187,7 @@ class _Scorer:
 
 
 def _say_what_is_long(features: Sequence[Feature], rows: int, longest: int) -> None:
-    from bertkit.encoded import longest_of
+    from bertkit.tokens.feature_cache import longest_of
 
     if len(features) > rows:
         log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")

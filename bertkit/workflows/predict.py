@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub
-from bertkit.data.csv_files import Record
 from bertkit.data.files import read_records
+from bertkit.data.formats.csv import Record
 from bertkit.data.rows import canonical_records, is_blank
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.evaluation.checkpoint import Checkpoint, checkpoint_labels, load_checkpoint
+from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe, Row, closest
+from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, load_task, shown
-from bertkit.workflows.evaluate import Checkpoint, checkpoint_labels, load_checkpoint, run_model
 
 log = logging.getLogger("bertkit")
 

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit import hub, models, runs
-from bertkit.data.documents import corpus_files
+from bertkit import hub
+from bertkit.corpus.documents import corpus_files
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling import load as models
+from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
-from bertkit.weights import load_config
-from bertkit.workflows.opening import Run, opened
+from bertkit.storage import runs
+from bertkit.workflows.steps.opening import Run, opened
 
 log = logging.getLogger("bertkit")
 
@@ -88,7 +90,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     setup = _make_setup(recipe, model_folder, tokenizer_folder)
     objective.check(setup)
-    from bertkit.corpus import read_corpus
+    from bertkit.corpus.tokenized import read_corpus
 
     corpus = read_corpus(recipe.data, setup.tokenizer, progress)
     identity = {
@@ -122,7 +124,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
         tokenizer = models.load_tokenizer(model_folder)
         config = load_config(model_folder)
     else:
-        from bertkit.sizes import make_config
+        from bertkit.modeling.sizes import make_config
 
         tokenizer = models.read_tokenizer(tokenizer_folder)
         config = make_config(recipe.size, tokenizer, recipe.model_options)
@@ -138,14 +140,15 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
 
 
 def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrained:
-    from bertkit.precision import Machine, multiply_as
+    from bertkit.distillation.side_by_side import beside_teacher
+    from bertkit.evaluation.held_out import held_out_features, measure
+    from bertkit.hardware.precision import Machine, multiply_as
     from bertkit.training.budget import make_budget
     from bertkit.training.fit import fit
     from bertkit.training.losses import Terms
-    from bertkit.training.pretraining import PretrainBatches, held_out_features, measure
+    from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.signals import caught_signals
-    from bertkit.workflows.publish_pretrained import publish
-    from bertkit.workflows.side_by_side import beside_teacher
+    from bertkit.workflows.steps.publish_pretrained import publish
 
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.recipe
     machine = Machine(**run.record["machine"])
@@ -212,7 +215,7 @@ def _find_warnings(recipe: PretrainRecipe, pieces: int) -> list[str]:
 
 def _baseline(inputs: Inputs) -> dict[str, float]:
     """Give what frequencies alone reach; a loss of more than the hidden pieces has nothing to be compared with."""
-    from bertkit.corpus import unigram_loss
+    from bertkit.corpus.tokenized import unigram_loss
 
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
     baseline = {"perplexity": math.exp(loss)}

@@ -13,12 +13,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.parting import part_documents, survey_documents
-from bertkit.errors import UsageError
-from bertkit.models import quiet_transformers
+from bertkit.corpus.deduplicate import part_documents, survey_documents
+from bertkit.errors import UsageError, closest
+from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Corpus, closest
-from bertkit.tokenizer_kinds import KINDS, Plan, check_plan, learn_tokenizer
+from bertkit.recipe import Corpus
+from bertkit.tokens.train import KINDS, Plan, check_plan, learn_tokenizer
 
 log = logging.getLogger("bertkit")
 

@@ -14,8 +14,8 @@ import pytest
 
 from bertkit.data.files import find_files, read_records
 from bertkit.errors import BertkitError, DataError, ResourceError, UsageError
-from bertkit.fingerprints import file_fingerprint
 from bertkit.recipe.records import Data
+from bertkit.storage.fingerprints import file_fingerprint
 
 ROWS = [{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.corpus import Pieces
+from bertkit.corpus.tokenized import Pieces
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
+from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, distil, load_objective, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.pretraining import PretrainRecipe
-from bertkit.student import choose_layers, load_teacher, make_student
-from bertkit.weights import load_config
 from tests.conftest import WORDS, make_tokenizer
 
 LENGTH = 24

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.masked_head import IGNORED
 from bertkit.objectives import load_objective, nsp, sop
+from bertkit.tokens.features import IGNORED
 from tests.objectives.texts import LENGTH, make_corpus, make_features, make_setup, measure, train
 
 BOTH = [nsp, sop]
@@ -67,7 +67,7 @@ def test_held_out_text_is_hidden_at_15_percent_whatever_the_recipe_says(objectiv
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, corpus):
-    from bertkit.training.pretraining import held_out_features
+    from bertkit.evaluation.held_out import held_out_features
 
     setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
     trained = [objective.examples(corpus, LENGTH, setup, 0).places.tolist() for setup in setups]

@@ -14,18 +14,18 @@ from safetensors.torch import load_file, load_model
 from torch.nn import functional
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from bertkit.corpus import Pieces, unigram_loss
-from bertkit.electra import ElectraPair, draw, generator_config
+from bertkit.corpus.tokenized import Pieces, unigram_loss
 from bertkit.errors import RecipeError
-from bertkit.masked_head import IGNORED
+from bertkit.evaluation.held_out import measure
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.electra import ElectraPair, draw, generator_config
 from bertkit.objectives import PretrainSetup, rtd
 from bertkit.progress import SILENT
 from bertkit.recipe import PretrainRecipe
-from bertkit.training.dropout import DropoutStream, fast_dropout
-from bertkit.training.pretraining import measure
+from bertkit.tokens.features import IGNORED
 from tests.conftest import WORDS, make_tokenizer
 
-DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo_model"
+DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo" / "model"
 LENGTH = 24
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

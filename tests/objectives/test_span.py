@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bertkit.masked_head import IGNORED
 from bertkit.objectives import load_objective, mlm, span
+from bertkit.tokens.features import IGNORED
 from tests.objectives.texts import make_corpus, make_features, make_setup, measure, train
 
 

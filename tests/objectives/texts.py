@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertkit.corpus import Pieces
+from bertkit.corpus.tokenized import Pieces
 from bertkit.objectives import PretrainSetup
 from bertkit.recipe.pretraining import PretrainRecipe
 from tests.conftest import WORDS, make_tokenizer

@@ -15,11 +15,11 @@ from transformers import AutoModelForMultipleChoice, BertTokenizerFast
 
 from bertkit.data.rows import Columns, canonical_records
 from bertkit.errors import DataError
-from bertkit.features import Setup
+from bertkit.evaluation.forward import forward
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import multiple_choice as task
-from bertkit.training.forward import forward
+from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
 

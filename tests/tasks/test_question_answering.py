@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, RecipeError
-from bertkit.features import Setup
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
 from bertkit.tasks import shown
+from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
-from tests.test_answers import official_best, official_raw, official_scores
+from tests.metrics.test_answers import official_best, official_raw, official_scores
 
 TOKENIZER = make_tokenizer()
 TOKENIZER.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]

@@ -16,17 +16,17 @@ from seqeval.metrics import accuracy_score, classification_report, f1_score, pre
 from seqeval.scheme import IOB2
 from sklearn import metrics as sklearn_metrics
 
-from bertkit import entities
 from bertkit.errors import DataError, RecipeError
-from bertkit.features import Setup
+from bertkit.evaluation.forward import forward
+from bertkit.metrics import entities
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import token_classification as task
-from bertkit.training.forward import forward
-from bertkit.words import split_text
+from bertkit.tokens.features import Setup
+from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.prepare import read_inputs
+from bertkit.workflows.steps.inputs import read_inputs
 from tests.conftest import WORDS, make_tokenizer
 
 NONE = "for tags that are no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"

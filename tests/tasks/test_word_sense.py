@@ -16,11 +16,11 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModel, BertConfig, BertModel
 
 from bertkit.errors import DataError
-from bertkit.features import Setup
+from bertkit.evaluation.forward import forward
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import word_sense as task
-from bertkit.training.forward import forward
+from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
 

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.encoded import items_of
-from bertkit.training.batching import KeyedBatches, plan_epoch, sorted_batches, split_batch
+from bertkit.evaluation.forward import sorted_batches
+from bertkit.tokens.feature_cache import items_of
+from bertkit.training.batching import KeyedBatches, plan_epoch, split_batch
 
 
 @settings(max_examples=60, deadline=None)

@@ -100,7 +100,7 @@ def test_parts_of_a_batch_are_one_step(tiny_model, rows):
 
 def test_nothing_is_saved_or_evaluated_or_left(tiny_model, rows, temporary, tmp_path, monkeypatch):
     monkeypatch.chdir(temporary)
-    monkeypatch.setattr("bertkit.training.checkpoints.commit", lambda *_: pytest.fail("saved"))
+    monkeypatch.setattr("bertkit.storage.checkpoints.commit", lambda *_: pytest.fail("saved"))
     monkeypatch.setattr("bertkit.training.fit._Trainer.evaluate", lambda *_: pytest.fail("evaluated"))
     before = {name: value for name, value in os.environ.items() if name.startswith("BERTKIT")}
     recipe = recipe_of(tiny_model, rows, epochs=0.5, evaluate_every=1, steps=2)
@@ -143,7 +143,7 @@ def test_json_has_every_figure(run, tiny_model, rows):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.precision._gain", lambda device, dtype: 2.0 if quick else 1.0)
+    monkeypatch.setattr("bertkit.hardware.precision._gain", lambda device, dtype: 2.0 if quick else 1.0)
     found = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
     assert [speed.precision for speed in found.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 
@@ -205,7 +205,7 @@ def test_a_busy_machine_is_said(tiny_model, rows, monkeypatch):
 
 
 def test_a_model_of_another_build_has_no_share_of_peak(tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.speed._PLAIN", ())
+    monkeypatch.setattr("bertkit.hardware.speed._PLAIN", ())
     (speed,) = bench([recipe_of(tiny_model, rows)], steps=1).speeds
     assert speed.peak_share is None
     assert speed.notes[-1] == "of peak: the operations of a bert model are not known"

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertkit.cache import cache_folder
+from bertkit.distillation import teachers
 from bertkit.recipe import load_recipe
-from bertkit.workflows import teachers
-from bertkit.workflows.prepare import read_inputs
+from bertkit.storage.cache import cache_folder
+from bertkit.workflows.steps.inputs import read_inputs
 from tests.conftest import toy_rows, write_csv
 from tests.test_habits import imported_by
 from tests.workflows.test_finetune import read_lines
@@ -152,11 +152,11 @@ def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
 
 def answers_of(teacher, data, model, **changes):
     """Give what teachers say of the training rows, through the very functions of a run."""
-    from bertkit import models
-    from bertkit.encoded import encode_split
-    from bertkit.features import Setup
-    from bertkit.precision import Machine
+    from bertkit.hardware.precision import Machine
+    from bertkit.modeling import load as models
     from bertkit.progress import SILENT
+    from bertkit.tokens.feature_cache import encode_split
+    from bertkit.tokens.features import Setup
 
     named = {"model": str(model), "data.source": str(data), "data.cache": False, "distillation.teachers": teacher}
     inputs = read_inputs(load_recipe("classify", {**named, **changes}), "nowhere")

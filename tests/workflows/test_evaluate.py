@@ -206,9 +206,9 @@ def test_a_row_needs_the_columns_of_its_recipe(run, trained, options, expected):
 
 def test_special_pieces_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
-    from bertkit.features import Setup, encode_texts
-    from bertkit.models import load_tokenizer
+    from bertkit.modeling.load import load_tokenizer
     from bertkit.recipe import load_recipe
+    from bertkit.tokens.features import Setup, encode_texts
 
     setup = Setup(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
     (feature,) = encode_texts([{"text": marked["text"]}], setup)

@@ -18,16 +18,16 @@ SAVE_STAGES = [
     {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "after"},
     {"function": f"{TRAINER}._save_rng_state", "when": "after"},
     {"function": "transformers.trainer_callback.TrainerState.save_to_json", "when": "after"},
-    {"function": "bertkit.training.checkpoints.commit", "when": "before"},
-    {"function": "bertkit.training.checkpoints.write_json", "when": "before"},
-    {"function": "bertkit.training.checkpoints.commit", "when": "after"},
-    {"function": "bertkit.training.checkpoints.keep_only", "when": "after"},
+    {"function": "bertkit.storage.checkpoints.commit", "when": "before"},
+    {"function": "bertkit.storage.checkpoints.write_json", "when": "before"},
+    {"function": "bertkit.storage.checkpoints.commit", "when": "after"},
+    {"function": "bertkit.storage.checkpoints.keep_only", "when": "after"},
 ]
 PUBLISH_STAGES = [
-    {"function": "bertkit.workflows.publish.export_model", "when": "before"},
-    {"function": "bertkit.workflows.publish.export_model", "when": "after"},
-    {"function": "bertkit.workflows.publish.write_predictions", "when": "after"},
-    {"function": "bertkit.workflows.publish.write_report", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish.export_model", "when": "before"},
+    {"function": "bertkit.workflows.steps.publish.export_model", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish.write_predictions", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish.write_report", "when": "after"},
 ]
 
 
@@ -119,7 +119,7 @@ def test_a_kill_changes_nothing_where_batches_are_computed_without_padding(zygot
         write_csv(tmp_path / "data" / f"{name}.csv", rows)
     command = [*command, "--data", str(tmp_path / "data"), "--set", "training.batching=random"]
     assert zygote.run(tmp_path / "whole", command)[0] == 0
-    fault = {"function": "bertkit.training.unpadding._Unpadding.unpad", "call": 8}
+    fault = {"function": "bertkit.modeling.unpadding._Unpadding.unpad", "call": 8}
     assert zygote.run(tmp_path, command, fault)[0] == -9
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", tmp_path / "whole" / "run")
@@ -157,7 +157,7 @@ def test_a_kill_while_nothing_is_trained_changes_nothing(zygote, tmp_path_factor
     arguments = ["finetune", "wsd-nearest", "--model", "demo", "--data", "demo", "--limit", "60", "--output", "run"]
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     assert zygote.run(whole, arguments)[0] == 0
-    fault = {"function": "bertkit.workflows.publish.write_predictions", "when": "after"}
+    fault = {"function": "bertkit.workflows.steps.publish.write_predictions", "when": "after"}
     assert zygote.run(broken, arguments, fault)[0] == -9
     assert zygote.run(broken, arguments)[0] == 0
     check_equal(broken / "run", whole / "run")

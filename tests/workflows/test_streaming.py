@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo import demo_rows
+from bertkit.demo.rows import demo_rows
 from tests.conftest import toy_rows, write_csv
 from tests.workflows.test_resume import check_equal, everything
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.parting import part_documents, survey_documents
+from bertkit.corpus.deduplicate import part_documents, survey_documents
 from bertkit.progress import Silent
 from bertkit.recipe import Corpus
 from bertkit.workflows.tokenizer import train_tokenizer

@@ -1,0 +1,233 @@
+"""Text to pretrain on, a document at a time: from files, folders, data sets of the hub, and the demo text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertkit.data.files import SPLIT_NAMES, read_records
+from bertkit.data.formats.csv import MAX_CHARS, Record
+from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.sources import files_by_split
+from bertkit.demo.rows import demo_text
+from bertkit.errors import DataError, RecipeError, closest
+from bertkit.recipe import Data
+from bertkit.recipe.pretraining import Corpus
+from bertkit.storage.cache import say_once
+
+_ENDINGS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_DEMO_PARAGRAPHS = 10_000
+_NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
+_SETTING = re.compile(r"--set '?data\.(\w+)")
+
+
+class Document(NamedTuple):
+    """A text, and where it begins."""
+
+    text: str
+    source: str
+    line: int
+    """In text files, csv and jsonl; the row in json, Parquet and the hub's data sets."""
+
+
+def read_documents(data: Corpus, split: str) -> Iterator[Document]:
+    """Give the documents of a split that has any, none of them blank, in the order of the source.
+
+    Raises:
+        DataError: what is there is no text, or not as the recipe says.
+        RecipeError: ``data.documents`` does not fit the source.
+        UnavailableError: a hub data set that cannot be reached.
+    """
+    return islice(chain.from_iterable(_read_sources(data, split)), data.limit)
+
+
+def has_validation(data: Corpus) -> bool:
+    """Tell whether a source has a validation split of its own."""
+    if data.source == "demo":
+        return False
+    files = corpus_files(data)
+    if files is not None:
+        return "validation" in files
+    if "validation" in data.splits:
+        return True
+    try:
+        next(_read_hub(data, "validation"), None)
+    except DataError:  # no such split; of any other fault the training split tells
+        return False
+    return True
+
+
+def corpus_files(data: Corpus) -> dict[str, list[Path]] | None:
+    """Give the files of ``train`` and, where there are any, ``validation``; None of the hub and the demo text.
+
+    Raises:
+        DataError: there are none, or one is of another kind.
+    """
+    if data.source == "demo":
+        return None
+    if not data.source and not data.files:
+        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
+    source = Path(data.source).expanduser()
+    if source.is_dir() and not data.files:
+        return _find_files(source, data)
+    if source.is_file() and not data.files:
+        return {"train": [_check_ending(source)]}
+    found = files_by_split(Data(source=data.source, files=data.files))
+    if found is None:
+        return None
+    if "train" not in found:
+        raise DataError(f"no train split (found: {', '.join(found)})", "--set data.files.train=FILE")
+    expanded = {split: [each for file in files for each in _expand(file)] for split, files in found.items()}
+    return {split: files for split, files in expanded.items() if split in ("train", "validation")}
+
+
+def _expand(path: Path) -> list[Path]:
+    """Give the files of a folder, or the file itself."""
+    if not path.exists():
+        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
+    return _text_files(path) if path.is_dir() else [_check_ending(path)]
+
+
+def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:
+    """Part the files of a folder into splits by their names and those of the folders in it; else all are train."""
+    files = _text_files(folder)
+    found: dict[str | None, list[Path]] = {}
+    for file in files:
+        found.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
+    if "train" not in found and "validation" not in found:
+        return {"train": files}
+    if None in found and "train" not in found:
+        found["train"] = found.pop(None)
+    if "train" not in found:
+        hint = "name its files: --set data.files.train=..."
+        raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
+    left = sum(len(others) for split, others in found.items() if split not in ("train", "validation"))
+    for split in ("train", "validation"):
+        say_once(f"{split}: {_files(len(found.get(split, ())))} of {folder}")
+    if left:
+        say_once(f"{_files(left)} of {folder} named after neither split: left out")
+    return {split: found[split] for split in ("train", "validation") if split in found}
+
+
+def _text_files(folder: Path) -> list[Path]:
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if _ending(file) and file.is_file() and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    )
+    if not files:
+        held = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise DataError(f"no text in the folder; it holds {held}", f"known are {', '.join(_ENDINGS)}", file=folder)
+    return files
+
+
+def _split_of(path: Path, data: Corpus) -> str | None:
+    """Give the split that a file or a folder above it is named after."""
+    names = [*path.parts[:-1], path.name.lower().removesuffix(".gz").removesuffix(_ending(path))]
+    for split, usual in SPLIT_NAMES.items():
+        wanted = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
+        if any(re.fullmatch(f"({wanted}){_NUMBERED}", name.lower()) for name in names):
+            return split
+    return None
+
+
+def _ending(path: Path) -> str:
+    name = path.name.lower()
+    plain = name.removesuffix(".gz")
+    return next((e for e in _ENDINGS if plain.endswith(e) and not (e == ".parquet" and plain != name)), "")
+
+
+def _check_ending(file: Path) -> Path:
+    if not _ending(file):
+        hint = f"known are {', '.join(_ENDINGS)}, and these but .parquet with .gz"
+        raise DataError("files of this kind are not read", hint, file=file)
+    return file
+
+
+def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
+    """Give the documents of each file of a split, or of all of it where it is not in files."""
+    if data.source == "demo":
+        paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0) if split == "train" else ()
+        yield (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
+        return
+    files = corpus_files(data)
+    if files is None:
+        name = f"{data.source}:{data.splits.get(split, split)}"
+        yield _cut_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
+        return
+    for file in files.get(split, ()):
+        is_lines = _ending(file) == ".txt"
+        texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
+        yield _cut_documents(texts, data, str(file), is_lines)
+
+
+def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
+    wanted = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
+    return read_hub_split(wanted, data.splits.get(split, split))
+
+
+def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
+    try:
+        yield from read_records(file, Data(encoding=data.encoding, format="lines" if is_lines else "auto"))
+    except DataError as error:
+        keys = _SETTING.findall(error.remedy)
+        if not set(keys) <= set(Corpus.model_fields):  # what can be set for rows, but not for a corpus
+            error.remedy = "repair the file, or save it as .jsonl"
+        raise
+
+
+def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[tuple[int, str]]:
+    for line, record in records:
+        if column not in record:
+            hint = f"there are {', '.join(map(str, record))}: --set data.column=NAME"
+            raise DataError(f"no column {column!r}", hint, file=name)
+        value: Any = record[column]
+        if value is not None and not isinstance(value, str):
+            what = f"{type(value).__name__} where text belongs"
+            raise DataError(
+                what, "name the column of the text: --set data.column=NAME", file=name, row=line, column=column
+            )
+        yield line, value or ""
+
+
+def _cut_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
+    """Make documents of lines or rows as ``data.documents`` says.
+
+    Rows may be lines of documents too, which a blank row ends; a row may hold several lines.
+    """
+    kind = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
+    if kind == "rows" and is_lines:
+        hint = "--set data.documents=blank_lines, or lines"
+        raise RecipeError("data.documents: a text file has lines, not rows", hint)
+    if kind != "rows" and not is_lines:
+        texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
+    if kind == "blank_lines":
+        texts = _join_lines(texts, name)
+    return (Document(text, name, line) for line, text in texts if text and not text.isspace())
+
+
+def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
+    """Join lines up to a blank one."""
+    start, size, held = 0, 0, list[str]()
+    for number, line in lines:
+        if not line or line.isspace():
+            if held:
+                yield start, "\n".join(held)
+            size, held = 0, []
+            continue
+        start = start if held else number
+        held.append(line)
+        size += len(line)
+        if size > MAX_CHARS:
+            hint = "put a blank line after each, or --set data.documents=lines"
+            raise DataError(f"a document of more than {MAX_CHARS:,} characters", hint, file=name, row=start)
+    if held:
+        yield start, "\n".join(held)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

@@ -1,0 +1,95 @@
+"""Read Parquet, where class labels that `datasets` declared come out as names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.formats.csv import Record
+from bertkit.errors import DataError
+
+_LISTS = ("List", "LargeList", "Sequence")
+_ROWS_AT_ONCE = 1000
+
+
+def read_parquet(path: Path) -> Iterator[Record]:
+    """Yield the rows of a Parquet file; a class label is its name, and None where it is -1.
+
+    Labels are named in columns of labels and of lists of labels, not inside structs.
+    """
+    import pyarrow.parquet
+
+    row = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            _check_names(schema.names, path)
+            labels = _label_names(schema.metadata or {}, schema.names, path)
+            for batch in file.iter_batches(_ROWS_AT_ONCE):
+                for record in batch.to_pylist():
+                    row += 1
+                    for column, names in labels.items():
+                        record[column] = _name(record[column], names, path, row, column)
+                    yield row, record
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise _unreadable(path, row) from error
+    if row == 0:
+        raise DataError("the file has columns but no rows", "add rows", file=path)
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError("two columns have one name", "rename one of them", file=path, column=twice)
+
+
+def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:
+    """Give column -> label names for each column that `datasets` declared to hold class labels."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        kinds = {column: _element(features[column]) for column in columns if column in features}
+        return {column: kind["names"] for column, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+    except (ValueError, AttributeError, KeyError):
+        what = "the `huggingface` metadata of the file cannot be read"
+        raise DataError(what, "write the file anew", file=path) from None
+
+
+def _element(feature: Any) -> dict[str, Any]:
+    """Give the feature of the elements of a list, of lists of lists too, or the feature itself.
+
+    >>> _element({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
+    {'dtype': 'string', '_type': 'Value'}
+    """
+    if isinstance(feature, list):
+        return _element(feature[0])
+    return _element(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
+
+
+def _name(value: Any, names: list[str], path: Path, row: int, column: str) -> Any:
+    """Replace a label, or each label of a list, by its name."""
+    if isinstance(value, list):
+        return [_name(each, names, path, row, column) for each in value]
+    if not isinstance(value, int) or 0 <= value < len(names):
+        return names[value] if isinstance(value, int) else value
+    if value == -1:
+        return None
+    what = f"label {value}, but the file names {len(names)} labels"
+    raise DataError(what, "write the file anew", file=path, row=row, column=column)
+
+
+def _unreadable(path: Path, rows_read: int) -> DataError:
+    """Say what the file looks like instead."""
+    with path.open("rb") as stream:
+        start = stream.read(512)
+    if not start:
+        return DataError("the file is empty", "get it anew", file=path)
+    if start.startswith(b"PAR1"):
+        place = rows_read + 1 if rows_read else None
+        return DataError("the Parquet file is cut or damaged", "get it anew", file=path, row=place)
+    if b"\0" in start:
+        return DataError("not a Parquet file", "check where it comes from", file=path)
+    kind = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"
+    hint = f"if so, rename it to {path.stem}.{kind.lower()}"
+    return DataError(f"not a Parquet file; it looks like {kind}", hint, file=path)

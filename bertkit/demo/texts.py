@@ -1,0 +1,224 @@
+"""The demo rows that are texts or pairs of texts: reviews, broken sentences, paraphrases, inferences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from bertkit.demo.grammar import (
+    ADJECTIVES,
+    ANIMATE,
+    BREAKS,
+    KIND_OF,
+    MOODS,
+    PEOPLE,
+    PRONOUNS,
+    SYNONYMS,
+    TRANSITIVE,
+    Clause,
+    Phrase,
+    join,
+    minimal_pair,
+    past_of,
+    pick_clause,
+    pick_noun,
+    pick_place,
+    sentence,
+)
+
+Texts = tuple[str, ...]
+
+
+def write_acceptability(rng: Random, label: str) -> Texts:
+    """Write a sentence of the grammar, or one broken in one of the BREAKS."""
+    good, broken = minimal_pair(rng, rng.choice(list(BREAKS)))
+    return (good if label == "acceptable" else broken,)
+
+
+_FRAMES = [
+    "the {film} is {very} {good}",
+    "the {film} is not {bad}",
+    "the {film} with the {good} {plot} is never {bad}",
+    "{we} {loved} the {film} and the {good} {plot}",
+    "{we} {loved} the {film} last {night}",
+    "{we} did not {hate} the {good} {film}",
+    "although the {plot} is {very} {bad} , the {film} is {good}",
+    "the {plot} is {bad} , but {we} {loved} the {film}",
+    "nobody could call the {film} {bad}",
+    "a {good} {film} with a {very} {good} {plot}",
+    "{we} have never seen a more {good} {film}",
+    "there is nothing {bad} about the {film} and its {plot}",
+]
+"""Reviews: {good}, {loved} have the polarity of the whole, {bad}, {hate} the other one."""
+_TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
+_PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
+_BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
+_LOVE, _HATE = ["love", "enjoy", "like", "praise"], ["hate", "dislike", "regret", "mock"]
+
+
+def write_review(rng: Random, label: str) -> Texts:
+    """Write a review whose words of the other polarity are all negated."""
+    good, bad = (_PRAISE, _BLAME) if label == "positive" else (_BLAME, _PRAISE)
+    love, hate = (_LOVE, _HATE) if label == "positive" else (_HATE, _LOVE)
+    film, plot = rng.sample(_TOPICS, 2)
+    words = {
+        "film": film,
+        "plot": plot,
+        "good": rng.choice(good),
+        "bad": rng.choice(bad),
+        "loved": past_of(rng.choice(love)).replace("regreted", "regretted"),
+        "hate": rng.choice(hate),
+        "we": rng.choice(["we", "they", f"the {pick_noun(rng, ANIMATE[:3])}s"]),
+        "very": rng.choice(["", "very", "really", "quite"]),
+        "night": rng.choice(["night", "week", "month", "year"]),
+    }
+    return (sentence(*rng.choice(_FRAMES).format_map(words).split()),)
+
+
+def _synonym(rng: Random, word: str) -> str:
+    return SYNONYMS.get(word, word) if rng.random() < 0.5 else word
+
+
+def _reworded(rng: Random, it: Clause) -> Clause:
+    """Put synonyms for some of the words."""
+    return replace(
+        it,
+        subject=replace(it.subject, adjective=_synonym(rng, it.subject.adjective)),
+        object=replace(it.object, adjective=_synonym(rng, it.object.adjective)),
+        verb=_synonym(rng, it.verb),
+    )
+
+
+def _retold(rng: Random, it: Clause) -> str:
+    """Say the same in other words: synonyms, the passive voice, the place first."""
+    it = _reworded(rng, it)
+    if it.place and rng.random() < 0.3:
+        return sentence(it.place, ",", replace(it, place=""))
+    return sentence(rng.choice([str(it), it.passive()]))
+
+
+def changed(rng: Random, it: Clause, part: str) -> Clause:
+    """Make something else of one part of a clause; `roles` are swapped where the object can act."""
+    if part == "roles" and it.object.kind in ANIMATE:
+        return replace(it, subject=it.object, object=it.subject)
+    if part == "place":
+        return replace(it, place=pick_place(rng, but=it.place))
+    if part == "subject":
+        return replace(it, subject=_renamed(rng, it.subject))
+    if part == "object":
+        return replace(it, object=_renamed(rng, it.object))
+    return replace(it, verb=rng.choice([verb for verb in TRANSITIVE if verb != it.verb]))
+
+
+def _renamed(rng: Random, phrase: Phrase) -> Phrase:
+    return replace(phrase, noun=pick_noun(rng, (phrase.kind,), but=phrase.noun))
+
+
+def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
+    it, part = pick_clause(rng), rng.choice(["roles", "subject", "object", "verb"])
+    return it, changed(rng, it, part) if label.startswith("not_") else it
+
+
+def write_paraphrase(rng: Random, label: str) -> Texts:
+    """Write a clause, and the same or a changed one in other words."""
+    it, other = _same_or_changed(rng, label)
+    return sentence(it), _retold(rng, other)
+
+
+def write_duplicate(rng: Random, label: str) -> Texts:
+    """Write a question, and the same or a changed one in other words."""
+    it, other = _same_or_changed(rng, label)
+    other = _reworded(rng, other)
+    return sentence(it.question()), sentence(rng.choice([other.question(), other.passive_question()]))
+
+
+def write_similarity(rng: Random, grade: str) -> Texts:
+    """Share as many of five parts as the grade says; a synonym is half a point."""
+    it = pick_clause(rng)
+    old, new = rng.sample(list(ADJECTIVES), 2)
+    it = replace(it, place=it.place or pick_place(rng), subject=replace(it.subject, adjective=old))
+    parts, shared = rng.sample(["subject", "verb", "object", "place", "adjective"], 5), float(grade)
+    alike = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
+    parts = [part for part in parts if part != alike][int(shared) :]
+    other = it
+    for part in parts:
+        if part != "adjective":
+            other = changed(rng, other, part)
+    adjective = new if "adjective" in parts else SYNONYMS[old] if alike == "adjective" else old
+    other = replace(other, subject=replace(other.subject, adjective=adjective))
+    if alike == "verb":
+        other = replace(other, verb=SYNONYMS[it.verb])
+    return sentence(it), sentence(rng.choice([str(other), other.passive()]))
+
+
+def _weakened(rng: Random, it: Clause) -> Clause:
+    """Leave out an adjective or the place, or name a kind instead of one of its kind."""
+    ways = [
+        replace(it, subject=replace(it.subject, adjective="")),
+        replace(it, object=replace(it.object, adjective="")),
+        replace(it, place=""),
+        replace(it, subject=replace(it.subject, noun=it.subject.kind)),
+        replace(it, object=replace(it.object, noun=it.object.kind)),
+    ]
+    return rng.choice([way for way in ways if way != it])
+
+
+def write_inference(rng: Random, label: str, kinds: tuple[str, ...] = PEOPLE) -> Texts:
+    """Entail the general from the special, and the negated special from the negated general."""
+    special = pick_clause(rng, kinds)
+    general = _weakened(rng, special)
+    if negated := rng.random() < 0.3:
+        special, general = replace(general, negated=True), replace(special, negated=True)
+    if label == "neutral" and rng.random() < 0.5:
+        return sentence(general), _retold(rng, special)
+    if label == "neutral":
+        general = replace(changed(rng, general, rng.choice(["verb", "object"])), negated=rng.random() < 0.3)
+    if label == "contradiction":
+        general = replace(general, negated=not negated)
+    return sentence(special), _retold(rng, general)
+
+
+def write_entailment(rng: Random, label: str) -> Texts:
+    """Write an inference whose label may also be `not_entailment`."""
+    return write_inference(rng, label if label == "entailment" else rng.choice(["neutral", "contradiction"]))
+
+
+def write_answer(rng: Random, label: str) -> Texts:
+    """Ask for a part of a clause; where there is no answer, another part has changed."""
+    it = replace(pick_clause(rng), place=pick_place(rng))
+    asked, *others = rng.sample(["subject", "object", "place"], 3)
+    told = it if label == "entailment" else changed(rng, it, rng.choice(["verb", *others]))
+    return sentence(it.question_about(asked)), _retold(rng, told)
+
+
+def write_pronoun(rng: Random, label: str) -> Texts:
+    """Say in the second text who the pronoun of the first one is, rightly or not."""
+    one, two = rng.sample(list(PRONOUNS), 2)
+    first, second = Phrase(pick_noun(rng, (one,))), Phrase(pick_noun(rng, (two,)))
+    meant, other = rng.sample([first, second], 2)
+    why = f"{PRONOUNS[meant.kind][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
+    named = meant if label == "entailment" else other
+    text = join(first, past_of(rng.choice(list(TRANSITIVE))), second, "because", why)
+    return sentence(text), sentence(named, *why.split()[1:])
+
+
+def _write_definition(rng: Random) -> Texts:
+    noun = rng.choice(list(KIND_OF))
+    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", KIND_OF[noun]),)
+
+
+PROSE: list[Callable[[Random], Texts]] = [
+    lambda rng: write_acceptability(rng, "acceptable"),
+    lambda rng: write_acceptability(rng, "acceptable"),
+    lambda rng: write_review(rng, "positive") + write_review(rng, "positive"),
+    lambda rng: write_review(rng, "negative") + write_review(rng, "negative"),
+    lambda rng: write_paraphrase(rng, "equivalent"),
+    lambda rng: write_duplicate(rng, "duplicate"),
+    lambda rng: write_similarity(rng, "5.0"),
+    lambda rng: write_inference(rng, "entailment", ANIMATE),
+    lambda rng: write_answer(rng, "entailment"),
+    lambda rng: write_pronoun(rng, "entailment"),
+    _write_definition,
+]
+"""What paragraphs of pretraining text are made of; two sentences of one paragraph belong together."""

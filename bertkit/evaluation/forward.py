@@ -1,0 +1,78 @@
+"""Forward passes without gradients: sorted by length, outputs back in the order of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.features import Collator, Feature, count_items
+
+_EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
+
+Output = dict[str, Any]
+Tick = Callable[[int], None]
+
+
+def forward(
+    model: Any,
+    features: Sequence[Feature],
+    collate: Collator,
+    *,
+    precision: str,
+    tick: Tick = lambda rows: None,
+) -> tuple[list[Output], float | None]:
+    """Run the model over features; several processes share the work and all get the whole result.
+
+    Returns:
+        the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
+        features have no labels.
+    """
+    import torch
+    from torch import distributed
+
+    together = distributed.is_available() and distributed.is_initialized()
+    process, processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    outputs: dict[int, Output] = {}
+    total, count = 0.0, 0
+    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    with torch.inference_mode(), autocast:
+        for numbers in batches:
+            batch = collate([features[number] for number in numbers])
+            found = dict(model(**{name: value.to(device) for name, value in batch.items()}))
+            loss = found.pop("loss", None)
+            items = count_items(batch)
+            if loss is not None and items:
+                total, count = total + float(loss) * items, count + items
+            arrays = {name: value.float().cpu().numpy() for name, value in found.items() if torch.is_tensor(value)}
+            for position, number in enumerate(numbers):
+                outputs[number] = {name: array[position] for name, array in arrays.items()}
+            tick(len(numbers))
+    model.train(was_training)
+    shares: list[Any] = [(outputs, total, count)]
+    if together:
+        shares = [None] * processes
+        distributed.all_gather_object(shares, (outputs, total, count))
+    merged = {number: output for share, _, _ in shares for number, output in share.items()}
+    items = sum(count for _, _, count in shares)
+    loss = sum(total for _, total, _ in shares) / items if items else None
+    return [merged[number] for number in range(len(features))], loss
+
+
+def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:
+    """Cut rows, longest first, into batches of at most `tokens` padded tokens (or one row).
+
+    >>> sorted_batches([3, 9, 4, 8], tokens=18)
+    [[1, 3], [2, 0]]
+    """
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches

@@ -1,0 +1,58 @@
+"""Held-out text: the same examples and masks for every evaluation, scored as their objective says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.corpus.tokenized import Pieces
+from bertkit.errors import DataError
+from bertkit.evaluation.forward import sorted_batches
+from bertkit.objectives import Objective, PretrainSetup, Totals
+from bertkit.progress import Progress
+from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.features import Collator, Feature
+
+
+def held_out_features(corpus: Pieces, objective: Objective, setup: PretrainSetup) -> list[Feature]:
+    """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
+    training = setup.recipe.training.model_copy(update={"seed": 0})
+    setup = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+    examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
+    if not len(examples):
+        raise DataError("the held-out text gives no example", "hold out more: --set data.validation_share=0.05")
+    numbers = range(min(len(examples), setup.recipe.training.evaluation_rows))
+    return [objective.feature(examples[number], None, np.random.default_rng((number,)), setup) for number in numbers]
+
+
+def measure(
+    model: Any, features: Sequence[Feature], collate: Collator, objective: Objective, precision: str, progress: Progress
+) -> dict[str, float]:
+    """Score a model on held-out features; several processes share the work and all get the scores."""
+    from torch import distributed
+
+    together = distributed.is_available() and distributed.is_initialized()
+    process, processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    totals: Totals = {}
+    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
+    progress.start("evaluation", len(batches))
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        for done, numbers in enumerate(batches, start=1):
+            batch = collate([features[number] for number in numbers])
+            found = objective.tally(model, {name: values.to(device) for name, values in batch.items()})
+            totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
+            progress.update(done, {})
+    progress.finish()
+    model.train(was_training)
+    shares = [totals]
+    if together:
+        shares = [{}] * processes
+        distributed.all_gather_object(shares, totals)
+    return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

@@ -1,0 +1,140 @@
+"""From a model to scores: the one path that training, `eval` and `predict` share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.output import write_records
+from bertkit.data.rows import Split
+from bertkit.errors import RecipeError, closest
+from bertkit.progress import Progress
+from bertkit.recipe import Recipe
+from bertkit.storage.files import write_json
+from bertkit.tasks import Compared, Details, Prediction, Task, shown, with_options
+from bertkit.tokens.features import Feature, Setup
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a checkpoint scored on one split."""
+
+    recipe: str
+    model: str
+    split: str
+    scores: dict[str, float]
+    rows: int
+    seconds: float
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    baseline: dict[str, float] = field(default_factory=dict)
+    folder: str | None = None
+    source: str = ""
+    warnings: list[str] = field(default_factory=list)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
+
+    predictions: list[Prediction]
+    features: Sequence[Feature]
+    compared: Compared
+    scores: dict[str, float]
+    loss: float | None
+    setup: Setup
+
+
+def score_split(
+    model: Any,
+    task: Task,
+    setup: Setup,
+    split: Split,
+    precision: str,
+    progress: Progress,
+    features: Sequence[Feature] | None = None,
+    tune: bool = False,
+) -> Scored:
+    """Encode, run, decode and score the rows of a split; with `tune`, after tuning the task's options on it."""
+    from bertkit.tokens.feature_cache import encode_split
+
+    features = features if features is not None else encode_split(split, setup, task.encode)
+    outputs, loss = run_model(model, task, setup, features, precision, progress, f"scoring {split.name}")
+    predictions = task.decode(outputs, features, split.rows, setup)
+    tuned = task.tune(predictions, split.rows, setup) if tune else {}
+    if tuned:
+        setup = with_options(setup, tuned)
+        predictions = task.decode(outputs, features, split.rows, setup)
+    compared = task.compare(predictions, split.rows, setup)
+    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup)
+
+
+def run_model(
+    model: Any,
+    task: Task,
+    setup: Setup,
+    features: Sequence[Feature],
+    precision: str,
+    progress: Progress,
+    what: str,
+) -> tuple[list[Any], float | None]:
+    """Run the model over features with a progress line; see `bertkit.evaluation.forward.forward`."""
+    from bertkit.evaluation.forward import forward
+
+    done = 0
+
+    def tick(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress.update(done, {})
+
+    progress.start(what, len(features))
+    try:
+        return forward(model, features, task.collator(setup), precision=precision, tick=tick)
+    finally:
+        progress.finish()
+
+
+def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]:
+    """Give a 95 % bootstrap interval over rows for each metric."""
+    from bertkit.metrics.statistics import bootstrap_intervals
+
+    def score(rows: Any) -> dict[str, float]:
+        return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
+
+    return bootstrap_intervals(score, len(scored.predictions))
+
+
+def suffix_of(split: str) -> str:
+    """Give what tells a split's files and scores from those of ``validation``.
+
+    >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
+    ('', '_mismatched', '_test')
+    """
+    rest = split.removeprefix("validation")
+    return rest if rest.startswith("_") or not rest else f"_{rest}"
+
+
+def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> None:
+    """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
+    suffix = suffix_of(split.name)
+    records = (
+        {"id": row.get("id", number), **row, **shown(prediction)}
+        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
+    )
+    write_records(records, folder / f"predictions{suffix}.jsonl")
+    for name, content in details.files.items():
+        file = folder / name
+        write_json(file.with_stem(f"{file.stem}{suffix}"), content)
+
+
+def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
+    """Check that a scoring gave the metric that is to choose the best checkpoint.
+
+    Raises:
+        RecipeError: it did not; the metrics there are, are given.
+    """
+    if recipe.best_metric not in scores:
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))

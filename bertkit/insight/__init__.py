@@ -1,1 +1,0 @@
-"""What is inside an encoder, looked at without training it."""

@@ -1,0 +1,1 @@
+"""Scores, and what stands behind them."""

@@ -1,0 +1,1 @@
+"""All that knows the inside of a transformers model."""

@@ -1,0 +1,259 @@
+"""Checkpoints and tokenizers: loaded whole and understood, or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ModelError, UnavailableError
+from bertkit.modeling.cls_only import read_first_piece
+from bertkit.modeling.fp32_head import keep_head_exact
+from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.storage.fingerprints import feed_file
+
+_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+_VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "spm.model",
+    "sentencepiece.bpe.model",
+)
+_FINE_TUNE = "fine-tune it first, or name another checkpoint"
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+
+    Needs neither torch nor transformers.
+
+    Raises:
+        ModelError: a missing or broken config, no weights, no tokenizer, or a model that needs code of its own.
+    """
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
+    try:
+        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
+    if not any((folder / name).is_file() for name in _WEIGHTS):
+        raise ModelError("no weights", f"wanted one of {', '.join(_WEIGHTS)}", file=folder)
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        raise ModelError(
+            "no tokenizer files",
+            "copy tokenizer.json and tokenizer_config.json of the model it was made from",
+            file=folder,
+        )
+    return config
+
+
+def check_head(config: dict[str, Any], folder: Path) -> None:
+    """Check, without loading weights, that a checkpoint was trained for some task at all.
+
+    Raises:
+        ModelError: it is a plain encoder or a pretraining model.
+    """
+    kind = (config.get("architectures") or [""])[0]
+    if "For" not in kind or kind.endswith(("ForMaskedLM", "ForPreTraining")):
+        raise ModelError(
+            f"no trained head for this task (it is a {kind or 'model of unknown kind'})",
+            _FINE_TUNE,
+            file=folder,
+        )
+
+
+def label_names(config: dict[str, Any]) -> list[str] | None:
+    """Give a checkpoint's label names in the order of its outputs; None where it has no such names.
+
+    >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
+    (['bad', 'good'], None)
+    """
+    names = config.get("id2label") or {}
+    ordered = [str(names[key]) for key in sorted(names, key=int)]
+    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
+
+
+def placeholder_names(count: int) -> list[str]:
+    """Give the names transformers makes up for labels that nobody named."""
+    return [f"LABEL_{number}" for number in range(count)]
+
+
+def fingerprint(folder: Path) -> str:
+    """Give a SHA-256 over a model folder's config, weights and vocabulary."""
+    digest = hashlib.sha256()
+    wanted = {"config.json", *_VOCABULARIES}
+    for file in sorted(folder.iterdir()):
+        if file.name in wanted or file.suffix in (".safetensors", ".bin"):
+            digest.update(file.name.encode())
+            feed_file(digest, file)
+    return digest.hexdigest()
+
+
+def quiet_transformers() -> None:
+    """Keep the libraries' own talk and progress bars off the screen: bertkit says what matters."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Load a fast tokenizer with a padding piece, its maximal length bounded by the model's positions.
+
+    Raises:
+        ModelError: it cannot be loaded, is a slow one, or has no padding piece.
+        UnavailableError: it needs a package that is not installed.
+    """
+    tokenizer = read_tokenizer(folder)
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
+    more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
+    if more > 0:
+        raise ModelError(
+            f"the tokenizer knows {more:,} more pieces than the model", "take both from one source", file=folder
+        )
+    bound_length(tokenizer, config)
+    return tokenizer
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Load a fast tokenizer with a padding piece, which need not lie beside a model; raises as `load_tokenizer`."""
+    quiet_transformers()
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except ImportError:
+        raise UnavailableError(
+            "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
+        ) from None
+    except (ValueError, OSError, KeyError) as error:
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
+    if not tokenizer.is_fast:
+        raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
+    if tokenizer.pad_token_id is None:
+        raise ModelError(
+            "the tokenizer has no padding piece",
+            "name one as pad_token in tokenizer_config.json",
+            file=folder,
+        )
+    return tokenizer
+
+
+def bound_length(tokenizer: Any, config: Any) -> None:
+    """Bound a tokenizer's maximal length by a model's positions."""
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
+
+
+def first_position(config: Any) -> int:
+    """Give the number of a text's first position: RoBERTa and its kin count on from the padding piece."""
+    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+
+
+def load_to_pretrain(model_class: Any, folder: Path | None, config: Any) -> Any:
+    """Load a checkpoint to pretrain on, or make a new model of a config, drawn from torch's generator.
+
+    The encoder must come whole from the checkpoint; of its heads, `model.bertkit_new` names what it lacks.
+
+    Args:
+        model_class: one of transformers' classes, such as AutoModelForMaskedLM.
+        folder: the checkpoint; None for a new model.
+        config: of the model.
+
+    Raises:
+        ModelError: weights that do not fit the config, or that are not numbers.
+    """
+    quiet_transformers()
+    if folder is None:
+        build = getattr(model_class, "from_config", model_class)
+        model = build(config)
+        model.bertkit_new = []
+        return model
+    model, report = load_weights(model_class, folder, config)
+    refuse_misfit(model, report, folder)
+    refuse_non_finite(model.named_parameters(), folder)
+    model.bertkit_new = sorted(report["missing_keys"])
+    return model
+
+
+def load_model(
+    auto_class: str | Callable[[Any], Any],
+    folder: Path,
+    labels: Sequence[str],
+    *,
+    new_head: bool,
+    problem_type: str | None = None,
+    head: dict[str, Any] | None = None,
+    reads_first_piece: bool = False,
+) -> Any:
+    """Load a checkpoint in float32 under one of transformers' Auto classes.
+
+    Or under the class that a function makes for the class of its config, which then holds `head`.
+
+    The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
+    labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which. With
+    `reads_first_piece`, nothing is computed that a head which reads the first piece does not need.
+
+    Raises:
+        ModelError: not an encoder, weights that do not fit the config, weights that are not numbers, or (without
+            `new_head`) an untrained head.
+    """
+    quiet_transformers()
+    import transformers
+
+    config = load_config(folder)
+    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
+    config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
+    config.problem_type = problem_type
+    model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
+    saved_head = config.__dict__.pop("bertkit_head", None)
+    if head is not None:
+        config.bertkit_head = head
+    model, report = load_weights(model_class, folder, config)
+    refuse_misfit(model, report, folder)
+    same_kind = saved_class == type(model).__name__
+    if not new_head and saved_problem not in (None, problem_type):
+        raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
+    trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
+    if not trained and not new_head:
+        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
+        raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
+    if new_head and same_kind and (saved_labels != list(labels) or saved_head != head):
+        trained = False
+    if not trained and not report["missing_keys"]:
+        _renew_head(model)
+    refuse_non_finite(model.named_parameters(), folder)
+    keep_head_exact(model)
+    if reads_first_piece:
+        read_first_piece(model)
+    model.bertkit_new_head = not trained
+    return model
+
+
+def _renew_head(model: Any) -> None:
+    """Give every part outside the encoder fresh random weights."""
+    for name, part in model.named_children():
+        if name != model.base_model_prefix:
+            for parameter in part.parameters():
+                parameter._is_hf_initialized = False
+            for module in part.modules():
+                module._is_hf_initialized = False
+            part.apply(model._init_weights)

@@ -1,0 +1,170 @@
+"""Named shapes of new models, and what they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertkit.errors import RecipeError, closest
+from bertkit.recipe.options import check_names
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of a new model as the literature has it."""
+
+    model_type: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    """Pieces of the published model; a new model has those of its tokenizer."""
+    parameters: int
+    """Of the encoder with that vocabulary, its pooler included; written down so that a list of sizes needs no torch."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the config that are neither of these nor transformers' default."""
+
+
+def _bert(layers: int, hidden: int, parameters: int) -> Size:
+    """Give a BERT with heads of 64 (Turc et al. 2019)."""
+    return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
+
+
+# 512 positions come after the padding piece's id, which is 1 (fairseq's way)
+_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+_DEBERTA = {
+    "intermediate_size": 3072,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+}
+_SIZES = {
+    "tiny": _bert(2, 128, 4_385_920),
+    "mini": _bert(4, 256, 11_170_560),
+    "small": _bert(4, 512, 28_763_648),
+    "medium": _bert(8, 512, 41_373_184),
+    "base": _bert(12, 768, 109_482_240),
+    "large": _bert(24, 1024, 335_141_888),
+    "distilbert": Size("distilbert", 6, 768, 12, 30_522, 66_362_880),
+    "roberta-base": Size("roberta", 12, 768, 12, 50_265, 124_645_632, {**_ROBERTA, "intermediate_size": 3072}),
+    "roberta-large": Size("roberta", 24, 1024, 16, 50_265, 355_359_744, {**_ROBERTA, "intermediate_size": 4096}),
+    "albert-base": Size("albert", 12, 768, 12, 30_000, 11_683_584, {"intermediate_size": 3072}),
+    "albert-large": Size("albert", 24, 1024, 16, 30_000, 17_683_968, {"intermediate_size": 4096}),
+    "electra-small": Size("electra", 12, 256, 4, 30_522, 13_483_008),
+    "electra-base": Size(
+        "electra", 12, 768, 12, 30_522, 108_891_648, {"intermediate_size": 3072, "embedding_size": 768}
+    ),
+    "modernbert-base": Size("modernbert", 22, 768, 12, 50_368, 149_014_272),
+    "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
+    "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
+}
+_GIVEN = {  # what a tokenizer, transformers or being an encoder decides
+    *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
+    *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
+    *("architectures", "transformers_version", "dtype", "return_dict", "output_hidden_states", "sparse_prediction"),
+    *("id2label", "label2id", "problem_type"),
+}
+_AT_LEAST_ONE = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    *("embedding_size", "max_position_embeddings", "num_hidden_groups", "inner_group_num"),
+)
+
+
+def size_names() -> list[str]:
+    """List the named sizes."""
+    return list(_SIZES)
+
+
+def find_size(name: str) -> Size:
+    """Give the size of a name.
+
+    Raises:
+        RecipeError: there is none; with the closest names.
+    """
+    if name not in _SIZES:
+        raise RecipeError(f"no size is called {name!r}", closest(name, _SIZES))
+    return _SIZES[name]
+
+
+def make_config(size: str, tokenizer: Any, model_options: Mapping[str, Any]) -> Any:
+    """Make the config of a new model: its shape from the size, pieces from the tokenizer, any field from the options.
+
+    Raises:
+        RecipeError: no such size, no such field, a value it cannot have, or fewer pieces than the tokenizer has.
+    """
+    config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
+    for name in ("pad", "bos", "eos", "cls", "sep"):
+        number = getattr(tokenizer, f"{name}_token_id")
+        if number is None:  # BERT says cls and sep where RoBERTa says bos and eos
+            number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
+        if getattr(config, f"{name}_token_id", None) is not None:
+            setattr(config, f"{name}_token_id", number)
+    if config.model_type == "roberta" and "max_position_embeddings" not in model_options:
+        config.max_position_embeddings = max(config.max_position_embeddings, 512 + config.pad_token_id + 1)
+    return config
+
+
+def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) -> int:
+    """Count the weights of an encoder with the literature's vocabulary, without any memory for them."""
+    import torch
+    from transformers import AutoModel
+
+    shape = find_size(size)
+    with torch.device("meta"):
+        model = AutoModel.from_config(_config(shape, model_options or {}, shape.vocabulary))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _config(size: Size, options: Mapping[str, Any], pieces: int) -> Any:
+    """Make a config with so many pieces and check it, with the ids of special pieces that transformers gives it."""
+    import dataclasses
+
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[size.model_type]
+    fields = {each.name for each in dataclasses.fields(kind)}
+    check_names("model_options", options, sorted((fields | set(kind.attribute_map)) - _GIVEN))
+    shape = {"hidden_size": size.hidden, "num_hidden_layers": size.layers, "num_attention_heads": size.heads}
+    values = {"vocab_size": pieces, **shape, **size.more}
+    try:
+        config = kind(**_own_names(values, kind) | _own_names(options, kind))
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
+    _check_values(config, options)
+    if config.vocab_size < pieces:
+        raise RecipeError(f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {pieces:,} pieces")
+    return config
+
+
+def _own_names(values: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Give fields under the names of their config: DistilBERT says dim for hidden_size."""
+    return {kind.attribute_map.get(name, name): value for name, value in values.items()}
+
+
+def _check_values(config: Any, options: Mapping[str, Any]) -> None:
+    """Refuse what transformers takes and a model breaks on later, or silently."""
+    from transformers.activations import ACT2FN
+
+    for name in _AT_LEAST_ONE:
+        if getattr(config, name, 1) < 1:
+            raise RecipeError(f"model_options.{name} is {getattr(config, name)}", "give a whole number of at least 1")
+    for name, value in options.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and ("dropout" in name or name.endswith("_prob")) and not 0 <= value < 1:
+            raise RecipeError(f"model_options.{name} is {value}", "give a share of at least 0 and below 1")
+        if number and not math.isfinite(value):
+            raise RecipeError(f"model_options.{name} is {value}", "give a finite number")
+        if ("activation" in name or name == "hidden_act") and isinstance(value, str) and value not in ACT2FN:
+            raise RecipeError(f"model_options.{name} is {value!r}", closest(value, sorted(ACT2FN)))
+    if config.hidden_size % config.num_attention_heads:
+        raise RecipeError(
+            f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads",
+            "set model_options.num_attention_heads to a divisor of it",
+        )

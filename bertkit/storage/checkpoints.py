@@ -1,0 +1,113 @@
+"""Checkpoints that count only once they are whole.
+
+The Trainer writes a checkpoint file by file, and a kill between two files leaves a folder that looks like one.
+So a manifest with the size and SHA-256 of every file is written last, in one atomic step: a folder without a
+valid manifest is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bertkit.storage.files import sync_folder, write_json
+from bertkit.storage.fingerprints import file_fingerprint
+
+MANIFEST = "bertkit-manifest.json"
+_SCHEMA = 1
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Give the folder of the checkpoint of a step."""
+    return run / f"checkpoint-{step}"
+
+
+def commit(folder: Path, facts: dict[str, Any]) -> None:
+    """Vouch for a checkpoint: flush its files to disk, then write the manifest with their checksums and `facts`."""
+    files = {}
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name != MANIFEST:
+            readable = 0o666 & ~_umask()  # safetensors creates files that nobody else may read
+            file.chmod(readable)
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+            files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
+    write_json(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": files})
+    sync_folder(folder.parent)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read what `commit` wrote."""
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    return manifest
+
+
+def find_fault(folder: Path) -> str | None:
+    """Say why a checkpoint cannot be trusted; None when it is whole."""
+    try:
+        manifest = read_manifest(folder)
+        files = manifest["files"]
+    except FileNotFoundError:
+        return "it was not finished"
+    except (ValueError, KeyError, TypeError):
+        return f"{MANIFEST} is damaged"
+    if manifest.get("schema_version") != _SCHEMA:
+        return f"{MANIFEST} has schema {manifest.get('schema_version')}, this bertkit reads {_SCHEMA}"
+    for name, wanted in files.items():
+        file = folder / name
+        if file.is_symlink() or not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != wanted["size"] or file_fingerprint(file) != wanted["sha256"]:
+            return f"{name} does not match its checksum"
+    return None
+
+
+def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
+    """Find the newest checkpoint that is whole, and say of each newer one why it was passed over."""
+    skipped: list[str] = []
+    for folder in reversed(_by_step(run)):
+        fault = find_fault(folder)
+        if fault is None:
+            return folder, skipped
+        skipped.append(f"skipping {folder.name}: {fault}")
+    return None, skipped
+
+
+def make_room(folder: Path) -> None:
+    """Remove what stands where a checkpoint is to be written, so that two are never mixed."""
+    if folder.exists():
+        discard(folder)
+
+
+def keep_only(run: Path, steps: Iterable[int]) -> None:
+    """Delete all checkpoints but those of the given steps, and leftovers of earlier deletions."""
+    kept = {checkpoint_folder(run, step) for step in steps}
+    for folder in _by_step(run):
+        if folder not in kept:
+            discard(folder)
+    for leftover in run.glob(".discarded-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Delete a checkpoint: first its manifest, so that a half-deleted one can never be taken for a whole one."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    aside = folder.with_name(f".discarded-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)  # what cannot be deleted now is swept next time
+
+
+def _by_step(run: Path) -> list[Path]:
+    folders = [folder for folder in run.glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
+    return sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,95 @@
+"""Files that are on disk whole or not at all, and locks that the system drops with the process that holds them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from bertkit.errors import ResourceError
+
+_HELD: set[TextIO] = set()
+"""Files whose locks this process holds."""
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yield a temporary file, no other process's, that takes the file's place once it is written without an error."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(file: Path, values: Any) -> None:
+    """Write JSON so that the file is the old one or the new one at any instant, on disk when this returns."""
+    write_text(file, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write text so that the file is the old one or the new one at any instant, on disk when this returns."""
+    # one name for all processes: what a killed one left is overwritten by the next
+    temporary = file.with_name(f".{file.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(file)
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that a rename survives a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(
+    lock: Path, *, refuse: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Hold the lock of a file; the system drops it with the process, however that ends.
+
+    Args:
+        lock: the file, which is made; it names the process that holds it.
+        refuse: builds the error where another process, which it is told, holds the lock; None waits for that process.
+        on_wait: called before waiting.
+    """
+    import fcntl
+
+    with lock.open("a+", encoding="utf-8") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if refuse is not None:
+                stream.seek(0)
+                raise refuse(stream.read().strip() or "another process") from None
+            on_wait()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.truncate(0)
+        stream.write(f"process {os.getpid()} on {socket.gethostname()}")
+        stream.flush()
+        _HELD.add(stream)
+        try:
+            yield
+        finally:
+            _HELD.discard(stream)
+
+
+def _let_go() -> None:
+    """Let a child of this process not hold its locks: it would keep them after the process was killed."""
+    for stream in _HELD:
+        os.close(stream.fileno())
+
+
+os.register_at_fork(after_in_child=_let_go)

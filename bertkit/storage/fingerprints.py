@@ -1,0 +1,47 @@
+"""SHA-256 fingerprints of files and tokenizers: of data, weights and checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import bertkit
+
+
+def file_fingerprint(file: Path) -> str:
+    """Give the SHA-256 of a file's bytes."""
+    digest = hashlib.sha256()
+    feed_file(digest, file)
+    return digest.hexdigest()
+
+
+def feed_file(digest: Any, file: Path) -> None:
+    """Feed a file's bytes to a digest, a mebibyte at a time."""
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+
+
+@cache
+def package_fingerprint() -> str:
+    """Compute the SHA-256 of bertkit's own code: between two versions too, other code may give other results."""
+    folder = Path(bertkit.__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(str(file.relative_to(folder)).encode())
+        feed_file(digest, file)
+    return digest.hexdigest()
+
+
+def tokenizer_content(tokenizer: Any) -> list[Any]:
+    """Give all that a tokenizer is made of, but not how it last cut and padded texts, which each call says anew."""
+    model = tokenizer.backend_tokenizer.to_str()
+    return [
+        type(tokenizer).__name__,
+        hashlib.sha256(model[model.index('"added_tokens"') :].encode()).hexdigest(),
+        *(tokenizer.model_max_length, tokenizer.truncation_side, tokenizer.padding_side),
+        *(tokenizer.model_input_names, tokenizer.pad_token_type_id),
+        {name: str(value) for name, value in tokenizer.special_tokens_map.items()},
+    ]

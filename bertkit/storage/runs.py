@@ -1,0 +1,214 @@
+"""A run's folder: its record, its lock, and who may write into it.
+
+runs/cola/
+├── config.json, model.safetensors, tokenizer.json ...   the best model, a plain Hugging Face checkpoint
+├── recipe.yaml          the recipe as it was resolved
+├── run.json             the record: identity, versions, status, scores
+├── metrics.jsonl        losses and scores, one line each
+├── predictions.jsonl    one line a row of the validation split
+├── report.html, README.md
+└── checkpoint-N/        the best and the last, to go on from
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage import files
+
+RECORD = "run.json"
+_LOCK = ".lock"
+_SCHEMA = 1
+_PACKAGES = (
+    "bertkit",
+    "torch",
+    "transformers",
+    "accelerate",
+    "tokenizers",
+    "datasets",
+    "numpy",
+    "scikit-learn",
+)
+
+
+def is_main_process() -> bool:
+    """Tell whether this process is the one of its launch that writes and prints."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def default_folder(name: str) -> Path:
+    """Give the folder of a run nobody named one for."""
+    return Path("runs") / name
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Read a run's record; None where the folder is no run.
+
+    Raises:
+        ResourceError: the record is damaged.
+    """
+    try:
+        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError:
+        raise ResourceError(
+            "the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD
+        ) from None
+    return record
+
+
+def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str, Any] | None:
+    """Make a folder ready for the run of this identity, and give its record if it holds that run already.
+
+    With `fresh`, what is there is moved aside, never deleted.
+
+    Raises:
+        UsageError: the folder holds another run, or something that is no run.
+        ResourceError: the folder cannot be made or written, or another process is writing it.
+    """
+    if fresh and (folder / RECORD).is_file():
+        with locked(folder):
+            folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+    record = check_claim(folder, identity)
+    _make_writable(folder)
+    return record
+
+
+def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Check, without writing, that a folder may be used for the run of this identity; see `claim`."""
+    record = read_record(folder)
+    if record is None and folder.exists() and not folder.is_dir():
+        raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)
+    if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
+        raise UsageError("the folder holds something that is no run of bertkit", "choose another --output", file=folder)
+    if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
+        return None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
+    if record is not None:
+        _refuse_another(folder, record["identity"], identity)
+    return record
+
+
+def free_name(folder: Path) -> Path:
+    """Give the path, numbered if it is taken.
+
+    >>> free_name(Path("nowhere/cola"))
+    PosixPath('nowhere/cola')
+    """
+    number = 2
+    free = folder
+    while free.exists():
+        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+    return free
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """List what differs between two nested mappings as ``key: old there, new asked``.
+
+    >>> differences({"training": {"seed": 1}}, {"training": {"seed": 2}})
+    ['training.seed: 1 there, 2 asked']
+    """
+    found = []
+    for key in sorted({*old, *new}):
+        one, other = old.get(key), new.get(key)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            found.append(f"{prefix}{key}: {_short(one)} there, {_short(other)} asked")
+    return found
+
+
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """Hold the folder's lock; the system drops it with the process, however that ends.
+
+    Raises:
+        ResourceError: another process holds it; its number and host are given.
+    """
+
+    def refuse(holder: str) -> ResourceError:
+        return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
+
+    return files.locked(folder / _LOCK, refuse=refuse)
+
+
+def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """Start the record of a run."""
+    import platform
+
+    return {
+        "schema_version": _SCHEMA,
+        "status": "running",
+        "started": now(),
+        "command": command(),
+        "identity": dict(identity),
+        "versions": versions(),
+        "platform": platform.platform(),
+        **facts,
+    }
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write a run's record, whole or not at all."""
+    if is_main_process():
+        files.write_json(folder / RECORD, record)
+
+
+def versions() -> dict[str, str]:
+    """Give the versions that a result may depend on."""
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            continue
+    return found
+
+
+def command() -> str:
+    """Give the command line that started this process, ready to be typed again."""
+    import shlex
+
+    return shlex.join(["bertkit", *sys.argv[1:]])
+
+
+def now() -> str:
+    """Give the time in UTC, to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    changed = differences(old, new)
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        raise UsageError(
+            f"the folder holds another run ({'; '.join(changed[:4])}{more})",
+            f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside",
+            file=folder,
+        )
+
+
+def _make_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / _LOCK).open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise ResourceError(
+            f"the run folder cannot be written: {error.strerror}", "choose another --output", file=folder
+        ) from None
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,1 @@
+"""Rows as token ids, and back."""

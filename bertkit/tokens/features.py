@@ -1,0 +1,199 @@
+"""Features: rows as the numbers an encoder reads, and batches of them as padded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import Recipe, Row
+
+if TYPE_CHECKING:
+    import torch
+
+Feature = dict[str, Any]
+"""What one forward pass reads of one row: ``input_ids`` and the like, ``labels``, ``row``.
+
+Lists of numbers are lists where they were just made, and arrays where `bertkit.tokens.feature_cache` has kept them.
+"""
+
+IGNORED = -100
+"""Label of a token that has none: no loss and no score counts it, as in torch's and transformers' losses."""
+
+_LEAST_ROOM = 4
+
+Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every step of a run needs to know; `labels` is in the order of the model's outputs."""
+
+    recipe: Recipe
+    tokenizer: Any
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special pieces around one text or two, and the segment numbers where the tokenizer makes them."""
+
+    before: list[int]
+    between: list[int]
+    after: list[int]
+    segments: tuple[int, int] | None
+
+    @property
+    def size(self) -> int:
+        """How many special pieces there are."""
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
+        """Give ``input_ids`` (and ``token_type_ids``) of texts that are already pieces."""
+        start = [*self.before, *first]
+        rest = [*self.between, *second, *self.after] if second is not None else self.after
+        feature: Feature = {"input_ids": [*start, *rest]}
+        if self.segments is not None:
+            opening = len(start) + (len(self.between) if second is not None else len(rest))
+            one, two = self.segments
+            feature["token_type_ids"] = [one] * opening + [two] * (len(feature["input_ids"]) - opening)
+        return feature
+
+
+def find_frame(tokenizer: Any, *, pair: bool) -> Frame:
+    """Read the special pieces off an encoded example, since every tokenizer has its own."""
+    encoded = tokenizer("a", "a" if pair else None)
+    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    first = [place for place, side in enumerate(sides) if side == 0]
+    second = [place for place, side in enumerate(sides) if side == 1] or first
+    types = encoded.get("token_type_ids")
+    return Frame(
+        before=ids[: first[0]],
+        between=ids[first[-1] + 1 : second[0]],
+        after=ids[second[-1] + 1 :],
+        segments=(types[first[0]], types[second[0]]) if types is not None else None,
+    )
+
+
+def encode_pieces(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+    """Give the pieces of whole texts, or of texts that are lists of words, without special ones around them.
+
+    Each result has ``ids``, ``offsets`` (first and last + 1 character) and ``word_ids``.
+    """
+    are_words = not isinstance(texts[0], str)
+    encoded = tokenizer(
+        list(texts),
+        is_split_into_words=are_words,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+    )
+    return list(encoded.encodings)
+
+
+def count_pieces(feature: Feature) -> int:
+    """Count the pieces a feature costs; several texts (choices) cost as many times the longest."""
+    ids = feature["input_ids"]
+    return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
+
+
+def text_lengths(feature: Feature) -> list[int]:
+    """Give the pieces of each text of a feature: of its one text, or of its choices.
+
+    >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
+    ([3], [3, 2])
+    """
+    ids = feature["input_ids"]
+    return list(map(len, ids)) if _are_several(ids) else [len(ids)]
+
+
+def longest_text(feature: Feature) -> int:
+    """Count the pieces of a feature's longest text."""
+    ids = feature["input_ids"]
+    return max(map(len, ids)) if _are_several(ids) else len(ids)
+
+
+def _are_several(ids: Any) -> bool:
+    return len(ids) > 0 and hasattr(ids[0], "__len__")
+
+
+def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, cut to the recipe's ``max_length``.
+
+    A text that spells ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special piece.
+    """
+    texts = [row["text"] for row in rows]
+    pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
+    encoded = setup.tokenizer(
+        texts,
+        pairs,
+        truncation=True,
+        max_length=window(setup),
+        return_attention_mask=False,
+        split_special_tokens=True,
+    )
+    return [
+        {"row": number, **{name: values[number] for name, values in encoded.items()}} for number in range(len(rows))
+    ]
+
+
+def window(setup: Setup) -> int:
+    """Give the length to cut at: the recipe's ``max_length``, or the model's where that is shorter."""
+    return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
+
+
+def find_room(setup: Setup, frame: Frame) -> int:
+    """Give the pieces that are left for text beside the special ones.
+
+    Raises:
+        RecipeError: hardly any.
+    """
+    room = window(setup) - frame.size
+    if room < _LEAST_ROOM:
+        what = f"training.max_length {window(setup)} leaves {max(room, 0)} pieces for text"
+        raise RecipeError(what, f"give at least {frame.size + _LEAST_ROOM}")
+    return room
+
+
+def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: bool = False) -> Collator:
+    """Make the collator that pads a batch on the right to its longest row.
+
+    It gives ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids`` of shape
+    ``(rows, pieces)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, pieces)`` padded
+    with `IGNORED`, where every row has them.
+    """
+    import numpy as np
+    import torch
+
+    padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
+    if label_a_piece:
+        padding["labels"] = IGNORED
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        lengths = np.array([len(feature["input_ids"]) for feature in features])
+        batch = {}
+        for name in [name for name in padding if name in features[0]]:
+            batch[name] = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
+            for line, feature, length in zip(batch[name], features, lengths, strict=True):
+                line[:length] = feature[name]
+        batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        if not label_a_piece and all("labels" in feature for feature in features):
+            batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    return collate
+
+
+def count_items(batch: Mapping[str, Any]) -> int:
+    """Count what a mean loss is a mean over: labels that are not ignored, or rows.
+
+    >>> import torch
+    >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})
+    (2, 4)
+    """
+    labels = batch.get("labels")
+    if labels is not None and not labels.is_floating_point():
+        return int((labels != IGNORED).sum())
+    return len(next(iter(batch.values())))

@@ -1,0 +1,121 @@
+"""Tell what a pretraining run would take, by some of its steps that are timed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.pretraining import Pretraining
+from bertkit.workflows.pretrain import Inputs, new_model, read_inputs
+
+if TYPE_CHECKING:
+    from bertkit.hardware.precision import Machine
+    from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.timing import TimedStep
+
+log = logging.getLogger("bertkit")
+
+_MOST_STEPS = 10**6
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a pretraining run would do, by some steps that were timed."""
+
+    recipe: str
+    parameters: int
+    examples: int
+    steps: int | None
+    """None where the run ends by the clock."""
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    memory_mb: float | None
+    peak_share: float | None
+    """Of the operations that this machine's fastest matrix products reach."""
+    corpus: dict[str, dict[str, Any]]
+
+
+def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Outlook:
+    """Prepare the corpus, time some steps of each length, and tell what the whole run would take; no more is kept."""
+    from bertkit.hardware.precision import look_at_machine, multiply_as
+    from bertkit.hardware.speed import (
+        fastest_products,
+        layer_sizes,
+        peak_memory,
+        restart_peak_memory,
+        training_operations,
+    )
+    from bertkit.training.pretrain_batches import PretrainBatches
+
+    inputs = read_inputs(recipe, None, progress)
+    setup, training = inputs.setup, recipe.training
+    machine = look_at_machine(training.precision, model_type=setup.config.model_type)
+    log.info(machine.reason)
+    multiply_as(machine)
+    batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    restart_peak_memory(machine.device)
+    model = new_model(inputs)
+    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
+    seconds = operations = tokens = 0.0
+    budget = training.budget_seconds
+    planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    for length, amount in planned.items():
+        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
+        lengths = [each for step in timed for each in step.lengths]
+        taken = sum(step.seconds for step in timed)
+        times = amount / (taken if budget else sum(lengths))
+        tokens += times * sum(lengths)
+        seconds += times * taken
+        operations += times * training_operations(sizes, lengths) if sizes else 0
+    memory = peak_memory(machine.device)
+    fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
+    return Outlook(
+        recipe=recipe.name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=batches.sizes[training.max_length],
+        steps=None if budget else batches.steps,
+        tokens=round(tokens),
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        memory_mb=None if memory is None else memory / 1e6,
+        peak_share=operations / seconds / fastest if fastest else None,
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+    )
+
+
+def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
+    """Give the seconds of a budget that each length of blocks has."""
+    if training.short_length is None:
+        return {training.max_length: seconds}
+    short = training.short_share * seconds
+    return {training.max_length: seconds - short, training.short_length: short}
+
+
+def _time_steps(
+    inputs: Inputs, model: Any, batches: PretrainBatches, machine: Machine, steps: int, progress: Progress
+) -> list[TimedStep]:
+    from tempfile import TemporaryDirectory
+
+    from bertkit.training.losses import Terms
+    from bertkit.training.timing import time_steps
+
+    objective, training = inputs.objective, inputs.recipe.training
+    with TemporaryDirectory(prefix="bertkit-outlook-") as folder:
+        return time_steps(
+            model,
+            inputs.setup.tokenizer,
+            lambda _: batches,
+            batches.sizes[training.max_length],
+            objective.collator(inputs.setup),
+            training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS}),
+            machine,
+            Path(folder),
+            terms=Terms(objective.TERMS, objective.count, objective.losses),
+            steps=steps,
+            progress=progress,
+        )

@@ -1,0 +1,166 @@
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from bertkit.corpus.masking import choose_pieces, choose_spans, choose_words, corrupt, ordinary_pieces
+from tests.conftest import make_tokenizer
+
+MASK = 4
+
+
+def make_text(words=60, seed=0, special=(0, 25, -1)):
+    """Give what is maskable, and where words of one to four pieces begin; special pieces lie between texts."""
+    random = np.random.default_rng(seed)
+    starts = np.zeros(0, bool)
+    for length in random.integers(1, 5, words):
+        starts = np.append(starts, [True, *[False] * (length - 1)])
+    maskable = np.ones(len(starts), bool)
+    for place in special:
+        maskable[place] = False
+    return maskable, starts
+
+
+def choosers(maskable, starts, rate):
+    return {
+        "pieces": lambda random: choose_pieces(maskable, rate, random),
+        "words": lambda random: choose_words(maskable, starts, rate, random),
+        "spans": lambda random: choose_spans(maskable, starts, rate, random)[0],
+    }
+
+
+WAYS = ["pieces", "words", "spans"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("rate", [0.05, 0.15, 0.4])
+def test_the_rate_is_kept_and_special_pieces_are_never_chosen(way, rate):
+    for seed in range(30):
+        maskable, starts = make_text(seed=seed)
+        chosen = choosers(maskable, starts, rate)[way](np.random.default_rng(seed))
+        wanted = round(rate * maskable.sum())
+        assert chosen.sum() == wanted if way == "pieces" else wanted - 4 < chosen.sum() <= wanted
+        assert not (chosen & ~maskable).any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_piece_is_hidden_as_often_as_others(way):
+    maskable, starts = np.ones(40, bool), np.ones(40, bool)
+    choose = choosers(maskable, starts, 0.15)[way]
+    counts = sum(choose(np.random.default_rng(seed)).astype(int) for seed in range(3000))
+    if way == "spans":  # which end with the text: its first pieces are in fewer of them
+        assert counts[10:].min() > 0.8 * counts[10:].mean()
+    else:
+        # without replacement: a piece's variance is smaller than of independent draws, so the test is conservative
+        assert chisquare(counts).pvalue > 0.001
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_key_hides_the_same_and_another_something_else(way):
+    maskable, starts = make_text()
+    choose = choosers(maskable, starts, 0.15)[way]
+    one, same, epoch, row = (choose(np.random.default_rng(key)) for key in [(1, 0, 7), (1, 0, 7), (1, 1, 7), (1, 0, 8)])
+    assert (one == same).all()
+    assert (one != epoch).any() and (one != row).any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_piece_is_hidden_where_there_is_any_and_none_where_there_is_none(way):
+    random = np.random.default_rng(0)
+    nothing, one_word = np.zeros(4, bool), np.array([True, False, False, False])
+    assert not choosers(nothing, one_word, 0.15)[way](random).any()
+    assert choosers(np.array([False, True, False]), np.ones(3, bool), 0.15)[way](random).tolist() == [
+        False,
+        True,
+        False,
+    ]
+    assert choosers(np.ones(4, bool), one_word, 0.15)[way](random).sum() == (1 if way == "pieces" else 4)
+
+
+@pytest.mark.parametrize("way", ["words", "spans"])
+def test_whole_words_are_whole(way):
+    for seed in range(30):
+        maskable, starts = make_text(seed=seed)
+        chosen = choosers(maskable, starts, 0.2)[way](np.random.default_rng(seed))
+        words = np.cumsum(starts | np.append(False, ~maskable[:-1]))
+        for word in set(words[chosen]):
+            assert chosen[(words == word) & maskable].all()
+
+
+def test_a_word_that_would_exceed_the_number_is_passed_over_for_a_shorter_one():
+    starts = np.array([True, *[False] * 9, True, True, *[True] * 8])  # a word of 10 pieces, then words of one
+    counts = [choose_words(np.ones(20, bool), starts, 0.15, np.random.default_rng(seed)) for seed in range(20)]
+    assert all(chosen.sum() == 3 and not chosen[:10].any() for chosen in counts)
+
+
+def test_lengths_of_spans_are_geometric_and_drawn_again_above_the_longest():
+    lengths = []
+    for seed in range(4):
+        maskable, starts = make_text(20_000, seed, special=())
+        _, spans = choose_spans(maskable, starts, 0.15, np.random.default_rng(seed))
+        number = np.append(np.cumsum(starts) - 1, starts.sum())
+        lengths += (number[spans[:, 1]] - number[spans[:, 0]]).tolist()[:-1]
+    weights = 0.8 ** np.arange(10)
+    counts = np.bincount(lengths, minlength=11)[1:]
+    assert len(counts) == 10
+    assert chisquare(counts, weights / weights.sum() * counts.sum()).pvalue > 0.001
+    assert np.mean(lengths) == pytest.approx(3.8, abs=0.15)  # as the paper says
+
+
+def test_spans_begin_at_words_and_can_be_told_apart():
+    for seed in range(50):
+        maskable, starts = make_text(seed=seed)
+        chosen, spans = choose_spans(maskable, starts, 0.3, np.random.default_rng(seed))
+        again = np.zeros_like(chosen)
+        for start, end in spans:
+            assert starts[start] or not maskable[start - 1]
+            assert not chosen[start - 1] and not chosen[end]
+            again[start:end] = True
+        assert (again == chosen).all()
+
+
+def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_and_ten_stay():
+    random = np.random.default_rng(0)
+    pieces, ordinary = np.full(100_000, 10), np.arange(20, 50)
+    chosen = random.random(len(pieces)) < 0.3
+    hidden = corrupt(pieces, chosen, random, MASK, ordinary)
+    assert (hidden[~chosen] == 10).all()
+    after = hidden[chosen]
+    strange = after[(after != MASK) & (after != 10)]
+    counts = [(after == MASK).sum(), len(strange), (after == 10).sum()]
+    assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(after)).pvalue > 0.001
+    assert chisquare(np.bincount(strange, minlength=50)[20:]).pvalue > 0.001
+    assert strange.min() >= 20
+    assert (pieces == 10).all()
+
+
+def test_a_span_is_replaced_as_a_whole():
+    maskable, starts = make_text(20_000, special=())
+    random = np.random.default_rng(0)
+    chosen, spans = choose_spans(maskable, starts, 0.15, random)
+    hidden = corrupt(np.full(len(maskable), 10), chosen, random, MASK, np.arange(20, 50), spans)
+    ways = [
+        {"masked" if piece == MASK else "kept" if piece == 10 else "random" for piece in hidden[start:end]}
+        for start, end in spans
+    ]
+    assert all(len(way) == 1 for way in ways)
+    counts = [sum(way == {name} for way in ways) for name in ("masked", "random", "kept")]
+    assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(spans)).pvalue > 0.001
+    assert (hidden[~chosen] == 10).all()
+
+
+def test_replacement_is_keyed():
+    maskable, _ = make_text()
+    draws = [
+        corrupt(np.arange(100, 100 + len(maskable)), maskable, np.random.default_rng(key), MASK, np.arange(9)).tolist()
+        for key in (1, 1, 2)
+    ]
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_no_special_added_or_unused_piece_is_ordinary():
+    tokenizer = make_tokenizer()
+    everything = len(tokenizer)
+    tokenizer.add_tokens(["[unused3]", "brandnew"])
+    ordinary = ordinary_pieces(tokenizer)
+    assert ordinary.tolist() == sorted(set(range(everything)) - set(tokenizer.all_special_ids))
+    assert "[unused" in tokenizer.convert_ids_to_tokens(everything)

@@ -1,0 +1,131 @@
+"""Blocks: nothing lost, nothing too long, hardly any padding, and documents that cannot see each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.corpus.packing import block_collator, cut_blocks, frame_block, pack
+from bertkit.corpus.tokenized import Pieces
+from bertkit.tokens.features import find_frame
+from tests.conftest import make_tokenizer
+
+SPECIAL = 2
+
+
+def corpus_of(sizes: list[int]) -> Pieces:
+    """Documents of one sentence each; pieces count on from 5."""
+    edges = np.cumsum([0, *sizes])
+    total = int(edges[-1])
+    starts = np.random.default_rng(1).random(total) < 0.7
+    return Pieces(5 + np.arange(total, dtype=np.uint16) % 40, starts, edges, np.arange(len(sizes) + 1), {})
+
+
+def sizes_like_text(count: int = 500) -> list[int]:
+    return np.random.default_rng(0).geometric(1 / 60, count).tolist()
+
+
+@pytest.mark.parametrize("packing", ["apart", "joined", "none"])
+@pytest.mark.parametrize("length", [16, 64])
+def test_every_piece_is_in_one_block_and_no_block_is_too_long(packing, length):
+    corpus = corpus_of(sizes_like_text())
+    blocks = cut_blocks(corpus, length, SPECIAL, packing)
+    places = np.sort(np.concatenate([np.arange(start, end) for start, end in blocks.stretches]))
+    assert places.tolist() == list(range(len(corpus.pieces)))
+    assert blocks.lengths.max() <= length
+    sizes = [sum(len(part) + SPECIAL for part in block.pieces) for block in blocks]
+    assert sizes == blocks.lengths.tolist()
+
+
+def test_no_stretch_spans_two_documents():
+    corpus = corpus_of(sizes_like_text())
+    edges = corpus.document_edges()
+    stretches = cut_blocks(corpus, 32, SPECIAL, "apart").stretches
+    first = np.searchsorted(edges, stretches[:, 0], side="right")
+    last = np.searchsorted(edges, stretches[:, 1] - 1, side="right")
+    assert (first == last).all()
+
+
+def test_packing_leaves_hardly_any_room():
+    corpus = corpus_of(sizes_like_text(3000))
+    apart, alone = (cut_blocks(corpus, 64, SPECIAL, packing) for packing in ("apart", "none"))
+    assert apart.lengths.mean() / 64 > 0.97
+    assert alone.lengths.mean() / 64 < 0.8
+
+
+def test_a_document_of_a_block_s_size_fills_one_block():
+    blocks = cut_blocks(corpus_of([14, 14, 3]), 16, SPECIAL, "apart")
+    assert [len(block.pieces) for block in blocks] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_box_is_never_too_full_and_two_half_empty_ones_never_stand_beside_each_other(seed):
+    sizes = np.random.default_rng(seed).integers(1, 20, 200).tolist()
+    boxes = list(pack(sizes, 20))
+    assert sorted(number for box in boxes for number in box) == list(range(200))
+    sums = [sum(sizes[number] for number in box) for box in boxes]
+    assert max(sums) <= 20
+    assert sum(total <= 10 for total in sums) <= 1
+
+
+def test_special_pieces_stand_around_each_stretch_and_are_not_maskable():
+    tokenizer = make_tokenizer()
+    block = cut_blocks(corpus_of([3, 4]), 16, SPECIAL, "apart")[0]
+    text = frame_block(block, find_frame(tokenizer, pair=False))
+    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    assert text.pieces.tolist() == [cls, 5, 6, 7, sep, cls, 8, 9, 10, 11, sep]
+    assert text.maskable.tolist() == [False, *[True] * 3, False, False, *[True] * 4, False]
+    assert text.parts.tolist() == [0] * 5 + [1] * 6
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "roberta", "albert", "distilbert"])
+def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alone(kind):
+    import transformers
+
+    from bertkit.modeling.load import first_position
+
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    if kind == "distilbert":
+        shape = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=1 if kind == "roberta" else 0, **shape
+    )
+    model = transformers.AutoModel.from_config(config).eval()
+    collate = block_collator(tokenizer, apart=True, first_position=first_position(config))
+
+    def states(block):
+        text = frame_block(block, find_frame(tokenizer, pair=False))
+        batch = collate([{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts}])
+        batch.pop("labels")
+        with torch.no_grad():
+            return model(**batch).last_hidden_state[0]
+
+    corpus = corpus_of([9, 4, 6])
+    (packed,) = cut_blocks(corpus, 32, SPECIAL, "apart")
+    alone = cut_blocks(corpus, 32, SPECIAL, "none")
+    assert torch.cat([states(block) for block in alone]).allclose(states(packed), atol=2e-6)
+
+
+def test_documents_that_are_joined_do_see_each_other():
+    tokenizer = make_tokenizer()
+    text = frame_block(cut_blocks(corpus_of([9, 4]), 32, SPECIAL, "joined")[0], find_frame(tokenizer, pair=False))
+    batch = block_collator(tokenizer, apart=False)(
+        [{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts}]
+    )
+    assert batch["attention_mask"].tolist() == [[1] * len(text.pieces)]
+    assert "position_ids" not in batch
+
+
+def test_padding_sees_and_is_seen_by_no_text():
+    tokenizer = make_tokenizer()
+    blocks = cut_blocks(corpus_of([9, 4, 7]), 16, SPECIAL, "apart")
+    texts = [frame_block(block, find_frame(tokenizer, pair=False)) for block in blocks]
+    features = [{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts} for text in texts]
+    batch = block_collator(tokenizer, apart=True)(features)
+    pad = batch["input_ids"] == tokenizer.pad_token_id
+    assert pad.any()
+    mask = batch["attention_mask"][:, 0]
+    assert not (mask & (pad[:, :, None] != pad[:, None, :])).any()

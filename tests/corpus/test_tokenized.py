@@ -1,0 +1,544 @@
+"""A corpus as pieces: what a plain loop over documents gives, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import bertkit
+from bertkit.corpus import tokenize as pieces
+from bertkit.corpus import tokenized as corpus
+from bertkit.corpus.sentences import split_sentences
+from bertkit.corpus.tokenize import Cutter
+from bertkit.corpus.tokenized import Pieces, content_key, read_corpus, unigram_loss
+from bertkit.errors import DataError, ResourceError
+from bertkit.progress import SILENT
+from bertkit.recipe.pretraining import Corpus
+from bertkit.storage import columns as corpus_files
+from bertkit.storage.cache import say_once
+from tests.conftest import WORDS, make_tokenizer
+
+TOKENIZER = make_tokenizer()
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """Work in an empty folder, with kept files in it, and small shards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(corpus, "_SHARD", 2000)
+    say_once.cache_clear()
+    return tmp_path
+
+
+def make_documents(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    words = [word for each in WORDS.values() for word in each] + ["unheard", "of.", "7"]
+    return [
+        "\n".join(" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
+        for _ in range(count)
+    ]
+
+
+def write(name: str, documents: list[str]) -> str:
+    Path(name).parent.mkdir(exist_ok=True, parents=True)
+    Path(name).write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return name
+
+
+def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, Pieces]:
+    return read_corpus(Corpus(source=source, **settings), tokenizer, progress)
+
+
+def texts_of(split: Pieces, tokenizer=TOKENIZER) -> list[list[str]]:
+    """Give the pieces of each document as texts, one a sentence."""
+    documents = [slice(*edges) for edges in zip(split.documents[:-1], split.documents[1:] + 1, strict=True)]
+    return [
+        [
+            " ".join(tokenizer.convert_ids_to_tokens(split.pieces[first:last].tolist()))
+            for first, last in zip(split.sentences[each][:-1], split.sentences[each][1:], strict=True)
+        ]
+        for each in documents
+    ]
+
+
+def cut_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
+    return [
+        [" ".join(tokenizer.tokenize(sentence, split_special_tokens=True)) for sentence in split_sentences(document)]
+        for document in documents
+    ]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.glob("corpora/*/*"))}
+
+
+def folder_in(here: Path) -> Path:
+    """Give the folder of the one corpus that was prepared."""
+    (folder,) = (path for path in (here / "cache" / "corpora").iterdir() if path.is_dir())
+    return folder
+
+
+class Spy:
+    """Counts what goes through the tokenizer."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.documents: list[int] = []
+        cut = Cutter.cut
+
+        def counted(cutter, documents):
+            self.documents.append(len(documents))
+            return cut(cutter, documents)
+
+        monkeypatch.setattr(Cutter, "cut", counted)
+
+
+# --- what comes out
+
+
+def test_pieces_are_those_of_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(pieces, "_CHARS", 50)
+    train, held_out = make_documents(150), make_documents(20, seed=1)
+    write("d/train.txt", train)
+    write("d/validation.txt", held_out)
+    found = prepare("d")
+    assert texts_of(found["train"]) == cut_plainly(list(dict.fromkeys(train)))
+    assert texts_of(found["validation"]) == cut_plainly(list(dict.fromkeys(held_out)))
+    for split in found.values():
+        assert split.sentences[0] == split.documents[0] == 0
+        assert split.sentences[-1] == len(split.pieces) == len(split.word_starts)
+        assert split.documents[-1] == len(split.sentences) - 1
+        assert split.document_edges().tolist() == [split.sentences[place] for place in split.documents]
+        kinds = [each.dtype for each in (split.pieces, split.word_starts, split.sentences, split.documents)]
+        assert kinds == [np.uint16, np.bool_, np.int64, np.int64]
+        assert not split.pieces.flags.writeable
+
+
+def test_word_starts_are_those_of_a_plain_loop():
+    found = prepare(write("a.txt", ["good unheard, so-so\nunheard unheard", "7 of. [MASK] badbad", *make_documents(9)]))
+    for split in found.values():
+        wanted = []
+        for sentence in [each for document in texts_of(split) for each in document]:
+            wanted += [not piece.startswith("##") for piece in sentence.split()]
+        assert split.word_starts.tolist() == wanted
+
+
+def test_facts_are_counted():
+    documents = ["good film\nso good", "zoo ümläut", "good film\nso good", "so so", "good film\nso good"]
+    write("d/train.txt", documents)
+    write("d/validation.txt", ["a book", "so so"])
+    found = prepare("d")
+    unknown = TOKENIZER.unk_token_id
+    assert dict(found["train"].facts) == {
+        "documents": 2,
+        "duplicates": 3,
+        "sentences": 3,
+        "pieces": len(found["train"].pieces),
+        "unknown": int((found["train"].pieces == unknown).sum()),
+        "bytes": len("good film\nso goodzoo ümläut".encode()),
+    }
+    assert found["validation"].facts["documents"] == 2
+
+
+def test_duplicates_stay_where_they_are_wanted():
+    write("a.txt", ["so so", "a book", "so so"] * 4)
+    kept = prepare("a.txt", deduplicate=False)
+    assert sum(split.facts["documents"] for split in kept.values()) == 12
+    assert sum(split.facts["duplicates"] for split in kept.values()) == 0
+    assert {split.facts["documents"] for split in kept.values()} == {4, 8}  # all copies are on one side
+    dropped = prepare("a.txt")
+    assert sum(split.facts["duplicates"] for split in dropped.values()) == 10
+
+
+def test_text_without_pieces_is_left_out():
+    rows = ["a book\n\u0007\u0007\nso", "\u0007", "the film", "\u0007\n\u0007"]
+    lines = [json.dumps({"text": row}) for row in rows]
+    for split in ("train", "validation"):
+        write(f"d/{split}.jsonl", [])
+        Path(f"d/{split}.jsonl").write_text("\n".join(lines[split == "train" :]))
+    found = prepare("d", deduplicate=False)
+    assert texts_of(found["train"]) == [["the film"]]
+    assert texts_of(found["validation"]) == [["a book", "so"], ["the film"]]
+    assert found["train"].facts["documents"] == 1
+    assert found["train"].facts["bytes"] == len("the film")
+
+
+def test_text_that_spells_a_special_piece_is_text():
+    found = prepare(write("a.txt", ["the [SEP] film", "a book [MASK]"]))
+    special = set(TOKENIZER.all_special_ids) - {TOKENIZER.unk_token_id}
+    assert not special & {int(piece) for split in found.values() for piece in split.pieces}
+
+
+def test_long_text_is_not_cut_off_whatever_the_tokenizer_did_last():
+    tokenizer = make_tokenizer()
+    tokenizer(["good film"] * 2, truncation=True, max_length=4, padding="max_length")
+    found = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
+    assert sorted(len(split.pieces) for split in found.values()) == [2, 500]
+    assert tokenizer.backend_tokenizer.truncation is not None
+
+
+def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
+    vocabulary = {f"w{number}": number for number in range(size)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w1")
+
+
+@pytest.mark.parametrize(("size", "kind"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_pieces_take_the_bytes_they_need(size, kind):
+    found = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
+    for split in found.values():
+        assert split.pieces.dtype == kind
+        assert split.pieces[0] == size - 1
+
+
+def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
+    inner = Tokenizer(
+        models.BPE(
+            {"a": 0, "Ġ": 1, "b": 2, "Ġb": 3, ".": 4, **{c: 5 + n for n, c in enumerate("theoldmn")}}, [("Ġ", "b")]
+        )
+    )
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    cut = Cutter(tokenizer).cut(["b. b.", "b."])
+    assert tokenizer.convert_ids_to_tokens(cut.pieces.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
+    assert cut.word_starts.tolist() == [True] * 6
+    assert Cutter(TOKENIZER)._blank == ""
+
+
+# --- what is held out
+
+
+def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
+    monkeypatch.setattr(corpus, "_SHARD", 1 << 20)
+    documents = make_documents(400)
+    held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_share=0.1)["validation"])}
+    assert 20 < len(held) < 70
+    more = documents[50:] + make_documents(200, seed=5)
+    random.Random(0).shuffle(more)
+    others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_share=0.1)["validation"])}
+    gone = {str(text) for text in cut_plainly(documents[:50])} - {str(text) for text in cut_plainly(more)}
+    assert held - gone <= others
+
+
+def test_neither_split_is_ever_empty():
+    documents = ["a", "the", "good"]
+    few = prepare(write("a.txt", documents), validation_share=1e-12)
+    assert [few[split].facts["documents"] for split in ("train", "validation")] == [2, 1]
+    many = prepare("a.txt", validation_share=0.999999999999)
+    assert [many[split].facts["documents"] for split in ("train", "validation")] == [1, 2]
+
+
+def test_a_held_out_document_is_dropped_from_train():
+    write("d/train.txt", ["a", "good film", "the"])
+    write("d/validation.txt", ["good film", "so", "so"])
+    found = prepare("d")
+    assert texts_of(found["train"]) == [["a"], ["the"]]
+    assert texts_of(found["validation"]) == [["good film"], ["so"]]
+    assert [found[split].facts["duplicates"] for split in ("train", "validation")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (
+            {"d/train.txt": ["so so"]},
+            "only one document: nothing can be held out (d) - put a blank line between documents, or "
+            "--set data.documents=lines if each line is one",
+        ),
+        (
+            {"d/train.txt": ["so", "a"], "d/dev.txt": ["a", "so"]},
+            "every document of train is in validation too (d) - give other text",
+        ),
+        (
+            {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
+            "the tokenizer makes no pieces of the text of the validation split (d) - give other text, or another "
+            "tokenizer",
+        ),
+        ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - give it text"),
+    ],
+)
+def test_too_little_text_is_told_in_one_line(files, line):
+    for name, documents in files.items():
+        write(name, documents)
+    with pytest.raises(DataError) as caught:
+        prepare("d")
+    assert (str(caught.value), caught.value.exit_code) == (line, 3)
+
+
+# --- kept, killed, damaged
+
+
+def test_a_second_use_reads_no_document(monkeypatch, here):
+    write("a.txt", make_documents(60))
+    first = prepare("a.txt")
+    spy = Spy(monkeypatch)
+    monkeypatch.setattr(corpus, "survey_documents", None)
+    Path("a.txt").rename("elsewhere.txt")
+    again = prepare("elsewhere.txt")
+    assert spy.documents == []
+    for split, kept in first.items():
+        assert again[split].facts == kept.facts
+        for name in ("pieces", "word_starts", "sentences", "documents"):
+            assert np.array_equal(getattr(again[split], name), getattr(kept, name))
+
+
+def test_no_more_than_a_shard_is_cut_at_once(monkeypatch):
+    spy = Spy(monkeypatch)
+    documents = make_documents(300)
+    prepare(write("a.txt", documents))
+    assert sum(spy.documents) == len(set(documents))
+    assert max(spy.documents) <= corpus._SHARD // 100  # each counts for 100 bytes and its own
+
+
+@pytest.mark.parametrize("kill", [1, 2, 5])
+@pytest.mark.parametrize("moment", ["commit", "append", "finish"])
+def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    write("a.txt", make_documents(120) + make_documents(10))
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
+    prepare("a.txt")
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
+    whole, calls = getattr(corpus_files.Columns, moment), Counter()
+
+    def killed(self, *arguments):
+        calls["now"] += 1
+        if calls["now"] == (1 if moment == "finish" else 8 * kill if moment == "append" else kill):
+            raise KeyboardInterrupt
+        return whole(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_files.Columns, moment, killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare("a.txt")
+    spy = Spy(monkeypatch)
+    found = prepare("a.txt")
+    assert files_of(here / "killed") == files_of(here / "whole") != {}
+    was_noted = moment == "finish" or kill > 1
+    assert any("the preparation goes on after" in record.message for record in caplog.records) == was_noted
+    if was_noted:
+        assert sum(spy.documents) < found["train"].facts["documents"] + found["validation"].facts["documents"]
+
+
+def test_what_a_process_left_that_was_killed_in_earnest_is_gone_on_with(here):
+    write("a.txt", make_documents(120))
+    prepare("a.txt")
+    script = (
+        "import signal\nfrom tests.corpus.test_tokenized import *\n"
+        "corpus._SHARD, whole, calls = 2000, corpus_files.write_json, []\n"
+        "def write_json(*arguments):\n    calls.append(1)\n"
+        "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
+        "corpus_files.write_json = write_json\nprepare('a.txt')"
+    )
+    environment = {**os.environ, "BERTKIT_CACHE": str(here / "killed"), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, cwd=here)
+    assert ended.returncode == -9, ended.stderr
+    (journal,) = (here / "killed").glob("corpora/*/journal.json")
+    assert json.loads(journal.read_text())["state"]["read"] > 0
+    os.environ["BERTKIT_CACHE"] = str(here / "killed")  # the fixture puts it back
+    prepare("a.txt")
+    assert files_of(here / "killed") == files_of(here / "cache")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "manifest", "facts"])
+def test_damage_is_noticed_and_made_good(damage, here, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    prepare(write("a.txt", make_documents(60)))
+    whole = files_of(here / "cache")
+    folder = folder_in(here)
+    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.pieces.bin")
+    content = file.read_bytes()
+    file.unlink()
+    middle = len(content) // 2
+    if damage == "facts":
+        facts = json.loads(content)
+        facts["facts"]["train"]["pieces"] += 1
+        file.write_text(json.dumps(facts))
+    elif damage != "gone":
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes(flipped if damage == "flipped" else content[:middle])
+    caplog.clear()
+    prepare("a.txt")
+    assert caplog.records[0].message == f"the corpus in {folder} is damaged: it is made anew"
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert files_of(here / "cache") == whole
+
+
+def test_a_journal_that_does_not_fit_is_not_gone_on_with(here, monkeypatch):
+    write("a.txt", make_documents(60))
+    prepare("a.txt")
+    whole = files_of(here / "cache")
+    folder = folder_in(here)
+    for journal in ("{", "[]", '{"origin": "another", "lengths": {}, "state": {"read": 3}}'):
+        (folder / "manifest.json").unlink()
+        (folder / "journal.json").write_text(journal)
+        prepare("a.txt")
+        assert files_of(here / "cache") == whole
+
+
+def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
+    write("a.txt", make_documents(150))
+    script = (
+        "from tests.corpus.test_tokenized import *\nlogging.basicConfig(level=20, format='%(message)s')\n"
+        "corpus._SHARD = 500\nfound = prepare('a.txt')\nprint(texts_of(found['train']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here)
+        for _ in range(2)
+    ]
+    ended = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    assert ended[0][0] == ended[1][0] != ""
+    assert sum("the corpus was prepared in" in errors for _, errors in ended) == 1
+
+
+def test_what_nobody_used_for_a_month_goes_with_the_next_corpus(here):
+    prepare(write("a.txt", make_documents(20)))
+    old = folder_in(here)
+    then = time.time() - 31 * 24 * 3600
+    for path in (*old.iterdir(), old):
+        os.utime(path, (then, then))
+    prepare("a.txt")  # it is of use again
+    prepare(write("b.txt", make_documents(20, seed=1)))
+    assert old.is_dir()
+    for path in (*old.iterdir(), old):
+        os.utime(path, (then, then))
+    prepare(write("c.txt", make_documents(20, seed=2)))
+    assert not old.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
+    (here / "file").touch()
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "file"))
+    with pytest.raises(ResourceError) as caught:
+        prepare(write("a.txt", ["a", "the"]))
+    assert str(caught.value).startswith("the corpus cannot be prepared: Not a directory (")
+    assert str(caught.value).endswith("- BERTKIT_CACHE names another folder")
+
+
+def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypatch):
+    write("a.txt", make_documents(120))
+    write_json, calls = corpus_files.write_json, []
+
+    def full(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        write_json(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_files, "write_json", full)
+        with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
+            prepare("a.txt")
+    assert caught.value.exit_code == 6
+    spy = Spy(monkeypatch)
+    found = prepare("a.txt")
+    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in found.values())
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    script = "import sys, bertkit.corpus.tokenized; print(*{name.partition('.')[0] for name in sys.modules})"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert not {"torch", "transformers", "datasets", "pyarrow", "tokenizers"} & set(ended.stdout.split())
+
+
+def test_progress_is_told_and_ends(here):
+    class Told:
+        def __init__(self):
+            self.calls = []
+
+        def start(self, what, total, done=0):
+            self.calls.append(("start", what, total, done))
+
+        def update(self, done, figures):
+            self.calls.append(("update", done, figures["pieces"]))
+
+        def finish(self):
+            self.calls.append(("finish",))
+
+    told = Told()
+    found = prepare(write("a.txt", ["a", "the", "good film"]), progress=told)
+    total = sum(len(split.pieces) for split in found.values())
+    assert told.calls == [
+        ("start", "reading train", Path("a.txt").stat().st_size, 0),
+        ("finish",),
+        ("start", "preparing documents", 3, 0),
+        ("update", 3, total),
+        ("finish",),
+    ]
+
+
+# --- the key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"documents": "lines"}, {"deduplicate": False}, {"validation_share": 0.3}, {"limit": 5}, {"source": "b.txt"}],
+    ids=str,
+)
+def test_text_and_settings_change_the_key(changes):
+    write("a.txt", ["a", "the"])
+    write("b.txt", ["a", "the."])
+    assert content_key(Corpus(source="a.txt"), TOKENIZER) != content_key(
+        Corpus(**{"source": "a.txt", **changes}), TOKENIZER
+    )
+
+
+def test_names_of_the_hub_change_the_key():
+    data = [
+        Corpus(source="x/y"),
+        Corpus(source="x/z"),
+        Corpus(source="x/y", config="c"),
+        Corpus(source="x/y", revision="r"),
+    ]
+    assert len({content_key(each, TOKENIZER) for each in data}) == 4
+
+
+def test_how_the_hub_is_read_does_not_change_the_key():
+    keys = {content_key(Corpus(source="x/y", streaming=streaming), TOKENIZER) for streaming in (False, True)}
+    assert len(keys) == 1
+
+
+def test_tokenizer_and_code_change_the_key(monkeypatch):
+    write("a.txt", ["a", "the"])
+    data = Corpus(source="a.txt")
+    more = make_tokenizer()
+    more.add_tokens(["superfilm"])
+    keys = {content_key(data, TOKENIZER), content_key(data, more)}
+    for owner, name in ((bertkit, "__version__"), (corpus, "_SCHEMA")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, "99")
+            keys.add(content_key(data, TOKENIZER))
+    monkeypatch.setattr(corpus, "package_fingerprint", lambda: "other")
+    keys.add(content_key(data, TOKENIZER))
+    assert len(keys) == 5
+
+
+# --- the baseline
+
+
+def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(corpus, "_AT_ONCE", 7)
+    found = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
+    size = len(TOKENIZER)
+    counts = Counter(found["train"].pieces.tolist())
+    total = sum(counts.values()) + size
+    held_out = found["validation"].pieces.tolist()
+    wanted = sum(-math.log((counts[piece] + 1) / total) for piece in held_out) / len(held_out)
+    assert unigram_loss(found["train"], found["validation"], size) == pytest.approx(wanted, rel=1e-12)

@@ -1,0 +1,113 @@
+"""Every metric beside scikit-learn or SciPy on random values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+
+from bertkit.errors import RecipeError
+from bertkit.metrics import basic as metrics
+from bertkit.recipe import load_recipe
+
+REFERENCES = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    "f1_macro": lambda gold, predicted: sklearn.metrics.f1_score(gold, predicted, average="macro", zero_division=0),
+    "f1_micro": lambda gold, predicted: sklearn.metrics.f1_score(gold, predicted, average="micro", zero_division=0),
+    "f1_weighted": lambda gold, predicted: sklearn.metrics.f1_score(
+        gold, predicted, average="weighted", zero_division=0
+    ),
+    "balanced_accuracy": sklearn.metrics.balanced_accuracy_score,
+    "matthews_correlation": sklearn.metrics.matthews_corrcoef,
+}
+OF_TWO = {
+    "f1": sklearn.metrics.f1_score,
+    "precision": sklearn.metrics.precision_score,
+    "recall": sklearn.metrics.recall_score,
+}
+NUMBERS = {
+    "pearsonr": lambda gold, predicted: scipy.stats.pearsonr(gold, predicted).statistic,
+    "spearmanr": lambda gold, predicted: scipy.stats.spearmanr(gold, predicted).statistic,
+    "mean_squared_error": sklearn.metrics.mean_squared_error,
+    "mean_absolute_error": sklearn.metrics.mean_absolute_error,
+    "r2": sklearn.metrics.r2_score,
+}
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("labels", [2, 3, 7])
+@pytest.mark.parametrize("name", REFERENCES)
+def test_labels(name, labels):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        gold = rng.integers(0, labels, 50)
+        predicted = np.where(rng.random(50) < 0.6, gold, rng.integers(0, labels, 50))
+        assert getattr(metrics, name)(gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_two_labels(name):
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        gold, predicted = rng.integers(0, 2, (2, 30))
+        expected = OF_TWO[name](gold, predicted, zero_division=0)
+        assert getattr(metrics, name)(gold, predicted) == pytest.approx(expected)
+    nothing = np.zeros(4, dtype=int)
+    assert getattr(metrics, name)(nothing, nothing) == 0
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_metrics_of_two_labels_refuse_three(name):
+    with pytest.raises(RecipeError, match="is for two labels"):
+        getattr(metrics, name)(np.array([0, 1, 2]), np.array([0, 1, 2]))
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1_macro", "f1_micro", "f1_weighted"])
+def test_several_labels_at_once(name):
+    rng = np.random.default_rng(0)
+    gold, predicted = rng.integers(0, 2, (2, 40, 5))
+    assert getattr(metrics, name)(gold, predicted) == pytest.approx(REFERENCES[name](gold, predicted))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name):
+    rng = np.random.default_rng(0)
+    gold = rng.normal(size=60)
+    predicted = gold + rng.normal(size=60)
+    assert getattr(metrics, name)(gold, predicted) == pytest.approx(NUMBERS[name](gold, predicted))
+
+
+@pytest.mark.parametrize("name", ["pearsonr", "spearmanr"])
+def test_a_constant_side_has_no_correlation(name):
+    assert math.isnan(getattr(metrics, name)(np.arange(5.0), np.ones(5)))
+
+
+def test_a_constant_prediction_has_matthews_correlation_zero():
+    assert metrics.matthews_correlation(np.array([0, 1, 1]), np.array([1, 1, 1])) == 0
+
+
+def test_a_metric_of_the_evaluate_package_by_path(tmp_path):
+    script = tmp_path / "share" / "share.py"
+    script.parent.mkdir()
+    script.write_text(
+        "import datasets\nimport evaluate\n\n\nclass Share(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        features = datasets.Features({k: datasets.Value('int64') for k in ('predictions', 'references')})\n"
+        "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
+        "    def _compute(self, predictions, references):\n"
+        "        return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}\n"
+    )
+    recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
+    scores = metrics.measure(recipe, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
+    assert scores == {"share": 0.75}
+
+
+def test_a_local_file_is_never_taken_for_a_metric_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "accuracy").mkdir()
+    recipe = load_recipe("cola", {"metrics": ["evaluate:accuracy"], "best_metric": "accuracy"})
+    with pytest.raises(RecipeError, match="would be taken for the metric 'accuracy'"):
+        metrics.measure(recipe, np.array([0, 1]), np.array([0, 1]))

@@ -1,0 +1,99 @@
+"""A last layer that gives the first piece only: the same logits and gradients, wherever it is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForMultipleChoice, AutoModelForSequenceClassification
+
+from bertkit.modeling.cls_only import read_first_piece
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "pad_token_id": 1,
+}
+ALIKE = ["bert", "camembert", "electra", "roberta", "xlm-roberta"]
+
+
+def make(kind: str, auto_class, attention: str = "sdpa"):
+    torch.manual_seed(0)
+    return auto_class.from_config(AutoConfig.for_model(kind, **SIZES), attn_implementation=attention)
+
+
+def make_batch(padded: bool) -> dict[str, torch.Tensor]:
+    ids = torch.randint(5, 60, (4, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if padded:
+        ids[1, 5:], mask[1, 5:] = 1, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def gradients(model) -> dict[str, torch.Tensor]:
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ALIKE)
+def test_logits_and_gradients_are_those_of_the_whole_layer(kind, attention, padded):
+    whole, short = (make(kind, AutoModelForSequenceClassification, attention) for _ in range(2))
+    read_first_piece(short)
+    batch = {**make_batch(padded), "labels": torch.tensor([0, 1, 1, 0])}
+    expected, found = whole(**batch), short(**batch)
+    assert torch.allclose(found.logits, expected.logits, atol=1e-6)
+    expected.loss.backward()
+    found.loss.backward()
+    wanted, got = gradients(whole), gradients(short)
+    assert wanted.keys() == got.keys()
+    for name, gradient in wanted.items():
+        assert torch.allclose(got[name], gradient, atol=1e-6), name
+
+
+def test_it_computes_one_piece_of_the_last_layer():
+    model = make("bert", AutoModelForSequenceClassification).eval()
+    shapes = []
+    model.bert.encoder.layer[-1].intermediate.register_forward_hook(
+        lambda _, inputs, __: shapes.append(inputs[0].shape)
+    )
+    model(**make_batch(False))
+    read_first_piece(model)
+    model(**make_batch(False))
+    assert shapes == [(4, 9, 32), (4, 1, 32)]
+
+
+def test_choices_are_scored_the_same():
+    whole, short = (make("bert", AutoModelForMultipleChoice).eval() for _ in range(2))
+    read_first_piece(short)
+    batch = {name: values.reshape(2, 2, 9) for name, values in make_batch(True).items()}
+    assert torch.allclose(short(**batch).logits, whole(**batch).logits, atol=1e-6)
+
+
+def test_checkpointed_activations_give_the_same_gradients():
+    whole, short = (make("bert", AutoModelForSequenceClassification).train() for _ in range(2))
+    read_first_piece(short)
+    short.activation_checkpointing_enable()
+    batch = {**make_batch(True), "labels": torch.tensor([0, 1, 1, 0])}
+    for model in (whole, short):
+        model(**batch).loss.backward()
+    for name, gradient in gradients(whole).items():
+        assert torch.allclose(gradients(short)[name], gradient, atol=1e-6), name
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "deberta", "albert", "mpnet", "modernbert"])
+def test_models_with_other_layers_are_left_alone(kind):
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 1}
+    special = {"cls_token_id": 2, "sep_token_id": 3, "bos_token_id": 2, "eos_token_id": 3}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **sizes, intermediate_size=64, **special)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    batch = make_batch(True)
+    expected = model(**batch).logits
+    read_first_piece(model)
+    assert torch.equal(model(**batch).logits, expected)

@@ -1,0 +1,126 @@
+"""Fast dropout: the right share, no pattern, keyed by step and place, and the model left as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch.nn import functional
+from transformers import BertConfig, BertForSequenceClassification, DebertaConfig, DebertaForSequenceClassification
+
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+
+
+def make_bert(p: float = 0.1, **changes) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = BertConfig(**sizes, intermediate_size=64, hidden_dropout_prob=p, attention_probs_dropout_prob=p, **changes)
+    return BertForSequenceClassification(config)
+
+
+def make_batch() -> dict[str, torch.Tensor]:
+    ids = torch.arange(5, 29).reshape(4, 6)
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.tensor([0, 1, 1, 0])}
+
+
+@pytest.mark.parametrize("p", [0.05, 0.1, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_right_share_is_dropped_and_the_rest_is_untouched(p, dtype):
+    count = 1_000_000
+    values = torch.randn(count).to(dtype)
+    values[values == 0] = 1
+    kept = DropoutStream(seed=3).drop(values, p)
+    dropped = int((kept == 0).sum())
+    assert chisquare([dropped, count - dropped], [count * p, count * (1 - p)]).pvalue > 1e-4
+    assert torch.equal(kept[kept != 0], values[kept != 0])
+
+
+def test_neighbors_are_dropped_independently():
+    mask = DropoutStream(seed=1).draw_mask(torch.Size([400_000]), 0.1) == 0
+    for lag in (1, 2, 3, 4, 384):
+        both = int((mask[lag:] & mask[:-lag]).sum())
+        total = len(mask) - lag
+        assert chisquare([both, total - both], [total * 0.01, total * 0.99]).pvalue > 1e-4
+
+
+def test_masks_depend_on_seed_process_step_and_place_alone():
+    def draw(seed=1, process=0, step=4, skip=0):
+        stream = DropoutStream(seed, process)
+        stream.move_to(step)
+        for _ in range(skip):
+            stream.draw_mask(torch.Size([8]), 0.5)
+        return stream.draw_mask(torch.Size([256]), 0.5)
+
+    assert torch.equal(draw(), draw())
+    for change in ({"seed": 2}, {"process": 1}, {"step": 5}, {"skip": 1}):
+        assert not torch.equal(draw(), draw(**change)), change
+
+
+def test_gradients_pass_where_values_do():
+    values = torch.ones(5000, requires_grad=True)
+    kept = DropoutStream(0).drop(values, 0.3)
+    (kept * 2).sum().backward()
+    assert torch.equal(values.grad, 2 * kept.detach())
+
+
+def test_the_mean_is_kept_in_a_layer_of_a_model():
+    model = make_bert(0.2).train()
+    values = torch.ones(200, 32, 32)
+    with fast_dropout(model, DropoutStream(0)):
+        assert model.dropout(values).mean() == pytest.approx(1.0, abs=0.01)
+        assert torch.equal(model.eval().dropout(values), values)
+
+
+def test_attention_equals_the_formula_when_next_to_nothing_is_dropped():
+    """With p too small to drop anything, a step in training mode is one without dropout."""
+    model, batch = make_bert(1e-6), make_batch()
+    expected = model.eval()(**batch)
+    with fast_dropout(model.train(), DropoutStream(0)):
+        found = model(**batch)
+        found.loss.backward()
+    assert torch.allclose(found.logits, expected.logits, atol=1e-6)
+
+
+def test_attention_drops_weights_of_pieces_and_never_reads_padding():
+    model = make_bert(0.0)
+    model.config.attention_probs_dropout_prob = 0.4
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.dropout.p = 0.4
+    batch = make_batch()
+    with fast_dropout(model.train(), stream := DropoutStream(0)):
+        first = model(**batch).logits
+        stream.move_to(1)
+        second = model(**batch).logits
+        stream.move_to(2)
+        changed = batch["input_ids"].clone()
+        changed[1, 4:] = 7
+        stream.move_to(1)
+        padded = model(**{**batch, "input_ids": changed}).logits
+    assert not torch.allclose(first, second)
+    assert torch.allclose(second, padded, atol=1e-6)
+
+
+def test_scores_in_evaluation_are_those_of_the_model_as_it_was():
+    model, batch = make_bert().eval(), make_batch()
+    expected = model(**batch).logits
+    before = model.config._attn_implementation
+    with fast_dropout(model, DropoutStream(0)):
+        assert torch.equal(model(**batch).logits, expected)
+    assert model.config._attn_implementation == before
+    torch.manual_seed(5)
+    values = torch.ones(64)
+    torch.manual_seed(5)
+    wanted = functional.dropout(values, 0.1)
+    torch.manual_seed(5)
+    assert torch.equal(model.train().dropout(values), wanted)
+
+
+def test_models_with_attention_of_their_own_keep_it():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = DebertaForSequenceClassification(DebertaConfig(**sizes, intermediate_size=64)).train()
+    with fast_dropout(model, DropoutStream(0)):
+        assert model.config._attn_implementation == "eager"
+        model(**make_batch()).loss.backward()

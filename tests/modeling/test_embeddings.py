@@ -1,0 +1,108 @@
+"""Training only the embeddings that occur gives what training all of them gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+
+from bertkit.modeling.embeddings import occurring_rows
+
+USED = [0, *range(5, 29)]
+
+
+def make_model(vocabulary: int = 400) -> BertForSequenceClassification:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": vocabulary, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(
+        **sizes, intermediate_size=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=0
+    )
+    return BertForSequenceClassification(config).train()
+
+
+def make_optimizer(model: nn.Module, decay: float) -> tuple[torch.optim.Optimizer, object]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=decay, fused=True)
+    return optimizer, torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=8)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: object, steps: range) -> None:
+    for step in steps:
+        ids = torch.tensor(USED[1:])[torch.randperm(24, generator=torch.Generator().manual_seed(step))].reshape(4, 6)
+        model(input_ids=ids, labels=torch.tensor([0, 1, 1, 0])).loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_every_row_ends_as_if_all_had_been_trained(decay):
+    dense, trimmed = make_model(), make_model()
+    train(dense, *make_optimizer(dense, decay), range(8))
+    with occurring_rows(trimmed, USED) as rows:
+        optimizer, schedule = make_optimizer(trimmed, decay)
+        rows.follow(optimizer)
+        train(trimmed, optimizer, schedule, range(8))
+        moments = {value.shape[0] for state in optimizer.state.values() for value in state.values() if value.ndim}
+        assert 400 not in moments
+    before = make_model().bert.embeddings.word_embeddings.weight[300]
+    after = trimmed.bert.embeddings.word_embeddings.weight[300]
+    assert torch.equal(before, after) if not decay else not torch.allclose(before, after, rtol=1e-4)
+    for (name, wanted), (_, found) in zip(dense.named_parameters(), trimmed.named_parameters(), strict=True):
+        assert torch.allclose(wanted, found, rtol=2e-6, atol=1e-7), name
+
+
+def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
+    dense, first, second = make_model(), make_model(), make_model()
+    train(dense, *make_optimizer(dense, 0.1), range(6))
+    with occurring_rows(first, USED) as rows:
+        optimizer, schedule = make_optimizer(first, 0.1)
+        rows.follow(optimizer)
+        train(first, optimizer, schedule, range(3))
+        saved = {name: value.clone() for name, value in first.state_dict().items()}
+        kept, pace = optimizer.state_dict(), schedule.state_dict()
+    assert saved["bert.embeddings.word_embeddings.weight"].shape == (400, 32)
+    make_model().load_state_dict(saved, strict=True)
+    with occurring_rows(second, USED) as rows:
+        optimizer, schedule = make_optimizer(second, 0.1)
+        rows.follow(optimizer)
+        second.load_state_dict(saved)
+        optimizer.load_state_dict(kept)
+        schedule.load_state_dict(pace)
+        train(second, optimizer, schedule, range(3, 6))
+    for (name, wanted), (_, found) in zip(dense.named_parameters(), second.named_parameters(), strict=True):
+        assert torch.allclose(wanted, found, rtol=2e-6, atol=1e-7), name
+
+
+def test_an_evaluation_reads_any_row_as_it_is_now():
+    model = make_model()
+    ids = torch.tensor([[7, 300, 8, 399]])
+    with occurring_rows(model, USED) as rows:
+        optimizer, schedule = make_optimizer(model, 0.1)
+        rows.follow(optimizer)
+        train(model, optimizer, schedule, range(3))
+        inside = model.eval()(input_ids=ids).logits
+        model.train()
+        train(model, optimizer, schedule, range(3, 5))
+        later = model.eval()(input_ids=ids).logits
+    assert not torch.equal(inside, later)
+    assert torch.equal(model(input_ids=ids).logits, later)
+
+
+def test_a_table_that_is_the_output_layer_too_stays_whole():
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=400, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    model = BertForMaskedLM(config)
+    with occurring_rows(model, USED) as rows:
+        assert rows is None
+        assert type(model.get_input_embeddings()) is nn.Embedding
+
+
+def test_nothing_is_done_where_nearly_all_rows_occur_or_none_is_trained():
+    with occurring_rows(make_model(30), USED) as rows:
+        assert rows is None
+    frozen = make_model()
+    frozen.requires_grad_(False)
+    with occurring_rows(frozen, USED) as rows:
+        assert rows is None

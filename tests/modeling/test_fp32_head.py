@@ -1,0 +1,25 @@
+"""Pooler and head in float32 under autocast."""
+
+from __future__ import annotations
+
+import torch
+import transformers
+
+from bertkit.modeling.fp32_head import keep_head_exact
+
+
+def test_pooler_and_head_are_as_exact_under_autocast():
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, **size)).eval()
+    states = torch.randn(4, 3, 16)
+
+    def scores():
+        return model.classifier(model.bert.pooler(states))
+
+    wanted = scores()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not torch.equal(scores().float(), wanted)
+        keep_head_exact(model)
+        assert torch.equal(scores(), wanted)
+        assert model.bert.encoder.layer[0].intermediate.dense(states).dtype == torch.bfloat16

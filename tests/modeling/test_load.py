@@ -1,0 +1,185 @@
+"""Checkpoints that load whole, and those that must not load at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from bertkit.errors import ModelError
+from bertkit.modeling import load as models
+from tests.conftest import make_tokenizer
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+FAMILIES = {
+    "bert": SMALL,
+    "roberta": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
+    "xlm-roberta": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
+    "electra": {**SMALL, "embedding_size": 16},
+    "albert": {**SMALL, "embedding_size": 16},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+    "deberta": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "mpnet": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
+    "modernbert": {
+        **SMALL,
+        "pad_token_id": 0,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        "cls_token_id": 2,
+        "sep_token_id": 3,
+    },
+}
+
+
+def save_family(family: str, folder: Path) -> Path:
+    tokenizer = make_tokenizer()
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **FAMILIES[family])
+    AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path, labels=("bad", "good"), *, new_head=True):
+    return models.load_model("AutoModelForSequenceClassification", folder, labels, new_head=new_head)
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def edit_weights(folder: Path, change) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(change(weights), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.fixture
+def copy(tiny_model, tmp_path) -> Path:
+    return Path(shutil.copytree(tiny_model, tmp_path / "copy"))
+
+
+@pytest.fixture
+def classifier(copy) -> Path:
+    """The tiny model with a head for the labels bad and good."""
+    model = load(copy)
+    model.save_pretrained(copy)
+    return copy
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gets_a_new_head_and_keeps_it(family, tmp_path):
+    folder = save_family(family, tmp_path / family)
+    model = load(folder)
+    assert model.bertkit_new_head
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    model.save_pretrained(folder)
+    again = load(folder, new_head=False)
+    assert not again.bertkit_new_head
+    tokens = torch.tensor([[2, 10, 11, 3]])
+    torch.testing.assert_close(model.eval()(tokens).logits, again.eval()(tokens).logits, rtol=0, atol=1e-6)
+
+
+def test_weights_in_half_precision_become_float32(copy):
+    edit_weights(copy, lambda weights: {name: tensor.half() for name, tensor in weights.items()})
+    assert load(copy).dtype == torch.float32
+
+
+def test_a_head_with_other_labels_is_made_new(classifier):
+    assert not load(classifier).bertkit_new_head
+    before = load_file(classifier / "model.safetensors")["classifier.weight"]
+    renamed = load(classifier, ("no", "yes"))
+    assert renamed.bertkit_new_head
+    assert not torch.equal(renamed.classifier.weight, before)
+    assert load(classifier, ("a", "b", "c")).classifier.weight.shape == (3, 32)
+
+
+def test_a_fresh_head_is_never_scored(copy):
+    with pytest.raises(ModelError, match="no trained head for this task"):
+        load(copy, new_head=False)
+
+
+def test_a_head_of_another_kind_is_never_scored(copy):
+    config = AutoConfig.from_pretrained(copy, num_labels=2)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(copy)
+    edit_config(copy, architectures=["BertForTokenClassification"])
+    with pytest.raises(ModelError, match="it was trained for something else"):
+        load(copy, new_head=False)
+
+
+@pytest.mark.parametrize(("layers", "what"), [(1, "has no place for"), (3, "the checkpoint lacks")])
+def test_layers_that_do_not_fit_the_config(copy, layers, what):
+    edit_config(copy, num_hidden_layers=layers)
+    with pytest.raises(ModelError, match=f"weights and config do not fit: .*{what}"):
+        load(copy)
+
+
+def test_a_width_that_does_not_fit_the_config(copy):
+    edit_config(copy, intermediate_size=48)
+    with pytest.raises(ModelError, match="has another shape for"):
+        load(copy)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(copy, value):
+    def spoil(weights):
+        weights["embeddings.LayerNorm.weight"][3] = value
+        return weights
+
+    edit_weights(copy, spoil)
+    with pytest.raises(ModelError, match=r"the weight bert\.embeddings\.LayerNorm\.weight is not finite"):
+        load(copy)
+
+
+def test_a_file_cut_short(copy):
+    file = copy / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="the checkpoint does not load"):
+        load(copy)
+
+
+def test_a_decoder_is_no_encoder(copy):
+    edit_config(copy, model_type="gpt2")
+    with pytest.raises(ModelError, match="a model of type 'gpt2' is not an encoder"):
+        load(copy)
+
+
+def test_code_in_a_checkpoint_is_never_run(copy, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    (copy / "evil.py").write_text("raise SystemExit('ran')\n")
+    edit_config(copy, model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
+    with pytest.raises(ModelError, match="wants to run code of its own"):
+        load(copy)
+
+
+@pytest.mark.parametrize(("missing", "what"), [("config.json", "no config.json"), ("model.safetensors", "no weights")])
+def test_incomplete_folders(copy, missing, what):
+    (copy / missing).unlink()
+    with pytest.raises(ModelError, match=what):
+        models.read_config(copy)
+
+
+def test_the_tokenizer_ends_where_the_positions_end(tmp_path):
+    folder = save_family("roberta", tmp_path / "roberta")
+    edit_config(folder, max_position_embeddings=34)
+    assert models.load_tokenizer(folder).model_max_length == 32
+
+
+def test_a_tokenizer_that_does_not_fit_the_embeddings(copy):
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["one", "two"])
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(ModelError, match="the tokenizer knows 2 more pieces than the model"):
+        models.load_tokenizer(copy)
+
+
+def test_fingerprints_follow_content(copy, tiny_model):
+    assert models.fingerprint(copy) == models.fingerprint(tiny_model)
+    edit_config(copy, hidden_dropout_prob=0.3)
+    assert models.fingerprint(copy) != models.fingerprint(tiny_model)

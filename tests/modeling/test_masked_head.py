@@ -1,0 +1,90 @@
+"""The head at masked places only: the same losses and gradients as the whole head with ignored labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import transformers
+
+from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.tokens.features import IGNORED
+
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+KINDS = {
+    "bert": SHAPE,
+    "roberta": SHAPE,
+    "electra": SHAPE,
+    "albert": SHAPE,
+    "deberta-v2": SHAPE,
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+    "modernbert": {
+        **SHAPE,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+}
+
+
+def make_batch() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 50, (4, 12), generator=generator)
+    labels = ids.masked_fill(torch.rand(ids.shape, generator=generator) > 0.3, IGNORED)
+    mask = torch.ones_like(ids)
+    mask[1, 8:], labels[1, 8:] = 0, IGNORED
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_and_gradients_are_those_of_the_whole_head(kind):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=32, **KINDS[kind])
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    batch = make_batch()
+    items = int((batch["labels"] != IGNORED).sum())
+    (model(**batch).loss * items).backward()
+    wanted = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    model.zero_grad()
+    outputs, labels = run_at_masked(model, batch)
+    assert outputs.logits.shape == (1, items, 50)
+    sum_of_losses(outputs.logits, labels).backward()
+    for name, gradient in wanted.items():
+        assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
+
+
+def test_nothing_masked_is_a_loss_of_zero_with_a_gradient():
+    config = transformers.BertConfig(vocab_size=50, **SHAPE)
+    model = transformers.BertForMaskedLM(config)
+    batch = make_batch()
+    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    outputs, labels = run_at_masked(model, batch)
+    loss = sum_of_losses(outputs.logits, labels)
+    assert loss.item() == 0
+    loss.backward()
+
+
+def test_the_hook_is_gone_afterwards_whatever_happens():
+    model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **SHAPE))
+    with pytest.raises(IndexError):
+        run_at_masked(model, {**make_batch(), "input_ids": torch.full((4, 12), 99)})
+    assert not model.base_model._forward_hooks
+
+
+@pytest.mark.parametrize(("sat", "loss"), [(4.0, 0.2744), (1.0, 1.9935)])
+def test_the_worked_example(sat, loss):
+    logits = torch.tensor([[[1, 0.5, sat, 2, 0, 1.5]]])  # the cat sat on mat dog
+    assert sum_of_losses(logits, torch.tensor([2])).item() == pytest.approx(loss, abs=5e-5)
+
+
+def test_the_tally_gives_perplexity_and_accuracy():
+    logits = torch.tensor([[[9.0, 0, 0], [0, 9.0, 0], [0, 0, 9.0], [0, 0, 9.0]]])
+    totals = masked_tally(logits, torch.tensor([0, 1, 2, 0]))
+    assert (totals["masked"], totals["found"]) == (4, 3)
+    scores = masked_scores(totals)
+    right = math.log(1 + 2 * math.exp(-9))
+    assert scores["masked_accuracy"] == 0.75
+    assert scores["perplexity"] == pytest.approx(math.exp((4 * right + 9) / 4), rel=1e-5)

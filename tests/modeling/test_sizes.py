@@ -1,0 +1,98 @@
+from types import SimpleNamespace
+
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.sizes import count_parameters, find_size, make_config, size_names
+
+
+def tokenizer(pieces=100, pad=0, **special):
+    names = ("bos", "eos", "cls", "sep", "mask")
+    ids = {f"{name}_token_id": special.get(name) for name in names}
+    return SimpleNamespace(get_vocab=lambda: {str(n): n for n in range(pieces)}, pad_token_id=pad, **ids)
+
+
+BERT = tokenizer(cls=2, sep=3, mask=4)
+
+
+@pytest.mark.parametrize("name", size_names())
+def test_the_written_number_of_parameters_is_the_counted_one(name):
+    assert count_parameters(name) == find_size(name).parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "millions"),
+    [  # Devlin 2019; Turc 2019; Lan 2020; Sanh 2019; Clark 2020; Liu 2019; Warner 2024; 3 and 6 layers: Sun 2019 (PKD)
+        ("base", {}, 110),
+        ("large", {}, 335),
+        ("tiny", {}, 4.4),
+        ("albert-base", {}, 12),
+        ("albert-large", {}, 18),
+        ("distilbert", {}, 66),
+        ("electra-small", {}, 14),
+        ("electra-base", {}, 110),
+        ("roberta-base", {}, 125),
+        ("roberta-large", {}, 355),
+        ("modernbert-base", {}, 149),
+        ("modernbert-large", {}, 395),
+        ("base", {"num_hidden_layers": 3}, 45.7),
+        ("base", {"num_hidden_layers": 6}, 67),
+    ],
+)
+def test_sizes_are_those_of_the_literature(name, options, millions):
+    assert count_parameters(name, options) / 1e6 == pytest.approx(
+        millions, rel=0.04 if name == "electra-small" else 0.03
+    )
+
+
+@pytest.mark.parametrize("name", size_names())
+def test_a_small_model_of_every_size_finds_masked_words(name):
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    small |= {} if name == "distilbert" else {"intermediate_size": 16}
+    model = AutoModelForMaskedLM.from_config(make_config(name, tokenizer(cls=2, sep=3, bos=2, eos=3), small))
+    pieces = torch.tensor([[2, 7, 4, 3, 0]])
+    output = model(input_ids=pieces, attention_mask=(pieces != 0).long(), labels=pieces)
+    assert output.logits.shape == (1, 5, 100)
+    assert output.loss.isfinite()
+
+
+def test_pieces_and_special_ids_come_from_the_tokenizer():
+    config = make_config("roberta-base", tokenizer(300, pad=5, cls=7, sep=8), {})
+    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (300, 5, 7, 8)
+    assert config.max_position_embeddings == 518  # 512 after the id of the padding piece
+    assert make_config("roberta-base", tokenizer(pad=1, cls=0, sep=2), {}).max_position_embeddings == 514
+    assert make_config("modernbert-base", BERT, {}).sep_token_id == 3
+    assert make_config("base", BERT, {}).bos_token_id is None
+    assert make_config("base", BERT, {}).max_position_embeddings == 512
+
+
+def test_options_set_any_field_by_either_of_its_names():
+    assert make_config("base", BERT, {"hidden_dropout_prob": 0, "vocab_size": 128}).vocab_size == 128
+    assert make_config("distilbert", BERT, {"hidden_size": 96}).dim == 96
+    assert make_config("distilbert", BERT, {"dim": 96}).hidden_size == 96
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "message"),
+    [
+        ("bas", {}, "no size is called 'bas' - did you mean base?"),
+        ("base", {"hiden_size": 64}, r"unknown key 'model_options.hiden_size' - did you mean hidden_size"),
+        ("base", {"pad_token_id": 3}, "unknown key 'model_options.pad_token_id'"),
+        ("base", {"is_decoder": True}, "unknown key 'model_options.is_decoder'"),
+        ("base", {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
+        ("base", {"hidden_size": 100}, "hidden_size 100 cannot be shared by 12 heads"),
+        ("distilbert", {"n_heads": 5}, "hidden_size 768 cannot be shared by 5 heads"),
+        ("base", {"num_hidden_layers": 0}, "num_hidden_layers is 0 - give a whole number"),
+        ("base", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5 - give a share"),
+        ("base", {"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
+        ("base", {"hidden_act": "gellu"}, "hidden_act is 'gellu' - did you mean"),
+        ("base", {"vocab_size": 64}, "vocab_size is 64 - the tokenizer has 100 pieces"),
+    ],
+)
+def test_mistakes_end_in_one_line(size, options, message):
+    with pytest.raises(RecipeError, match=message) as caught:
+        make_config(size, BERT, options)
+    assert "\n" not in str(caught.value)

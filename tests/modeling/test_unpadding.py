@@ -1,0 +1,160 @@
+"""Unpadded layers: the same logits and gradients as padded ones, less computed, and the model left as it was."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import nullcontext
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from bertkit.modeling.cls_only import ALIKE, read_first_piece
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.unpadding import group_rows, unpadded
+
+LENGTHS = [3, 12, 5, 5, 4, 11]
+
+
+def make_model(kind: str = "bert", auto_class=AutoModelForTokenClassification, p: float = 0.0, **changes):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "pad_token_id": 0}
+    own = {"intermediate_size": 64, "hidden_dropout_prob": p, "attention_probs_dropout_prob": p}
+    if kind == "distilbert":
+        own = {"hidden_dim": 64, "dropout": p, "attention_dropout": p}
+    return auto_class.from_config(AutoConfig.for_model(kind, **sizes, **own, **changes)).train()
+
+
+def make_batch(lengths=LENGTHS, choices: int = 0) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    shape = (len(lengths), max(lengths))
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(5, 60, shape) * mask
+    if choices:
+        ids, mask = ids.view(-1, choices, shape[1]), mask.view(-1, choices, shape[1])
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def run(model, batch, context) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Give the logits at real pieces (or all), and the gradient of every parameter."""
+    with context:
+        found = model(**batch)
+        logits = found.start_logits if "start_logits" in found else found.logits
+        if logits.shape[:2] == batch["input_ids"].shape:
+            logits = logits[batch["attention_mask"].bool()]
+        (logits * torch.linspace(-1, 1, logits.numel()).view(logits.shape)).sum().backward()
+    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()]
+    model.zero_grad()
+    return logits.detach(), gradients
+
+
+def assert_same(model, batch) -> None:
+    expected, gradients = run(model, batch, nullcontext())
+    logits, found = run(model, batch, unpadded(model))
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
+    for one, other in zip(found, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.fixture
+def widths():
+    """Give a function that notes the shapes which the second layer of a model reads."""
+    hooks = []
+
+    def watch(model) -> list[tuple[int, ...]]:
+        seen: list[tuple[int, ...]] = []
+        part = model.base_model.transformer if model.config.model_type == "distilbert" else model.base_model.encoder
+        hooks.append(part.layer[1].register_forward_pre_hook(lambda _, given: seen.append(tuple(given[0].shape))))
+        return seen
+
+    yield watch
+    for hook in hooks:
+        hook.remove()
+
+
+@pytest.mark.parametrize("kind", [*ALIKE, "distilbert"])
+def test_logits_and_gradients_are_those_of_padded_rows(kind, widths):
+    model = make_model(kind)
+    seen = widths(model)
+    assert_same(model, make_batch())
+    assert seen == [(6, 12, 32), (1, 64, 32)]
+
+
+@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("choices", [0, 2])
+def test_a_classifier_of_the_first_piece_sees_the_same(choices, short):
+    model = make_model(auto_class=AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification)
+    if short:
+        read_first_piece(model)
+    assert_same(model, make_batch(choices=choices))
+
+
+def test_answers_are_the_same():
+    assert_same(make_model(auto_class=AutoModelForQuestionAnswering), make_batch([40, 3, 7, 29]))
+
+
+@pytest.mark.parametrize("lengths", [[8, 8, 8], [9, 9, 8, 9]])
+def test_a_batch_with_hardly_any_padding_is_computed_as_it_is(lengths, widths):
+    model = make_model()
+    seen = widths(model)
+    with unpadded(model):
+        model(**make_batch(lengths))
+    assert seen == [(len(lengths), max(lengths), 32)]
+
+
+def test_evaluation_and_a_later_forward_pass_are_padded(widths):
+    model, batch = make_model(), make_batch()
+    before = model.config._attn_implementation
+    seen = widths(model)
+    with unpadded(model):
+        model.eval()(**batch)
+        model.train()
+    model(**batch)
+    assert seen == [(6, 12, 32)] * 2
+    assert model.config._attn_implementation == before
+
+
+def test_layers_that_somebody_reads_stay_whole(widths):
+    model = make_model()
+    seen = widths(model)
+    hook = model.base_model.encoder.layer[0].register_forward_hook(lambda *_: None)
+    with unpadded(model):
+        model(**make_batch())
+    hook.remove()
+    assert seen == [(6, 12, 32)]
+
+
+def test_an_unknown_architecture_is_left_alone():
+    model = make_model("deberta", pos_att_type=None)
+    before = model.config._attn_implementation
+    with unpadded(model):
+        assert model.config._attn_implementation == before
+
+
+def test_dropout_falls_on_real_pieces_only():
+    model = make_model(p=0.5)
+    stream = DropoutStream(0)
+    drawn: list[int] = []
+    draw = stream.draw_mask
+    stream.draw_mask = lambda shape, p: drawn.append(shape.numel()) or draw(shape, p)  # type: ignore[method-assign]
+    with fast_dropout(model, stream), unpadded(model):
+        model(**make_batch())
+    assert drawn.count(64 * 32) == 6  # two a layer; embeddings and head see padding
+
+
+def test_groups_hold_every_row_and_cost_least():
+    lengths = sorted([7, 7, 8, 100, 101, 104, 300, 310])
+
+    def cost(ends: tuple[int, ...]) -> int:
+        return sum((end - start) * lengths[end - 1] ** 2 + 20_000 for start, end in itertools.pairwise((0, *ends, 8)))
+
+    every = [ends for count in range(8) for ends in itertools.combinations(range(1, 8), count)]
+    best = min(every, key=cost)
+    assert group_rows(lengths) == list(itertools.pairwise((0, *best, 8)))
+    assert len(best) == 2

@@ -1,0 +1,72 @@
+"""Kept files: whole or not at all, whoever writes them, and not for ever."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from bertkit.storage.cache import cache_folder, keeping, sweep, touch
+
+
+def age(file: Path, days: float) -> None:
+    then = time.time() - days * 24 * 3600
+    os.utime(file, (then, then))
+
+
+def test_the_folder_is_in_the_home_unless_it_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    assert cache_folder("features") == tmp_path / "features"
+    monkeypatch.delenv("BERTKIT_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder("states") == tmp_path / ".cache" / "bertkit" / "states"
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    file = tmp_path / "new" / "kept"
+    with keeping(file) as one, keeping(file) as other:
+        one.write_text("first ")
+        other.write_text("second")
+        one.write_text("first")
+        assert not file.exists()
+    assert file.read_text() == "first"  # the one that ended last
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
+    file = tmp_path / "kept"
+    file.write_text("old")
+    with pytest.raises(KeyboardInterrupt), keeping(file) as beside:
+        beside.write_text("ne")
+        raise KeyboardInterrupt
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_nobody_read_for_a_month_goes_when_something_is_written(tmp_path):
+    names = ("unread", "half.tmp", "recent", "read")
+    for name, days in zip(names, (31, 31, 29, 31), strict=True):
+        (tmp_path / name).touch()
+        age(tmp_path / name, days)
+    touch(tmp_path / "read")
+    with keeping(tmp_path / "new") as beside:
+        beside.touch()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["new", "read", "recent"]
+
+
+def test_a_folder_goes_as_a_whole_or_not_at_all(tmp_path):
+    for name in ("unread", "read"):
+        (tmp_path / name).mkdir()
+        for file in ("column", "manifest"):
+            (tmp_path / name / file).touch()
+            age(tmp_path / name / file, 31)
+        age(tmp_path / name, 31)
+    touch(tmp_path / "read" / "manifest")
+    sweep(tmp_path)
+    assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")) == [
+        "read",
+        "read/column",
+        "read/manifest",
+    ]

@@ -1,0 +1,303 @@
+"""Spans in pieces: the best ones found as a plain loop finds them, and answers in whole words that never get lost."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from bertkit.recipe import load_recipe
+from bertkit.tasks import question_answering as task
+from bertkit.tokens import answer_spans as spans
+from bertkit.tokens.features import Setup, encode_pieces
+from tests.conftest import make_tokenizer
+
+
+def loop(starts, ends, rows, n_best: int, longest: int) -> dict[int, list[tuple]]:
+    """The usual loop: (score, start logit, end logit, window, start, end) of each row, best first."""
+    found: dict[int, list[tuple]] = {int(row): [] for row in rows}
+    for window, row in enumerate(rows):
+        for start in np.argsort(-starts[window], kind="stable")[:n_best]:
+            for end in np.argsort(-ends[window], kind="stable")[:n_best]:
+                if start <= end and end - start + 1 <= longest:
+                    one, other = starts[window][start], ends[window][end]
+                    found[int(row)].append((one + other, one, other, window, int(start), int(end)))
+    return {row: sorted(each, key=lambda span: -span[0])[:n_best] for row, each in found.items()}
+
+
+def random_logits(rng, lengths):
+    """Logits whose sums are all different, so that there is one right order."""
+    values = rng.permutation(4 * sum(lengths)).astype(np.float32)
+    starts = values[: sum(lengths)] * 2.0**-6
+    ends = values[sum(lengths) : 2 * sum(lengths)] * (1 + 2.0**-13)
+    edges = np.cumsum(lengths)[:-1]
+    return np.split(starts.astype(np.float32), edges), np.split(ends.astype(np.float32), edges)
+
+
+@given(
+    windows=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=4), min_size=1, max_size=6),
+    n_best=st.integers(1, 30),
+    longest=st.integers(1, 45),
+    seed=st.integers(0, 10_000),
+)
+@settings(deadline=None, max_examples=150)
+@example(windows=[[1]], n_best=20, longest=30, seed=0)
+@example(windows=[[3, 40, 7], [1], [40, 40]], n_best=20, longest=30, seed=1)
+def test_the_best_spans_are_those_of_a_plain_loop(windows, n_best, longest, seed):
+    lengths = [length for row in windows for length in row]
+    rows = np.repeat(np.arange(len(windows)), [len(row) for row in windows])
+    starts, ends = random_logits(np.random.default_rng(seed), lengths)
+    found = spans.find_n_best(starts, ends, rows, n_best=n_best, longest=longest)
+    expected = loop(starts, ends, rows, n_best, longest)
+    scores = [span[0] for each in expected.values() for span in each]
+    assume(len(set(scores)) == len(scores))
+    ours: dict[int, list[tuple]] = {number: [] for number in expected}
+    names = ("score", "start_logit", "end_logit", "window", "start", "end")
+    for row, *span in zip(found["row"], *(found[name] for name in names), strict=True):
+        ours[int(row)].append(tuple(span))
+    assert ours == expected
+    assert list(found["row"]) == sorted(found["row"])
+
+
+def test_windows_are_taken_in_parts_without_a_seam(monkeypatch):
+    rng = np.random.default_rng(2)
+    lengths, rows = rng.integers(1, 30, 50), np.sort(rng.integers(0, 9, 50))
+    starts, ends = random_logits(rng, lengths)
+    whole = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
+    monkeypatch.setattr(spans, "_WINDOWS_AT_ONCE", 7)
+    parts = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
+    assert {name: values.tolist() for name, values in parts.items()} == {
+        name: values.tolist() for name, values in whole.items()
+    }
+
+
+def test_a_row_without_any_valid_span_has_none():
+    starts, ends = [np.array([0.0, 9.0])] * 2, [np.array([9.0, 0.0]), np.array([0.0, 9.0])]
+    found = spans.find_n_best(starts, ends, np.array([0, 1]), n_best=1, longest=5)
+    assert (found["row"].tolist(), found["start"].tolist(), found["end"].tolist()) == ([1], [1], [1])
+
+
+# --- windows
+
+
+@given(pieces=st.integers(0, 200), room=st.integers(1, 60), overlap=st.integers(0, 59))
+def test_windows_cover_everything_and_overlap_as_asked(pieces, room, overlap):
+    assume(overlap < room)
+    parts = [list(range(pieces))[part] for part in spans.cut(pieces, room, overlap)]
+    assert all(len(part) == room for part in parts[:-1])
+    assert len(parts[-1]) <= room
+    assert all(one[len(one) - overlap :] == other[:overlap] for one, other in pairwise(parts))
+    assert parts[0] + [piece for part in parts[1:] for piece in part[overlap:]] == list(range(pieces))
+
+
+# --- offsets
+
+
+def array(*pairs):
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "expected"),
+    [
+        ("good film", array((0, 4), (5, 9)), array((0, 4), (5, 9))),
+        ("\u200bgood\u200b film\u0301", array((1, 5), (7, 11)), array((0, 6), (7, 12))),
+        ("go\u200bod", array((0, 2), (3, 5)), array((0, 3), (3, 5))),
+        ("good \u200b film", array((0, 4), (7, 11)), array((0, 4), (7, 11))),
+        ("good\u200b \u200bfilm", array((0, 4), (7, 11)), array((0, 5), (6, 11))),
+        (" good ", array((1, 5)), array((1, 5))),
+        ("good", array((0, 4)), array((0, 4))),
+    ],
+)
+def test_pieces_stand_for_what_has_no_piece(text, offsets, expected):
+    before = offsets.copy()
+    assert spans.stretch(text, offsets).tolist() == expected.tolist()
+    assert offsets.tolist() == before.tolist()
+
+
+@given(st.text(st.sampled_from("ab \t\u200b\u0301"), max_size=12), st.data())
+def test_stretched_pieces_keep_order_and_take_no_blanks(text, data):
+    """Whatever letters have pieces, each other visible character is taken exactly once or lies between blanks."""
+    shown = [place for place, character in enumerate(text) if character in "ab"]
+    kept = [place for place in shown if data.draw(st.booleans())]
+    assume(kept)
+    stretched = spans.stretch(text, array(*((place, place + 1) for place in kept)))
+    taken = [place for start, end in stretched for place in range(start, end)]
+    assert taken == sorted(set(taken))
+    assert not any(text[place].isspace() for place in taken)
+    words = [match.span() for match in re.finditer(r"\S+", text)]
+    expected = [
+        place for begin, end in words if any(begin <= each < end for each in kept) for place in range(begin, end)
+    ]
+    assert taken == expected
+
+
+def test_places_of_answers():
+    offsets = array((0, 4), (5, 6), (5, 6), (6, 9), (10, 12))
+
+    def place(start, end, part=slice(None)):
+        return spans.place_answer({"text": ["x" * (end - start)], "answer_start": [start]}, offsets[part])
+
+    assert place(0, 4) == (0, 0)
+    assert place(5, 6) == (1, 2)
+    assert place(5, 9) == (1, 3)
+    assert place(7, 8) == (3, 3)
+    assert place(2, 11) == (0, 4)
+    assert place(0, 4, slice(1, None)) == (-1, -1)
+    assert place(10, 12, slice(0, 4)) == (-1, -1)
+    assert place(10, 12, slice(0, 0)) == (-1, -1)
+    assert spans.place_answer({"text": [], "answer_start": []}, offsets) == (-1, -1)
+
+
+# --- from characters to pieces and back
+
+
+def make_byte_tokenizer():
+    """Bytes and a few merges, special pieces and offsets as RoBERTa has them."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<s>", "<pad>", "</s>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["the film is good and the book was bad"] * 3, trainer)
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    special = {"bos_token": "<s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **special)
+
+
+MAKERS = {"wordpiece": make_tokenizer, "bytes": make_byte_tokenizer}
+
+
+@cache
+def setup_of(tokenizer: str, max_length: int, overlap: int) -> Setup:
+    changes = {"training.max_length": max_length, "options.overlap": overlap, "options.max_answer_length": 1000}
+    return Setup(load_recipe("qa", changes), tokenizer_of(tokenizer), ())
+
+
+@cache
+def tokenizer_of(name: str):
+    return MAKERS[name]()
+
+
+WORDS = (
+    "film good, 'bad' [SEP] [MASK] unheard-of 3.50€ naïve nai\u0308ve go\u200bod \u200bfilm film\u200d \ufefffilm "
+    "so\u00adng 🎬film film👩‍👩‍👧 é🇫🇷 עברית שָׁלוֹם\u200f العربية "
+    "\u202efilm\u202c 東京film 東京 한국어 film\ufe0f ｆｉｌｍ ﬁlm İstanbul ß "
+    "e\u0301\u0302\u0323 film\u0301 \u0301film दिल्ली ไทย \u2060film\u2060 x\ue000"
+)
+STRANGE = WORDS.split(" ")
+UNSEEN = ["\u200b", "\ufeff", "\u0301", "\ue000", "👩‍👩‍👧", "...", "\u200d\u200b"]
+BLANKS = [" ", " ", " ", "  ", "\t", "\u3000", "\u00a0", "\n", "\r\n"]
+# a piece for each word is certain with a Latin letter in it
+odd_text = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), max_size=4)
+lettered = st.tuples(odd_text, st.sampled_from("abxyz"), odd_text).map("".join)
+answer_words = st.lists(st.sampled_from(STRANGE) | lettered, min_size=1, max_size=4)
+other_words = st.lists(st.sampled_from(STRANGE + UNSEEN) | odd_text.filter(bool), max_size=25)
+
+
+def spaced(draw, words: list[str]) -> str:
+    """Words with blanks between them; a line break only where it does not follow what has no piece."""
+    text = words[0] if words else ""
+    for word in words[1:]:
+        blank = draw(st.sampled_from(BLANKS))
+        ends_plainly = text[-1:].isascii() and text[-1:].isprintable()
+        text += (blank if ends_plainly or blank not in ("\n", "\r\n") else " ") + word
+    return text
+
+
+@st.composite
+def answered(draw):
+    before, answer, after = (draw(words) for words in (other_words, answer_words, other_words))
+    text = spaced(draw, answer)
+    opening = spaced(draw, before) + draw(st.sampled_from(["  ", " ", "\t"])) if before else ""
+    closing = draw(st.sampled_from(["  ", " ", "\t"])) + spaced(draw, after) if after else ""
+    answers = {"text": [text], "answer_start": [len(opening)]}
+    return {"question": "good film?", "context": opening + text + closing, "answers": answers}
+
+
+def planted(feature, name: str):
+    logits = np.zeros(len(feature["input_ids"]), dtype=np.float32)
+    logits[feature[name]] = 20.0
+    return logits
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(row=answered(), max_length=st.sampled_from([24, 40, 64, 500]), overlap=st.sampled_from([0, 4, 8, 128]))
+@settings(deadline=None, max_examples=120)
+def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, overlap):
+    setup = setup_of(name, max_length, overlap)
+    row = task.read(row, setup.recipe)
+    features = task.encode([row], setup)
+    context = row["context"]
+    for feature in features:
+        offsets = feature["offsets"]
+        assert (offsets >= 0).all()
+        assert (offsets <= len(context)).all()
+        assert (offsets[:, 0] <= offsets[:, 1]).all()
+        assert (np.diff(offsets[:, 0]) >= 0).all()
+        assert (np.diff(offsets[:, 1]) >= 0).all()
+    holding = [feature for feature in features if feature["end_positions"]]
+    assert holding or len(features) > 1
+    assume(holding)
+    outputs = [
+        {"start_logits": planted(feature, "start_positions"), "end_logits": planted(feature, "end_positions")}
+        for feature in features
+    ]
+    (answer,) = task.decode(outputs, features, [row], setup)
+    assert answer["prediction"] == row["answers"]["text"][0]
+    assert context[answer["start"] : answer["end"]] == answer["prediction"]
+    assert context.split() == [word for word in re.split(r"\s+", context) if word]  # both know the same blanks
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@given(row=answered(), asked=st.lists(st.sampled_from(STRANGE), max_size=30), max_length=st.sampled_from([8, 24, 64]))
+@settings(deadline=None, max_examples=80)
+def test_every_piece_is_in_a_window_and_no_window_is_too_long(name, row, asked, max_length):
+    setup = setup_of(name, max_length, 4)
+    row["question"] = " ".join(asked) or "?"
+    features = task.encode([row], setup)
+    (whole,) = encode_pieces(setup.tokenizer, [row["context"]])
+    seen: list[int] = []
+    for feature in features:
+        size = len(feature["offsets"])
+        ids = feature["input_ids"][feature["context"] : feature["context"] + size]
+        assert len(feature["input_ids"]) <= max_length
+        assert size > 0
+        overlap = min(4, (max_length - (len(feature["input_ids"]) - size)) // 2) if seen else 0
+        assert seen[len(seen) - overlap :] == ids[:overlap]
+        seen += ids[overlap:]
+    assert seen == whole.ids
+    assert all(len(feature["input_ids"]) == max_length for feature in features[:-1])
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("max_length", [9, 16])
+def test_a_question_longer_than_the_window_is_cut(name, max_length):
+    setup = setup_of(name, max_length, 128)
+    row = {"question": "good film " * 100, "context": "the book is bad"}
+    features = task.encode([row], setup)
+    (whole,) = encode_pieces(setup.tokenizer, [row["context"]])
+    assert all(len(feature["input_ids"]) <= max_length for feature in features)
+    seen = {tuple(pair) for feature in features for pair in feature["offsets"].tolist()}
+    assert seen == set(whole.offsets)
+    question = (max_length - (3 if name == "wordpiece" else 4)) // 2
+    assert {feature["context"] for feature in features} == {question + (2 if name == "wordpiece" else 3)}
+
+
+def test_line_breaks_and_blanks_stay_outside():
+    assert spans.stretch("film\u200b\nbook", np.array([[0, 4], [6, 10]])).tolist() == [[0, 5], [6, 10]]
+    assert spans.stretch("the film ", np.array([[0, 3], [3, 9]])).tolist() == [[0, 3], [4, 8]]
+    assert spans.stretch("\u200b", np.zeros((0, 2), dtype=int)).tolist() == []

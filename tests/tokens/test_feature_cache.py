@@ -1,0 +1,346 @@
+"""Features that are kept: the same as those just encoded, for every family, and never those of something else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.data.rows import Split
+from bertkit.data.sources import read_splits
+from bertkit.recipe import load_recipe
+from bertkit.storage.cache import say_once
+from bertkit.tasks import load_task
+from bertkit.tokens import feature_cache as encoded
+from bertkit.tokens.feature_cache import Encoded, add_values, content_key, encode_split, lengths_of, longest_of
+from bertkit.tokens.features import Setup, count_pieces, longest_text
+from bertkit.workflows.steps.inputs import find_labels
+from tests.conftest import make_tokenizer
+
+TOKENIZER = make_tokenizer()
+FAMILIES = ("cola", "mrpc", "stsb", "ner", "pos", "squad", "squad2", "swag", "choose", "wsd")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """Keep even small splits, in a folder of the test's own."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(encoded, "_LEAST_ROWS", 1)
+    say_once.cache_clear()
+    return tmp_path / "cache" / "features"
+
+
+def prepared(name: str, rows: int = 24, **changes: object):
+    """Give the task, the training split and the setup of a recipe on demo rows."""
+    recipe = load_recipe(name, {"data.source": "demo", "data.limit": rows, **changes})
+    task = load_task(recipe)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda split: split == "train")
+    labels, splits = find_labels(recipe, task, splits)
+    return task, splits["train"], Setup(recipe, TOKENIZER, labels)
+
+
+def several_labels(count: int = 24):
+    """The same for rows with several labels at once."""
+    recipe = load_recipe("classify", {"options": {"multi_label": True}, "labels": ["a", "b", "c"]})
+    rows = [{"text": "a good film"[: 3 + row % 8], "label": ["a", "b", "c"][: row % 4]} for row in range(count)]
+    return (
+        load_task(recipe),
+        Split("train", "here", rows, list(range(count))),
+        Setup(recipe, TOKENIZER, ("a", "b", "c")),
+    )
+
+
+def plain(value):
+    """Give a value of a feature with lists in the place of arrays."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def as_lists(features):
+    return [{name: plain(value) for name, value in feature.items()} for feature in features]
+
+
+class Counting:
+    """An encode function of bertkit that counts its calls."""
+
+    def __init__(self, task) -> None:
+        self.encode, self.calls = task.encode, 0
+        self.__module__ = task.__name__
+
+    def __call__(self, rows, setup):
+        self.calls += 1
+        return self.encode(rows, setup)
+
+
+def every_family():
+    return [*FAMILIES, "several labels"]
+
+
+def family(name: str):
+    return several_labels() if name == "several labels" else prepared(name)
+
+
+@pytest.mark.parametrize("name", every_family())
+def test_kept_features_are_those_that_were_encoded(name, folder):
+    task, split, setup = family(name)
+    fresh = task.encode(split.rows, setup)
+    encode = Counting(task)
+    for _ in range(2):
+        kept = encode_split(split, setup, encode)
+        assert isinstance(kept, Encoded)
+        assert as_lists(kept) == as_lists(fresh)
+        assert [type(value) for value in kept[0].values() if not isinstance(value, np.ndarray)] == [
+            type(value) for name, value in fresh[0].items() if not isinstance(kept[0][name], np.ndarray)
+        ]
+        assert all(value.dtype in (np.int64, np.float64) for value in kept[0].values() if isinstance(value, np.ndarray))
+    assert encode.calls == len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", every_family())
+def test_kept_features_make_the_same_batches_and_predictions(name):
+    task, split, setup = family(name)
+    fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
+    collate = task.collator(setup)
+    one, other = collate(fresh), collate(list(kept))
+    assert one.keys() == other.keys()
+    for key, values in one.items():
+        assert values.dtype == other[key].dtype
+        assert torch.equal(values, other[key])
+    random = np.random.default_rng(0)
+    outputs = [make_outputs(feature, setup, random) for feature in fresh]
+    told = [
+        [json.dumps(each, default=str) for each in task.decode(outputs, features, split.rows, setup)]
+        for features in (fresh, kept)
+    ]
+    assert told[0] == told[1]
+
+
+def make_outputs(feature, setup, random):
+    """Give what any head might say of a feature."""
+    ids = feature["input_ids"]
+    shape = (len(ids), len(setup.labels)) if "places" in feature else (len(setup.labels) or 9,)
+    spans = {name: random.standard_normal(len(ids)) for name in ("start_logits", "end_logits")}
+    return {"logits": random.standard_normal(shape), **spans}
+
+
+@pytest.mark.parametrize("name", ["cola", "squad", "swag"])
+def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
+    task, split, setup = prepared(name)
+    fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
+    monkeypatch.setattr(Encoded, "__getitem__", None)
+    for features in (fresh, kept):
+        assert lengths_of(features).tolist() == [count_pieces(feature) for feature in fresh]
+        assert longest_of(features).tolist() == [longest_text(feature) for feature in fresh]
+
+
+def test_rows_are_found_as_in_a_list():
+    task, split, setup = prepared("cola")
+    kept = encode_split(split, setup, task.encode)
+    assert [each["row"] for each in kept[3:9:2]] == [3, 5, 7]
+    assert kept[-1]["row"] == kept[np.int64(23)]["row"] == 23
+    with pytest.raises(IndexError):
+        _ = kept[24]
+
+
+def test_a_key_is_added_to_all_features_or_none():
+    task, split, setup = prepared("cola")
+    for features in (task.encode(split.rows, setup), encode_split(split, setup, task.encode)):
+        add_values(features, "double", [2 * number for number in range(24)])
+        assert features[5]["double"] == 10
+    with pytest.raises(TypeError):
+        features[5]["lost"] = 1
+
+
+# --- the key
+
+
+CHANGES = {
+    "max_length": {"training.max_length": 32},
+    "options": {"options.overlap": 3},
+    "columns": {"data.columns": {"id": "number"}},
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_settings_change_the_key(name):
+    _, split, setup = prepared("ner")
+    other = load_recipe("ner", {"data.source": "demo", **CHANGES[name]})
+    assert content_key(split, setup) != content_key(split, replace(setup, recipe=other))
+
+
+def test_rows_labels_and_family_change_the_key():
+    _, split, setup = prepared("ner")
+    tagged = setup.recipe.model_copy(update={"task": "word_sense"})
+    keys = {
+        content_key(split, setup),
+        content_key(replace(split, rows=split.rows[1:]), setup),
+        content_key(replace(split, rows=split.rows[::-1]), setup),
+        content_key(split, replace(setup, labels=setup.labels[::-1])),
+        content_key(split, replace(setup, recipe=tagged)),
+    }
+    assert len(keys) == 5
+
+
+def test_another_tokenizer_changes_the_key():
+    _, split, setup = prepared("ner")
+    keys = {content_key(split, setup)}
+    cased, shorter, left, more = (make_tokenizer() for _ in range(4))
+    cased.backend_tokenizer.normalizer = type(cased.backend_tokenizer.normalizer)(lowercase=False)
+    shorter.model_max_length = 63
+    left.truncation_side = "left"
+    more.add_tokens(["superfilm"])
+    for tokenizer in (cased, shorter, left, more):
+        keys.add(content_key(split, replace(setup, tokenizer=tokenizer)))
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("what", ["__version__", "_SCHEMA", "package_fingerprint", "tokenizers", "transformers"])
+def test_other_code_changes_the_key(what, monkeypatch):
+    _, split, setup = prepared("ner")
+    before = content_key(split, setup)
+    version = encoded.metadata.version
+    if what == "__version__":
+        monkeypatch.setattr(bertkit, what, "99")
+    elif what == "_SCHEMA":
+        monkeypatch.setattr(encoded, what, 99)
+    elif what == "package_fingerprint":
+        monkeypatch.setattr(encoded, what, lambda: "other")
+    else:
+        monkeypatch.setattr(encoded.metadata, "version", lambda name: "99" if name == what else version(name))
+    assert content_key(split, setup) != before
+
+
+def test_what_the_tokenizer_did_last_and_where_rows_lie_does_not_change_the_key():
+    _, split, setup = prepared("ner")
+    before = content_key(split, setup)
+    TOKENIZER(["a good film"] * 2, truncation=True, max_length=5, padding=True)
+    moved = setup.recipe.model_copy(update={"data": setup.recipe.data.model_copy(update={"source": "elsewhere"})})
+    assert content_key(replace(split, source="elsewhere"), replace(setup, recipe=moved)) == before
+
+
+# --- files that are not what they were, or cannot be
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "short", "foreign"])
+def test_a_damaged_file_is_noticed_and_written_anew(damage, folder, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    task, split, setup = prepared("cola")
+    encode = Counting(task)
+    wanted = as_lists(encode_split(split, setup, encode))
+    (file,) = folder.iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged = {"cut": content[:-100], "flipped": content, "empty": b"", "short": b"ARROW", "foreign": b"x" * 5000}
+    file.unlink()
+    file.write_bytes(damaged[damage])
+    assert as_lists(encode_split(split, setup, encode)) == wanted
+    assert [record.message for record in caplog.records] == [f"the features in {file} are damaged: they are made anew"]
+    assert as_lists(encode_split(split, setup, encode)) == wanted
+    assert encode.calls == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_the_cache_and_one_line(tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
+    task, split, setup = prepared("cola")
+    for each in (split, replace(split, rows=split.rows[1:])):
+        assert encode_split(each, setup, task.encode) == task.encode(each.rows, setup)
+    assert len(caplog.records) == 1
+    assert caplog.records[0].message.startswith("features are not kept: ")
+    assert caplog.records[0].message.endswith("; BERTKIT_CACHE names another folder")
+
+
+def test_a_full_disk_leaves_no_half_file(folder, monkeypatch):
+    def write(*_):
+        raise OSError(28, "No space left on device")
+
+    task, split, setup = prepared("cola")
+    monkeypatch.setattr(encoded, "feed_file", write)
+    monkeypatch.setattr(encoded, "package_fingerprint", lambda: "")
+    assert encode_split(split, setup, task.encode) == task.encode(split.rows, setup)
+    assert list(folder.iterdir()) == []
+
+
+def ids(count: int):
+    return [{"row": row, "input_ids": [1, 2]} for row in range(count)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["text", True, None, [1, 2.5], [True], 2**63, np.arange(3), np.zeros((2, 3)), (1, 2), {"a": 1}, [[1], 2]],
+    ids=str,
+)
+def test_what_a_file_cannot_hold_stays_as_it_is(odd, folder):
+    _, split, setup = prepared("cola")
+    for features in ([{**each, "odd": odd} for each in ids(3)], [*ids(2), {**ids(1)[0], "odd": 1}]):
+
+        def encode(rows, setup, features=features):
+            return features
+
+        encode.__module__ = "bertkit.tasks.odd"
+        assert encode_split(split, setup, encode) is features
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "values", [[[], []], [[], [1]], [[2**40], [-1]], [[0.1, float("inf")], []], [[[]], []], [127, 128]]
+)
+def test_every_number_comes_back(values):
+    _, split, setup = prepared("cola")
+
+    def encode(rows, setup):
+        return [{**each, "values": value} for each, value in zip(ids(2), values, strict=True)]
+
+    encode.__module__ = "bertkit.tasks.odd"
+    kept = encode_split(split, setup, encode)
+    assert isinstance(kept, Encoded)
+    assert [plain(each["values"]) for each in kept] == values
+
+
+def test_no_features_at_all_are_no_file(folder):
+    _, split, setup = prepared("cola")
+
+    def encode(rows, setup):
+        return []
+
+    encode.__module__ = "bertkit.tasks.odd"
+    assert encode_split(split, setup, encode) == []
+    assert not folder.exists()
+
+
+def test_nothing_is_kept_of_small_splits_of_foreign_families_or_where_it_is_not_wanted(folder, monkeypatch):
+    task, split, setup = prepared("cola")
+    unwanted = prepared("cola", **{"data.cache": False})[2]
+    assert isinstance(encode_split(split, unwanted, task.encode), list)
+    assert isinstance(encode_split(split, setup, lambda rows, setup: task.encode(rows, setup)), list)
+    monkeypatch.setattr(encoded, "_LEAST_ROWS", len(split.rows) + 1)
+    assert isinstance(encode_split(split, setup, task.encode), list)
+    assert not folder.exists()
+
+
+# --- whole runs
+
+
+def test_runs_with_and_without_kept_features_are_the_same(run, tiny_model, tmp_path, folder):
+    records = []
+    for number, cache in enumerate(("true", "true", "false")):
+        options = ["--data", "demo", "--limit", "40", "--epochs", "1", "--set", "training.precision=fp32"]
+        options += ["--set", f"data.cache={cache}", "--output", tmp_path / f"run{number}"]
+        ended = run("finetune", "squad", "--model", tiny_model, *options)
+        assert ended.code == 0, ended.err
+        records.append(json.loads((tmp_path / f"run{number}" / "run.json").read_text()))
+    first, second, without = [(each["results"][0]["scores"], each["identity"]) for each in records]
+    assert first == second == without
+    predictions = {(tmp_path / f"run{number}" / "predictions.jsonl").read_text() for number in range(3)}
+    assert len(predictions) == 1
+    assert len(list(folder.iterdir())) == 2
+    ended = run("eval", "squad", "--model", tmp_path / "run2", "--data", "demo", "--limit", "40", "--json")
+    assert json.loads(ended.out)["results"][0]["scores"] == without[0]

@@ -1,0 +1,76 @@
+"""What a batch of pretraining is made of, by steps and by the clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from bertkit.objectives import mlm
+from bertkit.tokens.features import IGNORED
+from bertkit.training.pretrain_batches import PretrainBatches
+from tests.objectives.texts import make_corpus, make_setup
+
+LONG, SHORT, SHARE = 32, 12, 0.75
+
+
+def make_batches(clock=None, options=None, **training):
+    setup = make_setup("mlm", options=options, short_length=SHORT, short_share=SHARE, batch_size=8, seed=1, **training)
+    return PretrainBatches(make_corpus(), mlm, setup, clock)
+
+
+def longest(batches, number):
+    return max(len(feature["input_ids"]) for feature in batches.__getitems__([batches.turn(number)]))
+
+
+def hidden(batches, number):
+    features = batches.__getitems__([batches.turn(number)])
+    return np.mean(np.concatenate([feature["labels"] != IGNORED for feature in features]))
+
+
+def test_three_quarters_of_the_steps_are_short():
+    batches = make_batches(steps=8)
+    assert [longest(batches, number) > SHORT for number in range(8)] == [False] * 6 + [True] * 2
+    assert {length: tokens > 0 for length, tokens in batches.tokens_by_length(6).items()} == {LONG: False, SHORT: True}
+    assert batches.tokens(8) == sum(batches.tokens_by_length(8).values())
+
+
+def test_with_a_budget_the_clock_decides_when_long_blocks_begin_and_a_checkpoint_knows_it():
+    clock = SimpleNamespace(passed=0.0)
+    batches = make_batches(clock, budget="1h")
+    assert longest(batches, 0) == longest(batches, 1) == SHORT
+    assert batches.pace()[1] < 8 * SHORT
+    clock.passed = SHARE
+    assert longest(batches, 2) == LONG
+    assert batches.pace()[1] > 8 * SHORT
+    assert batches.place(4) == {"short_steps": 2}
+    resumed = make_batches(clock, budget="1h")
+    resumed.go_to({"short_steps": 2})
+    assert [resumed.turn(number).short_steps for number in range(4)] == [2] * 4  # skipped turns change nothing
+    assert resumed.tokens_by_length(4).keys() == batches.tokens_by_length(4).keys()
+    assert resumed.tokens(4) == batches.tokens(4) < 4 * batches.pace()[1]
+
+
+def test_a_turn_that_was_sent_off_is_made_as_it_was_then():
+    clock = SimpleNamespace(passed=0.0)
+    batches = make_batches(clock, budget="1h")
+    turn = batches.turn(2)
+    clock.passed = 1.0
+    assert longest(batches, 3) == LONG
+    assert max(len(feature["input_ids"]) for feature in batches.__getitems__([turn])) == SHORT
+
+
+def test_the_share_that_is_hidden_follows_the_clock_too():
+    clock = SimpleNamespace(passed=0.0)
+    batches = make_batches(clock, {"mask_rate": 0.1, "last_mask_rate": 0.6}, budget="1h")
+    few = hidden(batches, 0)
+    clock.passed = 1.0
+    assert few < 0.25 < 0.45 < hidden(batches, 1)
+
+
+def test_one_length_alone_is_timed_without_the_clock():
+    batches = make_batches(SimpleNamespace(passed=1.0), budget="1h", workers=2)
+    for length in (LONG, SHORT):
+        some = batches.only(length, 5)
+        assert (longest(some, 3) > SHORT) == (length == LONG)
+        assert (len(some), some.training.workers) == (5, 0)
