@@ -107,7 +107,7 @@ def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
     recipe = case.load({"training.evaluate_every": 10**9, **parse_changes(changes)})
     gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
-    from bertkit.tokens.features import count_pieces
+    from bertkit.tokens.features import count_tokens
 
     fit = training.fit
 
@@ -116,7 +116,7 @@ def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
         collate = given.arguments["collate"]
 
         def count(features: Sequence[Any]) -> Any:
-            gate.count([count_pieces(feature) for feature in features])
+            gate.count([count_tokens(feature) for feature in features])
             return collate(features)
 
         given.arguments["collate"] = count

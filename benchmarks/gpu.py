@@ -37,8 +37,8 @@ def make_model(shape: str, folder: Path) -> None:
     from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = [*special, *(f"w{number}" for number in range(WORDS))]
-    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokens = [*special, *(f"w{number}" for number in range(WORDS))]
+    tokenizer = Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -47,7 +47,7 @@ def make_model(shape: str, folder: Path) -> None:
     layers, hidden, heads = SHAPES[shape]
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=len(pieces),
+        vocab_size=len(tokens),
         num_hidden_layers=layers,
         hidden_size=hidden,
         num_attention_heads=heads,
@@ -59,7 +59,7 @@ def make_model(shape: str, folder: Path) -> None:
 def make_case(task: str, rows: int, batch_size: int, length: int, folder: Path) -> Case | MlmCase:
     """Write rows and say what is trained on them.
 
-    Rows to fine-tune on have just so many pieces, the special ones included; documents to pretrain on have from a
+    Rows to fine-tune on have just so many tokens, the special ones included; documents to pretrain on have from a
     quarter of that to four times as many.
     """
     draw, model, data = random.Random(0), str(folder / "model"), folder / "data"
@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", default="cola,mlm", help="fine-tuning on rows of one length, pretraining")
     parser.add_argument("--shapes", default="base,large", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--lengths", help="pieces of every row or block; 128 and 384, or 128 and 512 for mlm")
+    parser.add_argument("--lengths", help="tokens of every row or block; 128 and 384, or 128 and 512 for mlm")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -133,7 +133,7 @@ def main() -> None:
     runs, peak = [], 0.0
     for task, shape in product(arguments.tasks.split(","), arguments.shapes.split(",")):
         for length in map(int, arguments.lengths.split(",")) if arguments.lengths else LENGTHS[task]:
-            say(f"{task}, {shape}, {length} pieces:")
+            say(f"{task}, {shape}, {length} tokens:")
             with tempfile.TemporaryDirectory() as folder:
                 found, rate = measure_shape(task, shape, length, arguments, Path(folder))
             runs += found

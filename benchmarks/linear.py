@@ -67,8 +67,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="epochs timed")
     parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", default="320,1000,3200,8500", help="of the usual length, about 11 pieces")
-    parser.add_argument("--lengths", default="8,16,32,64,128,256", help=f"pieces of {ROWS_OF_LENGTHS} rows each")
+    parser.add_argument("--rows", default="320,1000,3200,8500", help="of the usual length, about 11 tokens")
+    parser.add_argument("--lengths", default="8,16,32,64,128,256", help=f"tokens of {ROWS_OF_LENGTHS} rows each")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     arguments = parser.parse_args()
     import pyarrow.parquet
@@ -82,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for number, (kind, rows, length) in enumerate(plans):
             folder = Path(name, str(number))
-            words = max(1, round(length / 1.25)) if length else None  # a word is about 1.25 pieces
+            words = max(1, round(length / 1.25)) if length else None  # a word is about 1.25 tokens
             write_sentences(texts_of(sentences, rows, words), folder / "data")
             case = replace(usual, data=str(folder / "data"), limit=rows, max_length=length or 128)
             points.append(measure(case, kind, arguments, folder / "engine"))

@@ -104,7 +104,7 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(case.model)
     texts = pyarrow.parquet.read_table(Path(case.data) / "train.parquet")["text"].to_pylist()
     tokenizer.model_max_length = 10**9
-    joined = [piece for ids in tokenizer(texts)["input_ids"] for piece in ids]
+    joined = [token for ids in tokenizer(texts)["input_ids"] for token in ids]
     starts = range(0, len(joined) - case.length, case.length)
     blocks = [{"input_ids": joined[start : start + case.length]} for start in starts]
     arguments = TrainingArguments(
@@ -142,7 +142,7 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--engines", default=ENGINES, help=f"comma-separated; usual: {ENGINES}")
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--length", type=int, default=128, help="pieces of a block")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a block")
     add_round_options(parser)
     arguments = parser.parse_args()
     data = arguments.data / "mlm_text" if (arguments.data / "mlm_text").is_dir() else arguments.data

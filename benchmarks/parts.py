@@ -275,5 +275,5 @@ def gpu_part(reports: Sequence[Report]) -> str:
         ]
         for each in report["runs"]
     ]
-    head = ["task", "model", "pieces", "engine", "rows/s", "tokens/s", "of bf16 peak"]
+    head = ["task", "model", "tokens", "engine", "rows/s", "tokens/s", "of bf16 peak"]
     return f"{report['device']}, bf16 peak {report['peak_tflops']:,.1f} TFLOP/s.\n\n" + table(head, rows)

@@ -166,7 +166,7 @@ def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: st
 
 
 def _windows(batch: dict[str, Any], rows: list[int], tokenizer: Any, longest: int, pad: bool) -> dict[str, Any]:
-    """Cut contexts into windows, and find where each window's answer starts and ends, 0 where it is not in it."""
+    """Split contexts into windows, and find where each window's answer starts and ends, 0 where it is not in it."""
     encoded = tokenizer(
         [question.lstrip() for question in batch["question"]],
         batch["context"],

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
 from bertkit.data.files import read_records
-from bertkit.hardware.precision import look_at_machine
+from bertkit.hardware.precision import detect_hardware
 from bertkit.modeling import load as models
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
@@ -93,7 +93,7 @@ def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]
     """What the model says of each window."""
     from bertkit.evaluation.forward import forward
 
-    machine = look_at_machine("auto")
+    machine = detect_hardware("auto")
     model = task.load_model(folder, setup, new_head=False)
     return forward(model, features, task.collator(setup), precision=machine.precision)[0]
 

@@ -44,9 +44,9 @@ def make_tokenizer():
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = [*"abcdefghijklmnopqrstuvwxyz.,!?"]
-    pieces = [*special, *(word for words in WORDS.values() for word in words)]
-    pieces += [piece for piece in [*letters, *(f"##{letter}" for letter in letters)] if piece not in pieces]
-    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokens = [*special, *(word for words in WORDS.values() for word in words)]
+    tokens += [token for token in [*letters, *(f"##{letter}" for letter in letters)] if token not in tokens]
+    tokenizer = Tokenizer(models.WordPiece({token: n for n, token in enumerate(tokens)}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(

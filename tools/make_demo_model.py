@@ -1,6 +1,6 @@
 """Make the demo model: a tiny BERT that `bertkit pretrain` trains on the demo grammar in minutes (`make demo-model`).
 
-Its text and its tokenizer, of which every word of the grammar is a piece, are made here; `tools/demo_model.yaml` is its
+Its text and its tokenizer, of which every word of the grammar is a token, are made here; `tools/demo_model.yaml` is its
 recipe.
 """
 
@@ -36,11 +36,11 @@ frequencies of words alone {baseline:.1f}.
 
 
 def make_tokenizer(text: list[str]) -> BertTokenizer:
-    """Make every word of the text a piece, and every letter, so that any English word can be spelled."""
+    """Make every word of the text a token, and every letter, so that any English word can be spelled."""
     words = Counter(word for paragraph in text for word in re.findall("[a-z]+", paragraph.lower()))
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SIGNS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    pieces += [word for word in sorted(words, key=lambda word: (-words[word], word)) if len(word) > 1]
-    return BertTokenizer(vocab={piece: number for number, piece in enumerate(pieces)}, model_max_length=128)
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SIGNS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    tokens += [word for word in sorted(words, key=lambda word: (-words[word], word)) if len(word) > 1]
+    return BertTokenizer(vocab={token: number for number, token in enumerate(tokens)}, model_max_length=128)
 
 
 def pretrain(folder: Path) -> dict[str, float]:

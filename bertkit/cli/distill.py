@@ -93,13 +93,13 @@ def distill(
         settings = {**common, **options, "model": teacher[0] if teacher else None}
         run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
         return
-    taught = {
+    teacher_outputs = {
         "distillation.teachers": teacher or None,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    loaded = load(recipe, {**common, **taught, "model": model}, changes)
+    loaded = load(recipe, {**common, **teacher_outputs, "model": model}, changes)
     from bertkit.cli import show
     from bertkit.cli.progress import TerminalProgress
     from bertkit.workflows import distill as workflow

@@ -54,7 +54,7 @@ LimitOption = Annotated[
     typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default=False),
 ]
 MaxLengthOption = Annotated[
-    int | None, typer.Option("--max-length", help="Pieces per text (pair).", metavar="N", show_default=False)
+    int | None, typer.Option("--max-length", help="Tokens per text (pair).", metavar="N", show_default=False)
 ]
 SetOption = Annotated[
     list[str] | None,

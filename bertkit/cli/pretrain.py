@@ -110,9 +110,9 @@ def run_pretraining(
     from bertkit.cli.progress import TerminalProgress
 
     if dry_run:
-        from bertkit.workflows.steps.estimate import outlook
+        from bertkit.workflows.steps.estimate import estimate
 
-        show.show_outlook(outlook(loaded, progress=TerminalProgress()), as_json=json)
+        show.show_estimate(estimate(loaded, progress=TerminalProgress()), as_json=json)
     else:
         from bertkit.workflows.pretrain import pretrain as run
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
-    from bertkit.workflows.distill import Contestant, Distilled
+    from bertkit.workflows.distill import ComparedModel, Distilled
     from bertkit.workflows.steps.inputs import Plan
-    from bertkit.workflows.tokenizer import Learned
+    from bertkit.workflows.tokenizer import TokenizerReport
 
 _SCHEMA = 1
 
@@ -79,7 +79,7 @@ def show_distilled(distilled: Distilled, *, as_json: bool) -> None:
         show_json(dataclasses.asdict(distilled))
         return
     show_results(distilled.results, as_json=False)
-    lines = [_contestant_line(each, distilled.best_metric) for each in distilled.contestants]
+    lines = [_model_line(each, distilled.best_metric) for each in distilled.compared_models]
     show_rows("side by side, timed by turns on this machine", lines)
     if distilled.results:
         _show_next(distilled.results)
@@ -140,18 +140,18 @@ def show_masks(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
                 write(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
 
 
-def show_tokenizer(learned: Learned, *, as_json: bool) -> None:
+def show_tokenizer(learned: TokenizerReport, *, as_json: bool) -> None:
     """Show what a new tokenizer does to held-out text."""
     if as_json:
         show_json(dataclasses.asdict(learned))
         return
     letters = "lowercase" if learned.lowercase else "cased"
-    write(f"{learned.folder}: {learned.kind}, {letters}, {learned.vocabulary_size:,} pieces")
+    write(f"{learned.folder}: {learned.kind}, {letters}, {learned.vocabulary_size:,} tokens")
     write(f"  on {learned.held_out:,} held-out of {learned.documents:,} documents ({learned.words:,} words):")
-    write(f"  pieces a word (fertility)   {learned.fertility:7.3f}")
-    write(f"  words of one piece          {learned.coverage:7.1%}")
-    write(f"  unknown pieces              {learned.unknown_rate:7.3%}")
-    write(f"  pieces a document           {learned.pieces_per_document:7.1f}")
+    write(f"  tokens a word (fertility)   {learned.fertility:7.3f}")
+    write(f"  words of one token          {learned.coverage:7.1%}")
+    write(f"  unknown tokens              {learned.unknown_rate:7.3%}")
+    write(f"  tokens a document           {learned.tokens_per_document:7.1f}")
     write(f"  vocabulary not seen there   {learned.unseen_share:7.1%}")
     for warning in learned.warnings:
         write(f"  warning: {warning}")
@@ -211,7 +211,7 @@ def _count(rows: int | None) -> str:
     return "streamed" if rows is None else f"{rows:,}"
 
 
-def _contestant_line(each: Contestant, metric: str) -> dict[str, Any]:
+def _model_line(each: ComparedModel, metric: str) -> dict[str, Any]:
     def ends(interval: Sequence[float]) -> str:
         return " to ".join(number(end).strip() for end in interval)
 

@@ -9,7 +9,7 @@ from bertkit.cli.show import duration, number, show_json, show_rows, write
 
 if TYPE_CHECKING:
     from bertkit.workflows.pretrain import Pretrained
-    from bertkit.workflows.steps.estimate import Outlook
+    from bertkit.workflows.steps.estimate import Estimate
 
 
 def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
@@ -25,7 +25,7 @@ def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
     for name, value in result.scores.items():
         beside = f"  by frequency alone {number(result.baseline[name])}" if name in result.baseline else ""
         write(f"  {name:<22} {number(value)}{beside}")
-    show_rows("teacher and student", [_contestant_line(each) for each in result.contestants])
+    show_rows("teacher and student", [_model_line(each) for each in result.compared_models])
     for warning in result.warnings:
         write(f"  {warning}")
     write("\nNext:")
@@ -33,7 +33,7 @@ def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
     write(f"  bertkit finetune cola --model {result.folder}")
 
 
-def _contestant_line(contestant: dict[str, Any]) -> dict[str, Any]:
+def _model_line(contestant: dict[str, Any]) -> dict[str, Any]:
     return {
         "role": contestant["role"],
         "weights": f"{contestant['parameters']:,}",
@@ -43,20 +43,20 @@ def _contestant_line(contestant: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show_outlook(outlook: Outlook, *, as_json: bool) -> None:
+def show_estimate(estimate: Estimate, *, as_json: bool) -> None:
     """Show what a pretraining run would take."""
     if as_json:
-        show_json(dataclasses.asdict(outlook))
+        show_json(dataclasses.asdict(estimate))
         return
-    write(f"{outlook.recipe}: {outlook.parameters:,} weights, {outlook.examples:,} blocks of training text")
-    show_rows("text", [{"split": name, **facts} for name, facts in outlook.corpus.items()])
-    write(f"speed    {outlook.tokens_per_second:,.0f} tokens/s")
-    if outlook.peak_share is not None:
-        write(f"         {outlook.peak_share:.0%} of this machine's fastest matrix products (head not counted)")
-    if outlook.memory_mb is not None:
-        write(f"memory   {outlook.memory_mb:,.0f} MB at most")
-    if outlook.steps is None:
-        write(f"budget   {duration(outlook.seconds)}: {outlook.tokens:,} tokens")
+    write(f"{estimate.recipe}: {estimate.parameters:,} weights, {estimate.examples:,} blocks of training text")
+    show_rows("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
+    write(f"speed    {estimate.tokens_per_second:,.0f} tokens/s")
+    if estimate.peak_share is not None:
+        write(f"         {estimate.peak_share:.0%} of this machine's fastest matrix products (head not counted)")
+    if estimate.memory_mb is not None:
+        write(f"memory   {estimate.memory_mb:,.0f} MB at most")
+    if estimate.steps is None:
+        write(f"budget   {duration(estimate.seconds)}: {estimate.tokens:,} tokens")
     else:
-        write(f"steps    {outlook.steps:,}: {outlook.tokens:,} tokens in {duration(outlook.seconds)}")
+        write(f"steps    {estimate.steps:,}: {estimate.tokens:,} tokens in {duration(estimate.seconds)}")
     write("Nothing was kept but the prepared text.")

@@ -24,7 +24,7 @@ _Output = Annotated[
 _Size = Annotated[
     int | None,
     typer.Option(
-        help="Pieces, special ones among them.",
+        help="Tokens, special ones among them.",
         metavar="N",
         min=1,
         show_default="30,522 wordpiece, 50,265 bpe, 30,000 unigram",
@@ -52,9 +52,9 @@ def tokenizer(
     lowercase: _Lowercase = None,
     min_frequency: _Frequency = None,
     special: Annotated[
-        list[str] | None, typer.Option(help="A special piece more; several times.", metavar="PIECE")
+        list[str] | None, typer.Option(help="A special token more; several times.", metavar="TOKEN")
     ] = None,
-    max_length: Annotated[int, typer.Option(help="Most pieces of a text.", metavar="N", min=4)] = 512,
+    max_length: Annotated[int, typer.Option(help="Most tokens of a text.", metavar="N", min=4)] = 512,
     limit: _Limit = None,
     changes: SetOption = None,
     json: JsonOption = False,

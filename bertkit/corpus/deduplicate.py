@@ -24,7 +24,7 @@ _ALL = 1 << 8 * _BYTES
 _REPORT = 1 << 22  # bytes between two reports
 
 
-class Parted(NamedTuple):
+class SplitDocument(NamedTuple):
     """A document, the split it is for, and whether it occurred before."""
 
     text: str
@@ -34,7 +34,7 @@ class Parted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Survey:
+class DeduplicationPass:
     """What one pass over all documents of a corpus has found."""
 
     splits: tuple[str, ...]
@@ -48,7 +48,7 @@ class Survey:
     """SHA-256 over the digests of all documents."""
 
 
-def survey_documents(data: Corpus, progress: Progress) -> Survey:
+def find_duplicates(data: Corpus, progress: Progress) -> DeduplicationPass:
     """Read all documents once, to know which to hold out and which to drop.
 
     Raises:
@@ -74,10 +74,10 @@ def survey_documents(data: Corpus, progress: Progress) -> Survey:
         raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
     repeated = np.unique(known[1:][again]) if data.deduplicate else known[:0].copy()
     held_out = 0 if "validation" in counts else _threshold(data, int(known[0]), int(known[-1]))
-    return Survey(splits, len(known), repeated, held_out, content.hexdigest())
+    return DeduplicationPass(splits, len(known), repeated, held_out, content.hexdigest())
 
 
-def part_documents(data: Corpus, survey: Survey) -> Iterator[Parted]:
+def split_documents(data: Corpus, survey: DeduplicationPass) -> Iterator[SplitDocument]:
     """Give all documents in the order they were surveyed, each with its split.
 
     A document of train that is in validation too is a duplicate there, so the held-out text is the same whatever one
@@ -93,7 +93,9 @@ def part_documents(data: Corpus, survey: Survey) -> Iterator[Parted]:
             is_duplicate = is_repeated and bool(seen[place])
             if is_repeated:
                 seen[place] = True
-            yield Parted(document.text, "validation" if digest < survey.held_out else split, is_duplicate, len(text))
+            yield SplitDocument(
+                document.text, "validation" if digest < survey.held_out else split, is_duplicate, len(text)
+            )
 
 
 def _digest(text: bytes) -> bytes:

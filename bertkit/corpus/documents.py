@@ -157,12 +157,12 @@ def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
     files = corpus_files(data)
     if files is None:
         name = f"{data.source}:{data.splits.get(split, split)}"
-        yield _cut_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
+        yield _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
         return
     for file in files.get(split, ()):
         is_lines = _ending(file) == ".txt"
         texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
-        yield _cut_documents(texts, data, str(file), is_lines)
+        yield _chunk_documents(texts, data, str(file), is_lines)
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
@@ -194,7 +194,7 @@ def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[t
         yield line, value or ""
 
 
-def _cut_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
+def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
     """Make documents of lines or rows as ``data.documents`` says.
 
     Rows may be lines of documents too, which a blank row ends; a row may hold several lines.

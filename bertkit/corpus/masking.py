@@ -1,6 +1,6 @@
-"""Which pieces of a text are hidden from a model, and what stands in their place.
+"""Which tokens of a text are hidden from a model, and what stands in their place.
 
-Special pieces and padding are never hidden: they are not `maskable`. Every function draws from the generator it is
+Special tokens and padding are never hidden: they are not `maskable`. Every function draws from the generator it is
 given and from nothing else.
 """
 
@@ -13,40 +13,40 @@ import numpy as np
 
 Values = np.ndarray[Any, Any]
 
-_MASKED, _RANDOM = 0.8, 0.1  # the rest of the chosen pieces stay as they are
+_MASKED, _RANDOM = 0.8, 0.1  # the rest of the chosen tokens stay as they are
 _TRIES = 20  # places to try for a span of one length
 
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 
-def ordinary_pieces(tokenizer: Any) -> Values:
-    """Give the ids that may replace a piece at random: none that is special, added or reserved as unused."""
+def ordinary_tokens(tokenizer: Any) -> Values:
+    """Give the ids that may replace a token at random: none that is special, added or reserved as unused."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()
     return np.array(
-        sorted(number for piece, number in vocabulary.items() if number not in left_out and not _UNUSED.match(piece))
+        sorted(number for token, number in vocabulary.items() if number not in left_out and not _UNUSED.match(token))
     )
 
 
 def count_chosen(maskable: Values, rate: float) -> int:
-    """Give how many pieces a rate means: rounded, and at least one where there is any.
+    """Give how many tokens a rate means: rounded, and at least one where there is any.
 
     >>> count_chosen(np.ones(100, bool), 0.15), count_chosen(np.ones(2, bool), 0.15), count_chosen(np.ones(0, bool), 1)
     (15, 1, 0)
     """
-    pieces = int(np.count_nonzero(maskable))
-    return min(pieces, max(1, round(rate * pieces)))
+    tokens = int(np.count_nonzero(maskable))
+    return min(tokens, max(1, round(rate * tokens)))
 
 
-def choose_pieces(maskable: Values, rate: float, random: np.random.Generator) -> Values:
-    """Choose pieces one by one: an exact number, not a coin for each (Devlin et al. 2019, section 3.1)."""
+def choose_tokens(maskable: Values, rate: float, random: np.random.Generator) -> Values:
+    """Choose tokens one by one: an exact number, not a coin for each (Devlin et al. 2019, section 3.1)."""
     chosen = np.zeros(len(maskable), bool)
     chosen[random.choice(np.flatnonzero(maskable), count_chosen(maskable, rate), replace=False, shuffle=False)] = True
     return chosen
 
 
 def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.random.Generator) -> Values:
-    """Choose whole words in random order until the number of pieces is reached (BERT's whole-word masking).
+    """Choose whole words in random order until the number of tokens is reached (BERT's whole-word masking).
 
     A word that would exceed the number is passed over for a shorter one, so the number may be missed by less than a
     word. It is never less than the shortest word, so that something is hidden in every text.
@@ -67,17 +67,17 @@ def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.
 def choose_spans(
     maskable: Values, word_starts: Values, rate: float, random: np.random.Generator, p: float = 0.2, longest: int = 10
 ) -> tuple[Values, Values]:
-    """Choose spans of whole words until the number of pieces is reached (SpanBERT: Joshi et al. 2020, section 3.1).
+    """Choose spans of whole words until the number of tokens is reached (SpanBERT: Joshi et al. 2020, section 3.1).
 
     Lengths in words are geometric with `p`, drawn again above `longest`: 3.8 words on average, as in the paper. A
-    span begins at any word, ends with its text at the latest, and keeps a piece of distance from other spans, so that
-    the pieces around it can be seen. The last span has as many of its words as the number still allows.
+    span begins at any word, ends with its text at the latest, and keeps a token of distance from other spans, so that
+    the tokens around it can be seen. The last span has as many of its words as the number still allows.
 
     Returns:
-        Whether a piece is chosen, and the spans in order: first piece and last + 1, shape (spans, 2).
+        Whether a token is chosen, and the spans in order: first token and last + 1, shape (spans, 2).
     """
     starts, ends, text_ends = _find_words(maskable, word_starts)
-    chosen = np.zeros(len(maskable) + 2, bool)  # with a free place before the first and after the last piece
+    chosen = np.zeros(len(maskable) + 2, bool)  # with a free place before the first and after the last token
     left, spans = _number(maskable, ends - starts, rate), []
     weights = (1 - p) ** np.arange(longest)
     lengths = 1 + random.choice(longest, size=left, p=weights / weights.sum())
@@ -97,36 +97,36 @@ def choose_spans(
 
 
 def corrupt(
-    pieces: Values,
+    tokens: Values,
     chosen: Values,
     random: np.random.Generator,
-    mask_piece: int,
+    mask_token_id: int,
     ordinary: Values,
     spans: Values | None = None,
 ) -> Values:
-    """Replace 80 % of the chosen pieces by the mask and 10 % by a random ordinary piece; 10 % stay.
+    """Replace 80 % of the chosen tokens by the mask and 10 % by a random ordinary token; 10 % stay.
 
-    With spans, the three ways are drawn once for a span, and all its pieces go the same way (SpanBERT, section 3.1).
+    With spans, the three ways are drawn once for a span, and all its tokens go the same way (SpanBERT, section 3.1).
     """
     places = np.flatnonzero(chosen)
     fate = random.random(len(places) if spans is None else len(spans))
     if spans is not None:
         fate = np.repeat(fate, spans[:, 1] - spans[:, 0])
     strange = random.choice(ordinary, len(places))
-    replaced = np.array(pieces, dtype=np.int64)
-    replaced[places] = np.select([fate < _MASKED, fate < _MASKED + _RANDOM], [mask_piece, strange], replaced[places])
+    replaced = np.array(tokens, dtype=np.int64)
+    replaced[places] = np.select([fate < _MASKED, fate < _MASKED + _RANDOM], [mask_token_id, strange], replaced[places])
     return replaced
 
 
 def _number(maskable: Values, sizes: Values, rate: float) -> int:
-    """Give how many pieces to choose in words of these sizes: enough for one of them."""
+    """Give how many tokens to choose in words of these sizes: enough for one of them."""
     return max(count_chosen(maskable, rate), int(sizes.min(initial=len(maskable)))) if len(sizes) else 0
 
 
 def _find_words(maskable: Values, word_starts: Values) -> tuple[Values, Values, Values]:
-    """Give each word's first piece and last + 1, and the number of the first word beyond its text.
+    """Give each word's first token and last + 1, and the number of the first word beyond its text.
 
-    A text is a stretch of maskable pieces; its first piece begins a word even where the text was cut inside one.
+    A text is a stretch of maskable tokens; its first token begins a word even where the text was cut inside one.
     """
     before, after = np.append(False, maskable[:-1]), np.append(maskable[1:], False)
     follows = np.append(word_starts[1:], True)

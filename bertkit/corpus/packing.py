@@ -1,4 +1,4 @@
-"""Documents packed into blocks of pieces, so that hardly anything that is computed is padding."""
+"""Documents packed into blocks of tokens, so that hardly anything that is computed is padding."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from bertkit.corpus.tokenized import Numbers, Pieces
-from bertkit.tokens.features import IGNORED, Collator, Feature, Frame
+from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
 
 if TYPE_CHECKING:
     import torch
@@ -20,21 +20,21 @@ _AT_ONCE = 4096  # ends of documents that are packed together
 
 @dataclass(frozen=True)
 class Block:
-    """Stretches of a corpus that stand in one block, each of one document, without special pieces."""
+    """Stretches of a corpus that stand in one block, each of one document, without special tokens."""
 
-    pieces: list[Numbers]
+    tokens: list[Numbers]
     """Ids of each stretch."""
     word_starts: list[Numbers]
-    """Whether each piece begins a word."""
+    """Whether each token begins a word."""
 
 
 class Blocks(Sequence[Block]):
-    """The blocks of a corpus, as places only: no piece is read before a block is used.
+    """The blocks of a corpus, as places only: no token is read before a block is used.
 
-    ``lengths`` are the pieces of each block, special ones included.
+    ``lengths`` are the tokens of each block, special ones included.
     """
 
-    def __init__(self, corpus: Pieces, stretches: Numbers, edges: Numbers, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, stretches: Numbers, edges: Numbers, special: int) -> None:
         self.corpus, self.stretches, self.edges = corpus, stretches, edges
         sizes = np.concatenate([[0], np.cumsum(stretches[:, 1] - stretches[:, 0])])
         self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + special * np.diff(edges)
@@ -52,23 +52,23 @@ class Blocks(Sequence[Block]):
         place = range(len(self))[place]
         stretches = self.stretches[self.edges[place] : self.edges[place + 1]].tolist()
         return Block(
-            [self.corpus.pieces[start:end].astype(np.int64) for start, end in stretches],
+            [self.corpus.tokens[start:end].astype(np.int64) for start, end in stretches],
             [np.asarray(self.corpus.word_starts[start:end], dtype=bool) for start, end in stretches],
         )
 
 
-def cut_blocks(corpus: Pieces, length: int, special: int, packing: str) -> Blocks:
-    """Cut a corpus into blocks of at most `length` pieces, `special` of which stand around each stretch.
+def pack_blocks(corpus: TokenizedCorpus, length: int, special: int, packing: str) -> Blocks:
+    """Split a corpus into blocks of at most `length` tokens, `special` of which stand around each stretch.
 
     Args:
         corpus: what is cut.
-        length: pieces of a block, special ones included.
-        special: pieces around each stretch, such as [CLS] and [SEP].
+        length: tokens of a block, special ones included.
+        special: tokens around each stretch, such as [CLS] and [SEP].
         packing: ``none``: each block holds one stretch of one document. ``apart`` and ``joined``: the ends of several
             documents share a block; those that fit best into each other, not those that follow each other.
     """
     room = length - special
-    starts, ends = _cut_documents(corpus.document_edges(), room)
+    starts, ends = _chunk_documents(corpus.document_edges(), room)
     if packing == "none":
         return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
     sizes = ends - starts
@@ -103,8 +103,8 @@ def pack(sizes: Sequence[int], room: int) -> Iterator[list[int]]:
     yield from (sorted(box) for box in boxes)
 
 
-def _cut_documents(edges: Numbers, room: int) -> tuple[Numbers, Numbers]:
-    """Give the first piece and the one after the last of each stretch; a document has one every `room` pieces."""
+def _chunk_documents(edges: Numbers, room: int) -> tuple[Numbers, Numbers]:
+    """Give the first token and the one after the last of each stretch; a document has one every `room` tokens."""
     counts = -(-np.diff(edges) // room)
     first = np.repeat(edges[:-1], counts)
     number = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -114,34 +114,34 @@ def _cut_documents(edges: Numbers, room: int) -> tuple[Numbers, Numbers]:
 
 @dataclass(frozen=True)
 class Text:
-    """A block with its special pieces: arrays of shape (pieces,)."""
+    """A block with its special tokens: arrays of shape (tokens,)."""
 
-    pieces: Numbers
+    tokens: Numbers
     maskable: Numbers
-    """False for special pieces."""
+    """False for special tokens."""
     word_starts: Numbers
     parts: Numbers
-    """Which stretch a piece belongs to, counted from 0."""
+    """Which stretch a token belongs to, counted from 0."""
 
 
-def frame_block(block: Block, frame: Frame) -> Text:
-    """Put the special pieces around each stretch of a block."""
-    pieces, maskable, starts, parts = [], [], [], []
+def join_block(block: Block, frame: SpecialTokenTemplate) -> Text:
+    """Put the special tokens around each stretch of a block."""
+    tokens, maskable, starts, parts = [], [], [], []
     around = len(frame.before), len(frame.after)
-    for number, (ids, begins) in enumerate(zip(block.pieces, block.word_starts, strict=True)):
-        pieces.append(np.concatenate([frame.before, ids, frame.after]))
+    for number, (ids, begins) in enumerate(zip(block.tokens, block.word_starts, strict=True)):
+        tokens.append(np.concatenate([frame.before, ids, frame.after]))
         maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
         starts.append(np.pad(begins, around, constant_values=True))
         parts.append(np.full(len(ids) + sum(around), number))
-    joined = [np.concatenate(each) for each in (pieces, maskable, starts, parts)]
+    joined = [np.concatenate(each) for each in (tokens, maskable, starts, parts)]
     return Text(joined[0].astype(np.int64), *joined[1:])
 
 
 def block_collator(tokenizer: Any, *, apart: bool, first_position: int = 0) -> Collator:
     """Make the collator of features with ``input_ids``, ``labels`` and ``parts``.
 
-    It gives ``input_ids`` and ``labels`` of shape (rows, pieces) and ``attention_mask`` of the same shape. Where
-    several parts share a block and are kept apart, the mask is of shape (rows, 1, pieces, pieces), and
+    It gives ``input_ids`` and ``labels`` of shape (rows, tokens) and ``attention_mask`` of the same shape. Where
+    several parts share a block and are kept apart, the mask is of shape (rows, 1, tokens, tokens), and
     ``position_ids`` begin anew with each part: what the model computes of a part is what it would compute of it alone.
     """
     import torch

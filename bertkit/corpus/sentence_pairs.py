@@ -22,24 +22,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from bertkit.corpus.packing import Text
-from bertkit.corpus.tokenized import Numbers, Pieces
+from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import DataError, RecipeError
-from bertkit.tokens.features import IGNORED, Collator, Feature, Frame
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
 
 if TYPE_CHECKING:
     import torch
 
-SECOND, STRANGER, SWAPPED = 0, 1, 1  # the labels, as BertForPreTraining and AlbertForPreTraining have them
+NEXT, RANDOM, SWAPPED = 0, 1, 1  # the labels, as BertForPreTraining and AlbertForPreTraining have them
 
 Kind = Literal["next", "order"]
 
-_LEAST_ROOM = 4
+_MIN_BUDGET = 4
 _AT_ONCE = 2**20  # sentences that are planned together
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two segments without special pieces: ids, and whether each piece begins a word."""
+    """Two segments without special tokens: ids, and whether each token begins a word."""
 
     first: Numbers
     second: Numbers
@@ -51,7 +51,7 @@ class Pair:
 class Pairs(Sequence[Pair]):
     """The pairs of one epoch; ``places`` has first start and end, second start and end, and label: (pairs, 5)."""
 
-    def __init__(self, corpus: Pieces, places: Numbers, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, places: Numbers, special: int) -> None:
         self.corpus, self.places = corpus, places
         self.lengths = places[:, 1] - places[:, 0] + places[:, 3] - places[:, 2] + special
 
@@ -67,19 +67,19 @@ class Pairs(Sequence[Pair]):
             return [self[number] for number in range(*place.indices(len(self)))]
         first, first_end, second, second_end, label = self.places[range(len(self))[place]].tolist()
         both = slice(first, first_end), slice(second, second_end)
-        ids = [self.corpus.pieces[part].astype(np.int64) for part in both]
+        ids = [self.corpus.tokens[part].astype(np.int64) for part in both]
         starts = [np.asarray(self.corpus.word_starts[part], dtype=bool) for part in both]
         return Pair(ids[0], ids[1], starts[0], starts[1], label)
 
 
-def cut_pairs(
-    corpus: Pieces, length: int, special: int, kind: Kind, seed: int, epoch: int, short: float = 0.1
+def build_pairs(
+    corpus: TokenizedCorpus, length: int, special: int, kind: Kind, seed: int, epoch: int, short: float = 0.1
 ) -> Pairs:
-    """Cut a corpus into pairs of at most `length` pieces; the same ones for the same seed and epoch.
+    """Split a corpus into pairs of at most `length` tokens; the same ones for the same seed and epoch.
 
     Args:
         corpus: what is cut.
-        length: pieces of a pair, special ones included.
+        length: tokens of a pair, special ones included.
         special: how many are special.
         kind: what the label tells: ``next`` or ``order``.
         seed: of the run.
@@ -87,12 +87,12 @@ def cut_pairs(
         short: share of pairs that are cut to a shorter length, drawn evenly, so that a model meets short texts too.
 
     Raises:
-        RecipeError: hardly any room beside the special pieces.
+        RecipeError: hardly any room beside the special tokens.
         DataError: no document has two sentences, or strangers are wanted and there is one document only.
     """
-    if length - special < _LEAST_ROOM:
-        what = f"a length of {length} leaves {max(length - special, 0)} pieces for a pair of segments"
-        raise RecipeError(what, f"set training.max_length to at least {special + _LEAST_ROOM}")
+    if length - special < _MIN_BUDGET:
+        what = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
+        raise RecipeError(what, f"set training.max_length to at least {special + _MIN_BUDGET}")
     documents = np.asarray(corpus.documents)
     sizes = np.diff(documents)
     if not (sizes > 1).any():
@@ -104,8 +104,8 @@ def cut_pairs(
     edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
     parts = []
     for first, end in pairwise(edges.tolist()):
-        chains = _cut_chains(corpus.sentences, documents[first : end + 1], length - special, random, kind, short)
-        segments = _strangers(corpus, chains, random) if kind == "next" else _in_any_order(corpus, chains)
+        chains = _split_chains(corpus.sentences, documents[first : end + 1], length - special, random, kind, short)
+        segments = _random_segments(corpus, chains, random) if kind == "next" else _in_any_order(corpus, chains)
         parts.append(_truncate(segments, length - special, random))
     return Pairs(corpus, np.concatenate(parts), special)
 
@@ -119,16 +119,16 @@ class _Chains:
     """Where the second segment begins."""
     end: Numbers
     wanted: Numbers
-    """How many pieces the pair should have."""
+    """How many tokens the pair should have."""
     label: Numbers
     document: Numbers
     """First sentence of the document and the one after its last, shape (pairs, 2)."""
 
 
-def _cut_chains(
+def _split_chains(
     sentences: Numbers, documents: Numbers, room: int, random: np.random.Generator, kind: Kind, short: float
 ) -> _Chains:
-    """Cut documents into chains of sentences.
+    """Split documents into chains of sentences.
 
     What a pair that begins at a sentence would be is drawn for every sentence at once. Then a walk tells where pairs
     begin: where the one before ended, or where a stranger took the place of what would have followed.
@@ -142,7 +142,7 @@ def _cut_chains(
     end = np.clip(end, numbers + 2, None)
     end = np.minimum(end, edges[:, 1])
     second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
-    met = _walk(np.where(label == STRANGER, second, end) - low if kind == "next" else end - low)
+    met = _walk(np.where(label == RANDOM, second, end) - low if kind == "next" else end - low)
     alone = edges[met, 1] == numbers[met] + 1  # takes the sentence before along, where there is one
     start = numbers[met] - alone
     middle = np.where(alone, numbers[met], second[met])
@@ -164,7 +164,7 @@ def _walk(following: Numbers) -> Numbers:
     return np.array(met, dtype=np.int64)
 
 
-def _strangers(corpus: Pieces, chains: _Chains, random: np.random.Generator) -> Numbers:
+def _random_segments(corpus: TokenizedCorpus, chains: _Chains, random: np.random.Generator) -> Numbers:
     """Give the segments of chains, where labeled so with a second one that begins at any sentence of other documents.
 
     All sentences are equally likely, so that a long document has as many strangers as it has first segments.
@@ -176,12 +176,12 @@ def _strangers(corpus: Pieces, chains: _Chains, random: np.random.Generator) -> 
     missing = chains.wanted - (sentences[chains.second] - sentences[chains.start])
     end = np.searchsorted(sentences, sentences[begin] + missing)
     end = np.clip(end, begin + 1, documents[np.searchsorted(documents, begin, side="right")])
-    strange = chains.label == STRANGER
+    strange = chains.label == RANDOM
     begin, end = np.where(strange, begin, chains.second), np.where(strange, end, chains.end)
     return np.stack([*(sentences[each] for each in (chains.start, chains.second, begin, end)), chains.label], 1)
 
 
-def _in_any_order(corpus: Pieces, chains: _Chains) -> Numbers:
+def _in_any_order(corpus: TokenizedCorpus, chains: _Chains) -> Numbers:
     """Give the segments of chains, swapped where labeled so."""
     start, second, end = (np.asarray(corpus.sentences)[each] for each in (chains.start, chains.second, chains.end))
     straight, swapped = np.stack([start, second, second, end], 1), np.stack([second, end, start, second], 1)
@@ -189,7 +189,7 @@ def _in_any_order(corpus: Pieces, chains: _Chains) -> Numbers:
 
 
 def _truncate(places: Numbers, room: int, random: np.random.Generator) -> Numbers:
-    """Cut the longer segment of each pair, at random in front and at the back, until both have room."""
+    """Split the longer segment of each pair, at random in front and at the back, until both have room."""
     one, other = places[:, 1] - places[:, 0], places[:, 3] - places[:, 2]
     kept = np.minimum(other, np.maximum(room // 2, room - one))
     for column, excess in ((0, one - np.minimum(one, room - kept)), (2, other - kept)):
@@ -199,15 +199,15 @@ def _truncate(places: Numbers, room: int, random: np.random.Generator) -> Number
     return places
 
 
-def frame_pair(pair: Pair, frame: Frame) -> Text:
-    """Put the special pieces around a pair: [CLS] first [SEP] second [SEP]; `parts` of the text are its segments."""
+def join_pair(pair: Pair, frame: SpecialTokenTemplate) -> Text:
+    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; `parts` of the text are its segments."""
     before, between, after = (np.array(each, dtype=np.int64) for each in (frame.before, frame.between, frame.after))
-    pieces = [before, pair.first, between, pair.second, after]
+    tokens = [before, pair.first, between, pair.second, after]
     special = [np.ones(len(each), dtype=bool) for each in (before, between, after)]
     starts = [special[0], pair.first_word_starts, special[1], pair.second_word_starts, special[2]]
-    sizes = [len(each) for each in pieces]
+    sizes = [len(each) for each in tokens]
     return Text(
-        np.concatenate(pieces),
+        np.concatenate(tokens),
         np.repeat([False, True, False, True, False], sizes),
         np.concatenate(starts),
         np.repeat([0, 0, 0, 1, 1], sizes),
@@ -217,7 +217,7 @@ def frame_pair(pair: Pair, frame: Frame) -> Text:
 def pair_collator(tokenizer: Any) -> Collator:
     """Make the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
 
-    It pads on the right: tensors of shape (rows, pieces), ``attention_mask`` among them, and ``pair_labels`` of shape
+    It pads on the right: tensors of shape (rows, tokens), ``attention_mask`` among them, and ``pair_labels`` of shape
     (rows,).
     """
     import torch

@@ -1,4 +1,4 @@
-"""Cut text into sentences, by a few rules that hold for most languages with Latin or Chinese marks.
+"""Split text into sentences, by a few rules that hold for most languages with Latin or Chinese marks.
 
 A line never goes on in the next one: in BERT's format a line is a sentence already, and elsewhere it is a heading, an
 item or a paragraph. Text that is broken at a fixed width has to be joined before.

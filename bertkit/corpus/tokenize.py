@@ -1,4 +1,4 @@
-"""Documents cut into pieces: sentences first, then pieces, as arrays."""
+"""Documents cut into tokens: sentences first, then tokens, as arrays."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from bertkit.corpus.sentences import split_sentences
 
 Numbers = np.ndarray[Any, Any]
 
-_CHARS = 1 << 20  # that are cut at once: what the tokenizer gives takes a hundred times the room of the pieces
+_CHARS = 1 << 20  # that are cut at once: what the tokenizer gives takes a hundred times the room of the tokens
 
 
-class Cut(NamedTuple):
-    """The pieces of some documents, without sentences and documents that have none."""
+class TokenizedDocuments(NamedTuple):
+    """The tokens of some documents, without sentences and documents that have none."""
 
-    pieces: Numbers
+    tokens: Numbers
     word_starts: Numbers
-    """(pieces,) whether a piece begins a word."""
+    """(tokens,) whether a token begins a word."""
     sentences: Numbers
-    """(sentences,) pieces of each."""
+    """(sentences,) tokens of each."""
     documents: Numbers
     """(documents,) sentences of each."""
     bytes: int
     """UTF-8 bytes of the documents."""
 
 
-class Cutter:
-    """Cuts documents into pieces with the tokenizer's own threads: nothing is cut off, and nothing special is added."""
+class DocumentTokenizer:
+    """Cuts documents into tokens with the tokenizer's own threads: nothing is cut off, and nothing special is added."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
@@ -40,32 +40,32 @@ class Cutter:
         self._tokenizer.encode_special_tokens = True  # text that spells [SEP] is text
         self._blank = " " if self._needs_blank() else ""
 
-    def cut(self, documents: Sequence[str]) -> Cut:
-        """Cut documents into sentences and these into pieces."""
+    def cut(self, documents: Sequence[str]) -> TokenizedDocuments:
+        """Split documents into sentences and these into tokens."""
         split = [split_sentences(document) for document in documents]
         texts = [self._blank * (place > 0) + text for sentences in split for place, text in enumerate(sentences)]
         parts = [self._encode(batch) for batch in _batches(texts)] or [(np.zeros(0, np.int64),) * 3]
-        pieces, starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
+        tokens, starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
         owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
         counts = np.bincount(owners[lengths > 0], minlength=len(split))
         size = sum(len(document.encode()) for document, count in zip(documents, counts, strict=True) if count)
-        return Cut(pieces, starts, lengths[lengths > 0], counts[counts > 0], size)
+        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts[counts > 0], size)
 
     def _encode(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
-        """Give the pieces of texts, whether each begins a word, and how many each text has."""
+        """Give the tokens of texts, whether each begins a word, and how many each text has."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         total = int(lengths.sum())
-        pieces = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64, total)
+        tokens = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64, total)
         words = list(chain.from_iterable(encoding.word_ids for encoding in encodings))
-        numbers = np.array(words, dtype=np.float64)  # a piece of no word is not a number, so unlike the one before
+        numbers = np.array(words, dtype=np.float64)  # a token of no word is not a number, so unlike the one before
         starts = np.ones(total, dtype=bool)
         starts[1:] = numbers[1:] != numbers[:-1]
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
-        return pieces, starts, lengths
+        return tokens, starts, lengths
 
     def _needs_blank(self) -> bool:
-        """Tell whether words have other pieces at a text's start than behind a blank (byte-level vocabularies).
+        """Tell whether words have other tokens at a text's start than behind a blank (byte-level vocabularies).
 
         A sentence inside a document is then cut as it stands there: behind a blank.
         """

@@ -18,7 +18,7 @@ from bertkit.data.sources import Read, files_by_split, is_validation
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Data, Row
 
-WINDOW = 50
+SORT_WINDOW = 50
 """Batches whose rows are sorted by length together: wide enough that padding nearly vanishes, narrow enough to stay
 random. Of a stream, only so many are in memory."""
 
@@ -47,18 +47,18 @@ class RowStream:
         return Split("train", self.source, [row for _, row in found], [line for line, _ in found])
 
 
-class Windows:
-    """Windows of a stream's rows in their order, all of one size: where the rows end, the next pass begins."""
+class StreamBuffers:
+    """StreamBuffers of a stream's rows in their order, all of one size: where the rows end, the next pass begins."""
 
     def __init__(self, stream: RowStream) -> None:
         self.stream = stream
         self._begin(0)
 
-    def place(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Say where the next window begins: pass, rows of the pass that lie before it, and a SHA-256 over them."""
         return {"pass": self.number, "rows": self.rows, "sha256": self.digest.hexdigest()}
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def load_state(self, place: dict[str, Any]) -> None:
         """Go to a place, past the rows before it.
 
         Raises:
@@ -67,7 +67,7 @@ class Windows:
         self._begin(place["pass"])
         for _, row in islice(self.lines, place["rows"]):
             self._count(row)
-        if self.place() != place:
+        if self.state() != place:
             what = f"the first {place['rows']:,} rows are not those that this run was trained on"
             raise DataError(what, "put them back, or --fresh to start anew", file=self.stream.source)
 
@@ -99,7 +99,7 @@ def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> Ro
         data: the recipe's data section.
         columns: canonical columns of the task family.
         read: gives a checked row, or None for one to leave out.
-        batch_size: rows of a batch; a window has `WINDOW` batches.
+        batch_size: rows of a batch; a window has `SORT_WINDOW` batches.
 
     Raises:
         DataError: no training rows, or no validation split.
@@ -110,7 +110,7 @@ def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> Ro
     def begin() -> Iterator[tuple[int, Row]]:
         return islice(chain.from_iterable(_read_part(part, data, columns, read) for part in parts), data.limit)
 
-    return RowStream(parts[0][0], begin, WINDOW * batch_size)
+    return RowStream(parts[0][0], begin, SORT_WINDOW * batch_size)
 
 
 def _read_part(part: _Part, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:

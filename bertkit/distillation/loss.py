@@ -1,6 +1,6 @@
 """The loss of a student: gold labels, and what fine-tuned teachers say of the same rows (Hinton et al. 2015).
 
-What they say comes with the features, under the names of the model's outputs with `TAUGHT` before them.
+What they say comes with the features, under the names of the model's outputs with `TEACHER_PREFIX` before them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from bertkit.distillation.matching import Matching
 
-TAUGHT = "teacher_"
+TEACHER_PREFIX = "teacher_"
 
 
-def taught_collator(collate: Collator) -> Collator:
-    """Make a collator that takes along what the teachers say; pieces and choices that are not there are -inf."""
+def teacher_collator(collate: Collator) -> Collator:
+    """Make a collator that takes along what the teachers say; tokens and choices that are not there are -inf."""
     import numpy as np
     import torch
 
@@ -33,8 +33,8 @@ def taught_collator(collate: Collator) -> Collator:
         return torch.from_numpy(padded)
 
     def collate_both(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        taught = [name for name in features[0] if name.startswith(TAUGHT)]
-        return {**collate(features), **{name: pad([feature[name] for feature in features]) for name in taught}}
+        teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
+        return {**collate(features), **{name: pad([feature[name] for feature in features]) for name in teacher_outputs}}
 
     return collate_both
 
@@ -77,15 +77,17 @@ def choose_loss(problem_type: str | None) -> SoftLoss:
 
 
 def soft_sum(loss: SoftLoss, outputs: Any, batch: Mapping[str, torch.Tensor], temperature: float) -> torch.Tensor:
-    """Sum a loss over rows, or labelled pieces where there is a distribution a piece; the mean of several outputs."""
-    taught = {name.removeprefix(TAUGHT): values for name, values in batch.items() if name.startswith(TAUGHT)}
+    """Sum a loss over rows, or labelled tokens where there is a distribution a token; the mean of several outputs."""
+    teacher_outputs = {
+        name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
+    }
     total: Any = 0
-    for name, wanted in taught.items():
+    for name, wanted in teacher_outputs.items():
         given = outputs[name].float()
         if wanted.dim() == 3:
             is_labelled = batch["labels"] != IGNORED
             given, wanted = given[is_labelled], wanted[is_labelled]
-        total = total + loss(given, wanted, temperature).sum() / len(taught)
+        total = total + loss(given, wanted, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]
 
 
@@ -114,4 +116,4 @@ def _squared(given: torch.Tensor, wanted: torch.Tensor, temperature: float) -> t
 
 
 def _own(batch: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: values for name, values in batch.items() if not name.startswith(TAUGHT)}
+    return {name: values for name, values in batch.items() if not name.startswith(TEACHER_PREFIX)}

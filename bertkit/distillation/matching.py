@@ -14,7 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError
-from bertkit.modeling.cls_only import read_first_piece
+from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
 
@@ -50,17 +50,17 @@ def take_layers(model: Any, wanted: int | list[int]) -> None:
     """
     part, name, layers = find_layers(model)
     taken = [layers[number] for number in layers_to_take(wanted, len(layers))]
-    reads_first_piece = "forward" in vars(layers[-1])
+    cls_only = "forward" in vars(layers[-1])
     setattr(part, name, nn.ModuleList(taken))
     model.config.num_hidden_layers = len(taken)
-    if reads_first_piece and "forward" not in vars(taken[-1]):
-        read_first_piece(model)
+    if cls_only and "forward" not in vars(taken[-1]):
+        cls_only_last_layer(model)
 
 
 class Matching:
     """Compares layers of a student, which has just read a batch, with those of a teacher that reads it too.
 
-    Its terms are sums over pieces: of the squared distance of hidden states, mean over their width, and of
+    Its terms are sums over tokens: of the squared distance of hidden states, mean over their width, and of
     KL(teacher || student) of attention, mean over heads; both are means over the layers that are matched.
     """
 
@@ -73,14 +73,14 @@ class Matching:
         self.states: dict[nn.Module, torch.Tensor] = {}
 
     def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Give the sum of each term over the pieces of a batch."""
+        """Give the sum of each term over the tokens of a batch."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in _READ if name in batch})
-        pieces = batch["attention_mask"].flatten(0, -2).bool()
+        tokens = batch["attention_mask"].flatten(0, -2).bool()
         compare = {"hidden": self._compare_states, "attention": self._compare_attention}
         return {
-            name: torch.stack([compare[name](one, other, pieces) for one, other in pairs.items()]).mean(dim=0)
+            name: torch.stack([compare[name](one, other, tokens) for one, other in pairs.items()]).mean(dim=0)
             for name, pairs in self.pairs.items()
         }
 
@@ -88,18 +88,18 @@ class Matching:
         """Keep what a layer gives, as a hook."""
         self.states[layer] = output[0] if isinstance(output, tuple) else output
 
-    def _compare_states(self, one: int, other: int, pieces: torch.Tensor) -> torch.Tensor:
-        given = self.states[self.layers[self.student][one]][pieces]
-        wanted = self.states[self.layers[self.teacher][other]][pieces]
+    def _compare_states(self, one: int, other: int, tokens: torch.Tensor) -> torch.Tensor:
+        given = self.states[self.layers[self.student][one]][tokens]
+        wanted = self.states[self.layers[self.teacher][other]][tokens]
         projections = getattr(self.student, _PROJECTIONS, {})
         if str(one) in projections:
             given = projections[str(one)](given)
         return functional.mse_loss(given.float(), wanted.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, one: int, other: int, pieces: torch.Tensor) -> torch.Tensor:
-        given = _read_attention(self.layers[self.student][one]).transpose(1, 2)[pieces]
-        wanted = _read_attention(self.layers[self.teacher][other]).transpose(1, 2)[pieces]
-        gaps = (wanted - given).masked_fill(wanted < -1e4, 0.0)  # a piece that is not there gets nothing
+    def _compare_attention(self, one: int, other: int, tokens: torch.Tensor) -> torch.Tensor:
+        given = _read_attention(self.layers[self.student][one]).transpose(1, 2)[tokens]
+        wanted = _read_attention(self.layers[self.teacher][other]).transpose(1, 2)[tokens]
+        gaps = (wanted - given).masked_fill(wanted < -1e4, 0.0)  # a token that is not there gets nothing
         return (wanted.exp() * gaps).sum(dim=-1).mean(dim=-1).sum()
 
 
@@ -167,7 +167,7 @@ def _attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' own functions do: (rows, heads, pieces, width) to (rows, pieces, heads, width)."""
+    """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width)."""
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)
@@ -182,5 +182,5 @@ def _attend_while_trained(module: nn.Module, *arguments: Any, **keywords: Any) -
 
 
 def _read_attention(layer: nn.Module) -> torch.Tensor:
-    """Give what the attention of a layer has left, (texts, heads, pieces, pieces)."""
+    """Give what the attention of a layer has left, (texts, heads, tokens, tokens)."""
     return next(getattr(part, _WATCHED) for part in layer.modules() if hasattr(part, _WATCHED))  # type: ignore[no-any-return]

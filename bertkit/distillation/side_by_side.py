@@ -18,7 +18,7 @@ _READ = ("input_ids", "attention_mask", "position_ids")
 def beside_teacher(
     model: Any, teacher_name: str, name: str, features: Sequence[Feature], collate: Collator, machine: Machine
 ) -> list[dict[str, Any]]:
-    """Put a model that was taught beside its teacher; nothing where it has none.
+    """Put a model that was distilled beside its teacher; nothing where it has none.
 
     Args:
         model: it has the attribute `bertkit_teaching` where it has a teacher.

@@ -1,4 +1,4 @@
-"""A student: loaded as its recipe says, and taught while it is trained."""
+"""A student: loaded as its recipe says, and its teachers while it is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
-from bertkit.distillation.teachers import Teacher, ask_teachers, load_teacher
+from bertkit.distillation.teachers import Teacher, compute_teacher_logits, load_teacher
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
 from bertkit.progress import Progress
@@ -41,7 +41,7 @@ def load_student(task: Task, folder: Path, setup: Setup) -> Any:
 
 
 @contextmanager
-def taught(
+def with_teachers(
     teachers: Sequence[Teacher],
     task: Task,
     split: Split,
@@ -61,12 +61,12 @@ def taught(
     if wanted is None:
         yield gold, task.collator(setup)
         return
-    from bertkit.distillation.loss import TAUGHT, distillation_terms, taught_collator
+    from bertkit.distillation.loss import TEACHER_PREFIX, distillation_terms, teacher_collator
     from bertkit.tokens.feature_cache import add_values
 
-    said = ask_teachers(teachers, task, setup, split, features, machine, progress)
+    said = compute_teacher_logits(teachers, task, setup, split, features, machine, progress)
     for name, values in said.items():
-        add_values(features, f"{TAUGHT}{name}", values)
+        add_values(features, f"{TEACHER_PREFIX}{name}", values)
     with ExitStack() as watched:
         matching = None
         if wanted.matches_layers:
@@ -77,13 +77,13 @@ def taught(
             matching = watched.enter_context(matched(model, teacher, wanted, machine.precision))
         yield (
             distillation_terms(gold, wanted, model.config.problem_type, matching),
-            taught_collator(task.collator(setup)),
+            teacher_collator(task.collator(setup)),
         )
 
 
 def _whole(setup: Setup, wanted: Distillation | None) -> Setup:
-    """Let the last layer be computed whole where layers are matched piece by piece."""
+    """Let the last layer be computed whole where layers are matched token by token."""
     if wanted is None or not wanted.matches_layers:
         return setup
-    training = setup.recipe.training.model_copy(update={"short_last_layer": False})
+    training = setup.recipe.training.model_copy(update={"cls_only_last_layer": False})
     return replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))

@@ -24,7 +24,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, keeping, say_once, touch
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, Setup, find_frame, window
+from bertkit.tokens.features import Feature, Setup, find_template, window
 
 log = logging.getLogger("bertkit")
 
@@ -56,7 +56,7 @@ def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...], student: 
     Raises:
         UsageError: there is none, or too many for what is to be matched.
         RecipeError: training rows that are streamed, or layers that the first one does not have.
-        ModelError: not fine-tuned, for other labels or pieces, or of a kind that a student cannot learn from.
+        ModelError: not fine-tuned, for other labels or tokens, or of a kind that a student cannot learn from.
     """
     wanted = recipe.distillation
     if wanted is None:
@@ -71,7 +71,7 @@ def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...], student: 
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
     for teacher in teachers:
         if (own := _vocabulary(teacher.folder)) and (other := _vocabulary(student)) and own != other:
-            raise _other_pieces(teacher)
+            raise _other_vocabulary(teacher)
     count = _count_layers(teachers[0].folder)
     if wanted.student_layers is not None and count is not None:
         layers_to_take(wanted.student_layers, count)
@@ -79,23 +79,23 @@ def find_teachers(recipe: Recipe, task: Task, labels: tuple[str, ...], student: 
 
 
 def load_teacher(teacher: Teacher, task: Task, setup: Setup, device: str) -> tuple[Any, Setup]:
-    """Load a teacher, and what it needs to read the very pieces that the student reads.
+    """Load a teacher, and what it needs to read the very tokens that the student reads.
 
     Raises:
         ModelError: it has another vocabulary, reads less at once, or has no head for this task.
     """
     tokenizer = models.load_tokenizer(teacher.folder)
     if _content(tokenizer) != _content(setup.tokenizer):
-        raise _other_pieces(teacher)
+        raise _other_vocabulary(teacher)
     if tokenizer.model_max_length < window(setup):
-        what = f"the teacher {teacher.name} reads {tokenizer.model_max_length} pieces at once, the student more"
+        what = f"the teacher {teacher.name} reads {tokenizer.model_max_length} tokens at once, the student more"
         raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
     tokenizer.model_max_length = window(setup)
     own = replace(setup, tokenizer=tokenizer, labels=teacher.labels)
     return task.load_model(teacher.folder, own, new_head=False).to(device).eval(), own
 
 
-def ask_teachers(
+def compute_teacher_logits(
     teachers: Sequence[Teacher],
     task: Task,
     setup: Setup,
@@ -159,7 +159,7 @@ def _gather(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], o
 
 
 def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
-    """Cut logits to the feature's own pieces or choices; those of a whole text, one a label, are as they are."""
+    """Split logits to the feature's own tokens or choices; those of a whole text, one a label, are as they are."""
     ids = feature["input_ids"]
     is_of_text = name == "logits" and logits.ndim == 1 and not hasattr(ids[0], "__len__")
     return logits if is_of_text else logits[: len(ids)]
@@ -197,16 +197,16 @@ def _vocabulary(folder: Path) -> Any:
         return None
 
 
-def _other_pieces(teacher: Teacher) -> ModelError:
-    what = f"the teacher {teacher.name} cuts texts into other pieces than the student"
+def _other_vocabulary(teacher: Teacher) -> ModelError:
+    what = f"the teacher {teacher.name} cuts texts into other tokens than the student"
     return ModelError(what, "take two models with the same tokenizer, or --student-layers")
 
 
 def _content(tokenizer: Any) -> list[Any]:
-    """Give what decides which pieces a tokenizer makes of a text, and leave it in the state that it has."""
+    """Give what decides which tokens a tokenizer makes of a text, and leave it in the state that it has."""
     tokenizer = copy.deepcopy(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    frames = [find_frame(tokenizer, pair=pair) for pair in (False, True)]
+    frames = [find_template(tokenizer, pair=pair) for pair in (False, True)]
     special = [(frame.before, frame.between, frame.after) for frame in frames]
     return [tokenizer.get_vocab(), *(backend[part] for part in ("normalizer", "pre_tokenizer", "model")), special]
 

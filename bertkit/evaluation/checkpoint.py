@@ -67,15 +67,15 @@ def load_checkpoint(
     trained = record.get("identity", {}).get("recipe", {}).get("training", {})
     if trained.get("max_length", recipe.training.max_length) != recipe.training.max_length:
         log.info(f"trained with max_length {trained['max_length']}, used with {recipe.training.max_length}")
-    from bertkit.hardware.precision import look_again, look_at_machine, multiply_as
+    from bertkit.hardware.precision import detect_hardware, restore_hardware, use_matmul_backend
 
     if machine is None:
         if recipe.training.precision == "auto" and "machine" in record:
-            machine = look_again(record["machine"], "as in its run")
+            machine = restore_hardware(record["machine"], "as in its run")
         else:
-            machine = look_at_machine(recipe.training.precision, models.read_config(folder)["model_type"])
+            machine = detect_hardware(recipe.training.precision, models.read_config(folder)["model_type"])
         log.info(machine.reason)
-    multiply_as(machine)
+    use_matmul_backend(machine)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)
     tuned = {name: value for name, value in record.get("tuned", {}).items() if name not in recipe.options}
     if tuned:

@@ -64,7 +64,7 @@ def forward(
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:
-    """Cut rows, longest first, into batches of at most `tokens` padded tokens (or one row).
+    """Split rows, longest first, into batches of at most `tokens` padded tokens (or one row).
 
     >>> sorted_batches([3, 9, 4, 8], tokens=18)
     [[1, 3], [2, 0]]

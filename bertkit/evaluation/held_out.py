@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.objectives import Objective, PretrainSetup, Totals
@@ -18,7 +18,7 @@ from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature
 
 
-def held_out_features(corpus: Pieces, objective: Objective, setup: PretrainSetup) -> list[Feature]:
+def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
     """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
     training = setup.recipe.training.model_copy(update={"seed": 0})
     setup = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
@@ -46,7 +46,7 @@ def measure(
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         for done, numbers in enumerate(batches, start=1):
             batch = collate([features[number] for number in numbers])
-            found = objective.tally(model, {name: values.to(device) for name, values in batch.items()})
+            found = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
             progress.update(done, {})
     progress.finish()

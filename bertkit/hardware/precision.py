@@ -20,17 +20,17 @@ _FP32_ERROR = 1e-5  # float32 products of these sizes are off by 5e-7, bf16 prod
 class Machine:
     """What a run computes on and with; `reason` is for people.
 
-    `products` says which library multiplies fp32 matrices on a CPU: torch's own choice, or oneDNN.
+    `matmul_backend` says which library multiplies fp32 matrices on a CPU: torch's own choice, or oneDNN.
     """
 
     device: str
     precision: str
     threads: int
     reason: str
-    products: str = "torch"
+    matmul_backend: str = "torch"
 
 
-def look_at_machine(wanted: str, model_type: str = "") -> Machine:
+def detect_hardware(wanted: str, model_type: str = "") -> Machine:
     """Choose the device and the precision (``auto``: bf16 where a trial product shows that it is faster)."""
     import torch
 
@@ -51,18 +51,18 @@ def look_at_machine(wanted: str, model_type: str = "") -> Machine:
     return Machine(device, wanted, threads, f"{name}: {wanted} ({why})", products)
 
 
-def look_again(before: dict[str, Any], why: str) -> Machine:
+def restore_hardware(before: dict[str, Any], why: str) -> Machine:
     """Compute as a record of an earlier `Machine` says, as far as this machine can."""
     device, threads, name = _describe()
-    products = before.get("products", "torch") if device == "cpu" and onednn_is_exact() else "torch"
+    products = before.get("matmul_backend", "torch") if device == "cpu" and onednn_is_exact() else "torch"
     return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", products)
 
 
-def multiply_as(machine: Machine) -> None:
+def use_matmul_backend(machine: Machine) -> None:
     """Let torch multiply fp32 matrices as was decided for this machine."""
     import torch
 
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.products == "onednn" else "none"  # type: ignore[attr-defined]
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
 
 
 def onednn_is_exact() -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from bertkit.progress import SILENT, Progress
 
 # Encoders whose layers are four products of hidden by hidden and two of hidden by intermediate, and attention between
-# all pieces of a text.
+# all tokens of a text.
 _PLAIN = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
 _PASSES = 3
 _ROWS = (1024, 4096)  # of the products tried: a small batch, a large one
@@ -73,19 +73,19 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
 def time_by_turns(
     runs: Sequence[Callable[[Any], object]], work: Sequence[Any], progress: Progress = SILENT
 ) -> list[list[float]]:
-    """Give the seconds that each run takes for each piece of work.
+    """Give the seconds that each run takes for each token of work.
 
-    Runs take turns at every piece, and the fastest of some passes counts, since other work on the machine disturbs.
+    Runs take turns at every token, and the fastest of some passes counts, since other work on the machine disturbs.
     """
     import torch
 
     fastest = [[math.inf] * len(work) for _ in runs]
     progress.start("timing", _PASSES * len(work))
     for turn in range(_PASSES):
-        for place, piece in enumerate(work):
+        for place, token in enumerate(work):
             for run, seconds in zip(runs, fastest, strict=True):
                 start = time.perf_counter()
-                run(piece)
+                run(token)
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
                 seconds[place] = min(seconds[place], time.perf_counter() - start)

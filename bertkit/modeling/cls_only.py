@@ -1,7 +1,7 @@
-"""Compute of the last layer only what a head reads: the first piece.
+"""Compute of the last layer only what a head reads: the first token.
 
-A classifier reads the summary that stands at the first piece. What the last layer makes of all other pieces is thrown
-away, so only their keys and values are needed: ten of its twelve matrix products shrink to one piece a row. The
+A classifier reads the summary that stands at the first token. What the last layer makes of all other tokens is thrown
+away, so only their keys and values are needed: ten of its twelve matrix products shrink to one token a row. The
 result is the same. It saves a seventh of an encoder with six layers, and a fourteenth of one with twelve.
 """
 
@@ -14,8 +14,8 @@ ALIKE = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
 """Architectures whose layers have parts of the same names, and see no position but in the embeddings."""
 
 
-def read_first_piece(model: Any) -> None:
-    """Let the last layer of a model give the first piece only, shape (rows, 1, width), where its layers are known."""
+def cls_only_last_layer(model: Any) -> None:
+    """Let the last layer of a model give the first token only, shape (rows, 1, width), where its layers are known."""
     if model.config.model_type in ALIKE and not model.config.is_decoder:
         layer = model.base_model.encoder.layer[-1]
         layer.forward = partial(_forward, layer, layer.forward)
@@ -27,7 +27,7 @@ def _forward(
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.bert.modeling_bert import eager_attention_forward
 
-    if attention_mask is not None and attention_mask.dim() != 4:  # an attention that wants to see all pieces
+    if attention_mask is not None and attention_mask.dim() != 4:  # an attention that wants to see all tokens
         return forward_all(hidden_states, attention_mask, *others, **kwargs)
     attention = layer.attention.self
     first = hidden_states[:, :1]

@@ -52,13 +52,13 @@ def load_teacher(folder: Path, config: Any) -> Any:
     """Load a masked language model that answers and is never trained.
 
     Raises:
-        ModelError: it has no head over pieces, or does not load.
+        ModelError: it has no head over tokens, or does not load.
     """
     from transformers import AutoModelForMaskedLM
 
     teacher = load_to_pretrain(AutoModelForMaskedLM, folder, config)
     if teacher.bertkit_new:
-        what = f"the teacher has no head that answers with pieces ({teacher.bertkit_new[0]} is lacking)"
+        what = f"the teacher has no head that answers with tokens ({teacher.bertkit_new[0]} is lacking)"
         raise ModelError(what, f"give it one first: bertkit pretrain mlm --model {folder}", file=folder)
     return teacher.requires_grad_(False).eval()
 

@@ -101,7 +101,7 @@ def _attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' own functions do: (rows, heads, pieces, width) to (rows, pieces, heads, width)."""
+    """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width)."""
     if not dropout:
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **others

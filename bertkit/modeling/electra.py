@@ -21,19 +21,19 @@ class PairOutput(ModelOutput):  # type: ignore[misc]
     """What both parts say of a batch."""
 
     logits: torch.Tensor | None = None
-    """(rows, pieces); above 0 where the discriminator takes a piece for replaced."""
+    """(rows, tokens); above 0 where the discriminator takes a token for replaced."""
     replaced: torch.Tensor | None = None
-    """(rows, pieces); true where a piece is not the original."""
+    """(rows, tokens); true where a token is not the original."""
     masked_logits: torch.Tensor | None = None
     """(1, masked, vocabulary), of the generator."""
     masked_labels: torch.Tensor | None = None
-    """(masked,), the hidden pieces."""
+    """(masked,), the hidden tokens."""
 
 
 class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
     """A discriminator and a generator that share their embeddings (Clark et al. 2020, section 3.2).
 
-    The embeddings are those of pieces, positions and types, and the norm of their sum, as in the authors' code.
+    The embeddings are those of tokens, positions and types, and the norm of their sum, as in the authors' code.
     """
 
     base_model_prefix = "discriminator"
@@ -48,14 +48,14 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
     def forward(
         self, input_ids: torch.Tensor, labels: torch.Tensor, chances: torch.Tensor, **others: torch.Tensor
     ) -> PairOutput:
-        """Fill the gaps of a batch with pieces drawn from the generator, and let the discriminator look at the result.
+        """Fill the gaps of a batch with tokens drawn from the generator, and let the discriminator look at the result.
 
         No gradient passes from the discriminator into the generator, since a draw has none.
 
         Args:
-            input_ids: (rows, pieces), with gaps.
-            labels: (rows, pieces), the hidden pieces; `IGNORED` outside the gaps.
-            chances: (rows, pieces), a number from [0, 1) for each piece, which decides what is drawn.
+            input_ids: (rows, tokens), with gaps.
+            labels: (rows, tokens), the hidden tokens; `IGNORED` outside the gaps.
+            chances: (rows, tokens), a number from [0, 1) for each token, which decides what is drawn.
             others: what both parts take beside.
         """
         outputs, hidden = run_at_masked(self.generator, {"input_ids": input_ids, "labels": labels, **others})

@@ -19,7 +19,7 @@ _DECAY = "decay_of_other_rows"  # in the optimizer's state
 _WORTHWHILE = 0.8  # share of the rows that occur, above which nothing is gained
 
 
-class OccurringRows(nn.Module):
+class OccurringEmbeddings(nn.Module):
     """Stands in for an embedding while it is trained; checkpoints and evaluations see the whole table."""
 
     def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
@@ -76,7 +76,7 @@ class OccurringRows(nn.Module):
 
 
 @contextmanager
-def occurring_rows(model: Any, ids: Iterable[int]) -> Iterator[OccurringRows | None]:
+def occurring_embeddings(model: Any, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
     """Train only the word embeddings of these ids; None where that is not possible or not worthwhile.
 
     It is not possible where the table serves as output layer too, and not worthwhile where nearly all rows occur.
@@ -88,7 +88,7 @@ def occurring_rows(model: Any, ids: Iterable[int]) -> Iterator[OccurringRows | N
     if not is_plain or uses > 1 or len(rows) > _WORTHWHILE * len(embedding.weight):
         yield None
         return
-    instead = OccurringRows(embedding, rows)
+    instead = OccurringEmbeddings(embedding, rows)
     model.set_input_embeddings(instead)
     try:
         yield instead

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 
-def keep_head_exact(model: Any) -> None:
+def compute_head_in_fp32(model: Any) -> None:
     """Compute the layers of the head, and the pooler before it, in float32 under autocast too.
 
     They cost nothing. In bf16, two answers that differ by less than a hundredth would be the same, and the pooler alone

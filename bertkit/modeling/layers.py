@@ -16,7 +16,7 @@ LAYERS: Mapping[str, tuple[slice, str]] = {
     "weighted_sum_last_four": (slice(-4, None), "weighted"),
     "weighted_sum": (slice(1, None), "weighted"),
 }
-"""Name -> which hidden states (the first are the embeddings), and how they make one vector a piece.
+"""Name -> which hidden states (the first are the embeddings), and how they make one vector a token.
 
 The choices are those of Devlin et al. 2019, table 7.
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, UnavailableError
-from bertkit.modeling.cls_only import read_first_piece
-from bertkit.modeling.fp32_head import keep_head_exact
+from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.fp32_head import compute_head_in_fp32
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 from bertkit.storage.fingerprints import feed_file
 
@@ -110,10 +110,10 @@ def quiet_transformers() -> None:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load a fast tokenizer with a padding piece, its maximal length bounded by the model's positions.
+    """Load a fast tokenizer with a padding token, its maximal length bounded by the model's positions.
 
     Raises:
-        ModelError: it cannot be loaded, is a slow one, or has no padding piece.
+        ModelError: it cannot be loaded, is a slow one, or has no padding token.
         UnavailableError: it needs a package that is not installed.
     """
     tokenizer = read_tokenizer(folder)
@@ -126,14 +126,14 @@ def load_tokenizer(folder: Path) -> Any:
     more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
     if more > 0:
         raise ModelError(
-            f"the tokenizer knows {more:,} more pieces than the model", "take both from one source", file=folder
+            f"the tokenizer knows {more:,} more tokens than the model", "take both from one source", file=folder
         )
     bound_length(tokenizer, config)
     return tokenizer
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """Load a fast tokenizer with a padding piece, which need not lie beside a model; raises as `load_tokenizer`."""
+    """Load a fast tokenizer with a padding token, which need not lie beside a model; raises as `load_tokenizer`."""
     quiet_transformers()
     from transformers import AutoTokenizer
 
@@ -149,7 +149,7 @@ def read_tokenizer(folder: Path) -> Any:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:
         raise ModelError(
-            "the tokenizer has no padding piece",
+            "the tokenizer has no padding token",
             "name one as pad_token in tokenizer_config.json",
             file=folder,
         )
@@ -163,7 +163,7 @@ def bound_length(tokenizer: Any, config: Any) -> None:
 
 
 def first_position(config: Any) -> int:
-    """Give the number of a text's first position: RoBERTa and its kin count on from the padding piece."""
+    """Give the number of a text's first position: RoBERTa and its kin count on from the padding token."""
     return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
 
 
@@ -201,7 +201,7 @@ def load_model(
     new_head: bool,
     problem_type: str | None = None,
     head: dict[str, Any] | None = None,
-    reads_first_piece: bool = False,
+    cls_only: bool = False,
 ) -> Any:
     """Load a checkpoint in float32 under one of transformers' Auto classes.
 
@@ -209,7 +209,7 @@ def load_model(
 
     The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
     labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which. With
-    `reads_first_piece`, nothing is computed that a head which reads the first piece does not need.
+    `cls_only`, nothing is computed that a head which reads the first token does not need.
 
     Raises:
         ModelError: not an encoder, weights that do not fit the config, weights that are not numbers, or (without
@@ -241,9 +241,9 @@ def load_model(
     if not trained and not report["missing_keys"]:
         _renew_head(model)
     refuse_non_finite(model.named_parameters(), folder)
-    keep_head_exact(model)
-    if reads_first_piece:
-        read_first_piece(model)
+    compute_head_in_fp32(model)
+    if cls_only:
+        cls_only_last_layer(model)
     model.bertkit_new_head = not trained
     return model
 

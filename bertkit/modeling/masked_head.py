@@ -1,6 +1,6 @@
 """The head of a masked language model, computed only where something is masked.
 
-Only one piece in seven is masked, and a head over 30,000 pieces costs more than all layers of a small encoder.
+Only one token in seven is masked, and a head over 30,000 tokens costs more than all layers of a small encoder.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _LARGEST = 700.0  # of an exponent
 
 
 def run_at_masked(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
-    """Run a model whose head works piece by piece, and let the head see only the pieces that have a label.
+    """Run a model whose head works token by token, and let the head see only the tokens that have a label.
 
     The last hidden states are gathered between encoder and head, so that the head of any architecture will do.
 
     Args:
-        model: one of transformers' models with a head over pieces.
-        batch: its arguments, and ``labels`` of shape (rows, pieces), `IGNORED` where there is nothing to predict.
+        model: one of transformers' models with a head over tokens.
+        batch: its arguments, and ``labels`` of shape (rows, tokens), `IGNORED` where there is nothing to predict.
 
     Returns:
         what the model gives, its logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
@@ -56,13 +56,13 @@ def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
 
 
-def masked_tally(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Sum up the losses (``mlm``), the hidden pieces (``masked``) and those that are found (``found``)."""
+def masked_totals(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    """Sum up the losses (``mlm``), the hidden tokens (``masked``) and those that are found (``found``)."""
     found = int((logits.flatten(0, -2).argmax(-1) == labels).sum())
     return {"mlm": float(sum_of_losses(logits, labels)), "masked": float(len(labels)), "found": float(found)}
 
 
 def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
-    """Give the perplexity of hidden pieces, and the share of them that is found."""
+    """Give the perplexity of hidden tokens, and the share of them that is found."""
     mean = totals["mlm"] / totals["masked"]
     return {"perplexity": math.exp(min(mean, _LARGEST)), "masked_accuracy": totals["found"] / totals["masked"]}

@@ -20,7 +20,7 @@ class Size:
     hidden: int
     heads: int
     vocabulary: int
-    """Pieces of the published model; a new model has those of its tokenizer."""
+    """Tokens of the published model; a new model has those of its tokenizer."""
     parameters: int
     """Of the encoder with that vocabulary, its pooler included; written down so that a list of sizes needs no torch."""
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -32,7 +32,7 @@ def _bert(layers: int, hidden: int, parameters: int) -> Size:
     return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
 
 
-# 512 positions come after the padding piece's id, which is 1 (fairseq's way)
+# 512 positions come after the padding token's id, which is 1 (fairseq's way)
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DEBERTA = {
     "intermediate_size": 3072,
@@ -93,10 +93,10 @@ def find_size(name: str) -> Size:
 
 
 def make_config(size: str, tokenizer: Any, model_options: Mapping[str, Any]) -> Any:
-    """Make the config of a new model: its shape from the size, pieces from the tokenizer, any field from the options.
+    """Make the config of a new model: its shape from the size, tokens from the tokenizer, any field from the options.
 
     Raises:
-        RecipeError: no such size, no such field, a value it cannot have, or fewer pieces than the tokenizer has.
+        RecipeError: no such size, no such field, a value it cannot have, or fewer tokens than the tokenizer has.
     """
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
     for name in ("pad", "bos", "eos", "cls", "sep"):
@@ -121,8 +121,8 @@ def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) 
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _config(size: Size, options: Mapping[str, Any], pieces: int) -> Any:
-    """Make a config with so many pieces and check it, with the ids of special pieces that transformers gives it."""
+def _config(size: Size, options: Mapping[str, Any], tokens: int) -> Any:
+    """Make a config with so many tokens and check it, with the ids of special tokens that transformers gives it."""
     import dataclasses
 
     from huggingface_hub.errors import StrictDataclassError
@@ -132,14 +132,14 @@ def _config(size: Size, options: Mapping[str, Any], pieces: int) -> Any:
     fields = {each.name for each in dataclasses.fields(kind)}
     check_names("model_options", options, sorted((fields | set(kind.attribute_map)) - _GIVEN))
     shape = {"hidden_size": size.hidden, "num_hidden_layers": size.layers, "num_attention_heads": size.heads}
-    values = {"vocab_size": pieces, **shape, **size.more}
+    values = {"vocab_size": tokens, **shape, **size.more}
     try:
         config = kind(**_own_names(values, kind) | _own_names(options, kind))
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
     _check_values(config, options)
-    if config.vocab_size < pieces:
-        raise RecipeError(f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {pieces:,} pieces")
+    if config.vocab_size < tokens:
+        raise RecipeError(f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {tokens:,} tokens")
     return config
 
 

@@ -1,7 +1,7 @@
-"""Predict the pieces of a span from what stands around it (SpanBERT: Joshi et al. 2020, section 3.2).
+"""Predict the tokens of a span from what stands around it (SpanBERT: Joshi et al. 2020, section 3.2).
 
-A piece of a masked span is told from the last hidden states of the piece before the span and of the one after it, and
-from the piece's place in the span. So these two states learn to stand for the whole span.
+A token of a masked span is told from the last hidden states of the token before the span and of the one after it, and
+from the token's place in the span. So these two states learn to stand for the whole span.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_PLACES, _PLACE_SIZE = 20, 200  # those of the paper's code; pieces beyond the last place share it
+_PLACES, _PLACE_SIZE = 20, 200  # those of the paper's code; tokens beyond the last place share it
 
 
 class SpanBoundary(nn.Module):
@@ -42,9 +42,9 @@ class SpanBoundary(nn.Module):
         """Give logits of shape (masked, vocabulary).
 
         Args:
-            states: last hidden states, shape (rows, pieces, width).
-            places: whether a piece is masked, shape (rows, pieces).
-            starts: first piece of each masked piece's span, shape (rows, pieces).
+            states: last hidden states, shape (rows, tokens, width).
+            places: whether a token is masked, shape (rows, tokens).
+            starts: first token of each masked token's span, shape (rows, tokens).
             ends: the one after its last.
             words: embeddings of the vocabulary, shape (vocabulary, embedding).
         """

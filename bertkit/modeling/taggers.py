@@ -73,7 +73,7 @@ class LayerTagger:
         return self
 
     def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Give the chosen layers of each piece: (rows, pieces, width), or (rows, pieces, layers, width) to weigh."""
+        """Give the chosen layers of each token: (rows, tokens, width), or (rows, tokens, layers, width) to weigh."""
         segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         with torch.no_grad():
             found = self.base_model(  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ class LayerTagger:
         states: Any = None,
         **_: Any,
     ) -> Any:
-        """Tag every piece, from `states` where they are known already."""
+        """Tag every token, from `states` where they are known already."""
         if states is None:
             states = self.read_states(input_ids, attention_mask, token_type_ids)
         # rounded as on disk, so that the same text gives the same answer either way
@@ -124,7 +124,7 @@ class _StateReader(nn.Module):
 
 
 def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> Any:
-    """Load a model with one output a label for every piece.
+    """Load a model with one output a label for every token.
 
     Args:
         folder: the checkpoint.
@@ -151,7 +151,7 @@ def tagger_class(config_class: type) -> type:
 
 
 def run_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]) -> Any:
-    """Give the states of each feature's pieces, shape (pieces, ...), one feature after the other."""
+    """Give the states of each feature's tokens, shape (tokens, ...), one feature after the other."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
         part = features[first : first + _ROWS_AT_ONCE]
@@ -164,7 +164,7 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
 
     Args:
         model: a tagger.
-        features: they get the key ``states``, half precision of shape (pieces, ...).
+        features: they get the key ``states``, half precision of shape (tokens, ...).
         run: gives a module's outputs for features.
         content: what the encoder is, such as its fingerprint.
     """
@@ -185,13 +185,13 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
     add_values(features, "states", np.split(states, ends[:-1]))
 
 
-def _write_states(states: Any, pieces: int, file: Path) -> None:
+def _write_states(states: Any, tokens: int, file: Path) -> None:
     """Write the states so that the file is there whole or not at all."""
     array, place = None, 0
     with keeping(file) as beside:
         for part in states:
             if array is None:
-                shape = (pieces, *part.shape[1:])
+                shape = (tokens, *part.shape[1:])
                 array = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
             array[place : place + len(part)] = part
             place += len(part)

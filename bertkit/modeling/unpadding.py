@@ -1,7 +1,7 @@
 """Layers that compute nothing on padding, on a CPU: where rows of a batch are of unlike length.
 
-Between the first layer and the last, the pieces of all rows lie one after another in one row, without padding. Most of
-a layer looks at each piece by itself and does not notice. Attention does, so its rows are cut out, and those of like
+Between the first layer and the last, the tokens of all rows lie one after another in one row, without padding. Most of
+a layer looks at each token by itself and does not notice. Attention does, so its rows are cut out, and those of like
 length are computed together. Embeddings and heads see batches as ever, and logits and gradients are the same.
 """
 
@@ -22,9 +22,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from bertkit.modeling.cls_only import ALIKE
 
 _NAME = "bertkit-unpadded"  # of the attention, as transformers registers it
-_WORTHWHILE = 0.85  # share of real pieces above which a batch is computed as it is
-_PIECES, _LENGTHS, _ROWS = 32, 8, 4  # what the pieces of a batch, and lengths and rows of a group, are multiples of
-_GROUP_COSTS = 20_000  # pairs of pieces whose attention takes as long as one group more
+_WORTHWHILE = 0.85  # share of real tokens above which a batch is computed as it is
+_TOKENS, _LENGTHS, _ROWS = 32, 8, 4  # what the tokens of a batch, and lengths and rows of a group, are multiples of
+_GROUP_COSTS = 20_000  # pairs of tokens whose attention takes as long as one group more
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class _Group:
 
 
 class _Layout:
-    """Where the pieces of a batch are, which lie row after row, shortest first.
+    """Where the tokens of a batch are, which lie row after row, shortest first.
 
     Sizes are rounded up: oneDNN compiles its products for every shape it meets, which takes as long as some of them.
 
     Args:
-        mask: 1 at real pieces, 0 at padding, of shape (rows, pieces).
+        mask: 1 at real tokens, 0 at padding, of shape (rows, tokens).
     """
 
     def __init__(self, mask: torch.Tensor) -> None:
@@ -51,7 +51,7 @@ class _Layout:
         lengths = real.sum(dim=1)
         self.shape = mask.shape
         self.in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
-        self.pieces = _round_up(len(self.in_batch), _PIECES)
+        self.tokens = _round_up(len(self.in_batch), _TOKENS)
         self.groups: list[_Group] = []
         filled = []
         for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
@@ -71,7 +71,7 @@ def _round_up(count: Any, step: int) -> Any:
 
 
 def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
-    """Cut rows of rising lengths into groups that cost least: their padded pairs of pieces, and something each.
+    """Split rows of rising lengths into groups that cost least: their padded pairs of tokens, and something each.
 
     >>> group_rows([5, 6, 6, 100, 101])
     [(0, 3), (3, 5)]
@@ -147,21 +147,21 @@ class _Unpadding:
             self.mask = mask
 
     def unpad(self, layer: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Take the padding out of (rows, pieces, width), as a hook before the first layer."""
+        """Take the padding out of (rows, tokens, width), as a hook before the first layer."""
         if self.mask is None:
             return None
         self.layout = _Layout(self.mask)
         states, *others = arguments
-        taken = _Take.apply(states.flatten(0, 1), self.layout.in_batch, self.layout.pieces)  # type: ignore[no-untyped-call]
+        taken = _Take.apply(states.flatten(0, 1), self.layout.in_batch, self.layout.tokens)  # type: ignore[no-untyped-call]
         return taken[None], *others
 
     def pad(self, layer: nn.Module, arguments: tuple[Any, ...], states: torch.Tensor) -> torch.Tensor | None:
         """Put the padding back, as a hook after the last layer."""
         if self.layout is None:
             return None
-        places, (rows, pieces) = self.layout.in_batch, self.layout.shape
+        places, (rows, tokens) = self.layout.in_batch, self.layout.shape
         self.layout = None
-        return _Put.apply(states[0], places, rows * pieces).view(rows, pieces, -1)  # type: ignore[no-any-return, no-untyped-call]
+        return _Put.apply(states[0], places, rows * tokens).view(rows, tokens, -1)  # type: ignore[no-any-return, no-untyped-call]
 
     def attend(
         self,
@@ -172,7 +172,7 @@ class _Unpadding:
         attention_mask: torch.Tensor | None,
         **named: Any,
     ) -> tuple[torch.Tensor, Any]:
-        """Attend as transformers' own functions do; without padding, (1, heads, all pieces, width), group by group."""
+        """Attend as transformers' own functions do; without padding, (1, heads, all tokens, width), group by group."""
         if self.layout is None:
             return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
         layout, heads, width = self.layout, query.shape[1], query.shape[3]
@@ -189,7 +189,7 @@ class _Unpadding:
             self.attend_padded(module, *three, group.mask, **named)[0].reshape(-1, heads * width)
             for *three, group in zip(*map(in_groups, (query, key, value)), layout.groups, strict=True)
         ]
-        found = _Take.apply(torch.cat(attended), layout.in_groups, layout.pieces)  # type: ignore[no-untyped-call]
+        found = _Take.apply(torch.cat(attended), layout.in_groups, layout.tokens)  # type: ignore[no-untyped-call]
         return found.view(1, -1, heads, width), None
 
 
@@ -219,7 +219,7 @@ def unpadded(model: Any) -> Iterator[None]:
 
 
 def _known_layers(model: Any) -> list[Any]:
-    """Give the layers that compute all pieces: not a short last one, and none where somebody reads what each gives."""
+    """Give the layers that compute all tokens: not a short last one, and none where somebody reads what each gives."""
     name = {"distilbert": "transformer", **dict.fromkeys(ALIKE, "encoder")}.get(model.config.model_type)
     encoder = getattr(model.base_model, name or "", None)  # a model of several encoders has none of its own
     if encoder is None or getattr(model.config, "is_decoder", False):

@@ -13,19 +13,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from bertkit.corpus.masking import ordinary_pieces
-from bertkit.corpus.tokenized import Numbers, Pieces
+from bertkit.corpus.masking import ordinary_tokens
+from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.tokens.features import Collator, Feature, Frame, find_frame
+from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, find_template
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
 HELD_OUT_RATE = 0.15
-"""The share of pieces that is hidden in held-out text (Devlin et al. 2019, section 3.1)."""
+"""The share of tokens that is hidden in held-out text (Devlin et al. 2019, section 3.1)."""
 
 Example = Any
 """What an objective makes its features from: a block of documents, or a pair of segments."""
@@ -35,7 +35,7 @@ class Examples(Protocol):
     """The examples of an epoch: places in a corpus, from which an example is read when it is asked for."""
 
     lengths: Any
-    """(examples,) pieces of each, special ones included; a numpy array."""
+    """(examples,) tokens of each, special ones included; a numpy array."""
 
     def __len__(self) -> int: ...
 
@@ -58,19 +58,19 @@ class PretrainSetup:
     """Config of the model: the checkpoint's, or that of the recipe's size."""
 
     @cached_property
-    def frame(self) -> Frame:
-        """The special pieces around a text."""
-        return find_frame(self.tokenizer, pair=False)
+    def frame(self) -> SpecialTokenTemplate:
+        """The special tokens around a text."""
+        return find_template(self.tokenizer, pair=False)
 
     @cached_property
-    def pair_frame(self) -> Frame:
-        """The special pieces around two texts."""
-        return find_frame(self.tokenizer, pair=True)
+    def pair_template(self) -> SpecialTokenTemplate:
+        """The special tokens around two texts."""
+        return find_template(self.tokenizer, pair=True)
 
     @cached_property
     def ordinary(self) -> Numbers:
-        """Ids of the pieces that may stand in the place of a hidden one."""
-        return ordinary_pieces(self.tokenizer)
+        """Ids of the tokens that may stand in the place of a hidden one."""
+        return ordinary_tokens(self.tokenizer)
 
 
 class Objective(Protocol):
@@ -92,8 +92,8 @@ class Objective(Protocol):
     def load_model(self, setup: PretrainSetup) -> Any:
         """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
 
-    def examples(self, corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Examples:
-        """Cut a corpus into examples of at most `length` pieces; made anew each epoch, so quick and lazy."""
+    def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:
+        """Split a corpus into examples of at most `length` tokens; made anew each epoch, so quick and lazy."""
 
     def feature(
         self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
@@ -113,7 +113,7 @@ class Objective(Protocol):
     def losses(self, model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Give for each term the sum of its loss over the batch."""
 
-    def tally(self, model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+    def accumulate(self, model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
         """Sum up what `score` needs from a held-out batch."""
 
     def score(self, totals: Totals) -> dict[str, float]:
@@ -122,12 +122,12 @@ class Objective(Protocol):
     def encoder(self, model: Any, setup: PretrainSetup) -> Any:
         """Give the part of a pretrained model that is saved as a plain checkpoint."""
 
-    def companions(self, model: Any, setup: PretrainSetup) -> Mapping[str, Any]:
+    def auxiliary_checkpoints(self, model: Any, setup: PretrainSetup) -> Mapping[str, Any]:
         """Give the other parts that are saved as plain checkpoints, by the names of their folders beside the first."""
 
 
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
-    """Give the share of pieces to hide: from ``mask_rate`` to ``last_mask_rate`` in the course of training.
+    """Give the share of tokens to hide: from ``mask_rate`` to ``last_mask_rate`` in the course of training.
 
     On held-out text it is 15 %, whatever the recipe says.
     """

@@ -1,6 +1,6 @@
 """A student of a masked language model, made of its layers and taught by it while both read (Sanh et al. 2019).
 
-The teacher's distributions are compared at hidden pieces only: there alone the heads are computed, which cost more
+The teacher's distributions are compared at hidden tokens only: there alone the heads are computed, which cost more
 than all layers of a small encoder, and there alone the teacher is unsure and has something to tell. The paper's code
 offers both.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.distilbert import Teaching, choose_layers, load_teacher, make_student
-from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
@@ -31,22 +31,22 @@ OPTIONS: Mapping[str, Any] = {
 TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
 """The weights with which DistilBERT was trained."""
 
-_IS_TEXT = "is_text"  # what is not padding, (rows, pieces): a mask of documents kept apart does not tell
+_IS_TEXT = "is_text"  # what is not padding, (rows, tokens): a mask of documents kept apart does not tell
 
 BEST_METRIC = mlm.BEST_METRIC
 
 examples = mlm.examples
 feature = mlm.feature
-companions = mlm.companions
+auxiliary_checkpoints = mlm.auxiliary_checkpoints
 
 
 class _Answers(NamedTuple):
-    """What student and teacher say of a batch: logits (masked, vocabulary), and states (pieces of text, width)."""
+    """What student and teacher say of a batch: logits (masked, vocabulary), and states (tokens of text, width)."""
 
     logits: torch.Tensor
-    taught_logits: torch.Tensor
+    teacher_logits: torch.Tensor
     states: torch.Tensor
-    taught_states: torch.Tensor
+    teacher_states: torch.Tensor
     labels: torch.Tensor
     temperature: float
 
@@ -94,7 +94,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden pieces, for two terms, and all pieces."""
+    """Count the hidden tokens, for two terms, and all tokens."""
     hidden = mlm.count(batch)["mlm"]
     return {"soft": hidden, "mlm": hidden, "cosine": int(batch[_IS_TEXT].sum())}
 
@@ -106,35 +106,37 @@ def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 def _sum_up(answers: _Answers) -> dict[str, torch.Tensor]:
     return {
-        "soft": soft_sum(answers.logits, answers.taught_logits, answers.temperature),
+        "soft": soft_sum(answers.logits, answers.teacher_logits, answers.temperature),
         "mlm": sum_of_losses(answers.logits, answers.labels),
-        "cosine": cosine_sum(answers.states, answers.taught_states),
+        "cosine": cosine_sum(answers.states, answers.teacher_states),
     }
 
 
-def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum up the terms, the right answers of both models, and the answers that are the same."""
     answers = _ask(model, batch)
     sums = {name: float(value) for name, value in _sum_up(answers).items()}
-    taught = masked_tally(answers.taught_logits, answers.labels)
+    teacher_outputs = masked_totals(answers.teacher_logits, answers.labels)
     return {
         **sums,
-        **masked_tally(answers.logits, answers.labels),
-        "pieces": float(len(answers.states)),
-        "agreed": float((answers.logits.argmax(-1) == answers.taught_logits.argmax(-1)).sum()),
-        **{f"teacher_{name}": value for name, value in taught.items()},
+        **masked_totals(answers.logits, answers.labels),
+        "tokens": float(len(answers.states)),
+        "agreed": float((answers.logits.argmax(-1) == answers.teacher_logits.argmax(-1)).sum()),
+        **{f"teacher_{name}": value for name, value in teacher_outputs.items()},
     }
 
 
 def score(totals: Totals) -> dict[str, float]:
     """Give the weighted loss and its terms, the student's scores, and the teacher's beside them."""
     masked = totals["masked"]
-    soft, gap = totals["soft"] / masked, totals["cosine"] / totals["pieces"]
-    taught = {name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")}
+    soft, gap = totals["soft"] / masked, totals["cosine"] / totals["tokens"]
+    teacher_outputs = {
+        name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")
+    }
     return {
         "loss": TERMS["soft"] * soft + TERMS["mlm"] * totals["mlm"] / masked + TERMS["cosine"] * gap,
         **masked_scores(totals),
-        **{f"teacher_{name}": value for name, value in masked_scores(taught).items()},
+        **{f"teacher_{name}": value for name, value in masked_scores(teacher_outputs).items()},
         "agreement": totals["agreed"] / masked,
         "soft_loss": soft,
         "cosine": 1 - gap,
@@ -149,7 +151,7 @@ def encoder(model: Any, setup: PretrainSetup) -> Any:
     return model
 
 
-def soft_sum(logits: torch.Tensor, taught: torch.Tensor, temperature: float) -> torch.Tensor:
+def soft_sum(logits: torch.Tensor, teacher_outputs: torch.Tensor, temperature: float) -> torch.Tensor:
     """Give the sum of T² KL(teacher || student) at a temperature, so that gradients are as large at any one.
 
     >>> import torch
@@ -159,15 +161,15 @@ def soft_sum(logits: torch.Tensor, taught: torch.Tensor, temperature: float) -> 
     """
     from torch.nn.functional import kl_div
 
-    given, wanted = ((each.float() / temperature).log_softmax(dim=-1) for each in (logits, taught))
+    given, wanted = ((each.float() / temperature).log_softmax(dim=-1) for each in (logits, teacher_outputs))
     return temperature**2 * kl_div(given, wanted, reduction="sum", log_target=True)
 
 
-def cosine_sum(states: torch.Tensor, taught: torch.Tensor) -> torch.Tensor:
-    """Give the sum of 1 - cosine between the states of the same pieces, (pieces, width)."""
+def cosine_sum(states: torch.Tensor, teacher_outputs: torch.Tensor) -> torch.Tensor:
+    """Give the sum of 1 - cosine between the states of the same tokens, (tokens, width)."""
     from torch.nn.functional import cosine_similarity
 
-    return (1 - cosine_similarity(states.float(), taught.float(), dim=-1)).sum()
+    return (1 - cosine_similarity(states.float(), teacher_outputs.float(), dim=-1)).sum()
 
 
 def _ask(model: Any, batch: Mapping[str, torch.Tensor]) -> _Answers:
@@ -179,13 +181,13 @@ def _ask(model: Any, batch: Mapping[str, torch.Tensor]) -> _Answers:
     read = {name: values for name, values in batch.items() if name != _IS_TEXT}
     read["output_hidden_states"] = True  # type: ignore[assignment]
     with torch.no_grad():
-        taught, _ = run_at_masked(teaching.teacher.to(is_text.device), read)
+        teacher_outputs, _ = run_at_masked(teaching.teacher.to(is_text.device), read)
     outputs, labels = run_at_masked(model, read)
     return _Answers(
         outputs.logits[0],
-        taught.logits[0],
+        teacher_outputs.logits[0],
         outputs.hidden_states[-1][is_text],
-        taught.hidden_states[-1][is_text],
+        teacher_outputs.hidden_states[-1][is_text],
         labels,
         teaching.temperature,
     )

@@ -1,15 +1,15 @@
-"""Masked pieces and the next sentence: does the second segment follow the first? (Devlin et al. 2019, section 3.1)."""
+"""Masked tokens and the next sentence: does the second segment follow the first? (Devlin et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus.sentence_pairs import Kind, Pair, Pairs, cut_pairs, frame_pair, pair_collator
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.sentence_pairs import Kind, Pair, Pairs, build_pairs, join_pair, pair_collator
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import RecipeError
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.pair_head import count_pairs, score_pairs, sum_pair_losses, tally_pairs
+from bertkit.modeling.pair_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.tokens.features import Collator, Feature
 
@@ -21,7 +21,7 @@ OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-companions = mlm.companions
+auxiliary_checkpoints = mlm.auxiliary_checkpoints
 
 _TYPES = ("albert", "bert")  # whose models for pretraining have a head over pairs
 
@@ -34,27 +34,27 @@ def check(setup: PretrainSetup) -> None:
 
 
 def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with pieces and one that judges pairs."""
+    """Load the checkpoint, or make a new model, with a head that answers with tokens and one that judges pairs."""
     from transformers import AutoModelForPreTraining
 
     return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
 
 
-def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
     """Pair the segments of the corpus, anew in each epoch; half of the second segments are strangers."""
     return pairs_of_epoch(corpus, length, setup, epoch, "next")
 
 
-def pairs_of_epoch(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int, kind: Kind) -> Pairs:
-    """Pair the segments of the corpus; with ``training.copies``, the pairs come again after so many epochs."""
+def pairs_of_epoch(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, kind: Kind) -> Pairs:
+    """Pair the segments of the corpus; with ``training.dupe_factor``, the pairs come again after so many epochs."""
     training = setup.recipe.training
-    copy = epoch % training.copies if training.copies else epoch
-    return cut_pairs(corpus, length, setup.pair_frame.size, kind, training.seed, copy)
+    copy = epoch % training.dupe_factor if training.dupe_factor else epoch
+    return build_pairs(corpus, length, setup.pair_template.size, kind, training.seed, copy)
 
 
 def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide pieces, or whole words, of a pair."""
-    text = frame_pair(example, setup.pair_frame)
+    """Hide tokens, or whole words, of a pair."""
+    text = join_pair(example, setup.pair_template)
     hidden = mlm.hide(text, progress, random, setup)
     return {**hidden, "token_type_ids": text.parts, "pair_labels": example.label}
 
@@ -65,22 +65,22 @@ def collator(setup: PretrainSetup) -> Collator:
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden pieces and the pairs."""
+    """Count the hidden tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
 def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sums of the cross-entropies of the hidden pieces and of the pairs."""
+    """Give the sums of the cross-entropies of the hidden tokens and of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
 
-def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum up losses and right answers."""
-    return tally_pairs(model, batch)
+    return accumulate_pairs(model, batch)
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give loss, perplexity and the shares of hidden pieces and of pairs that are found."""
+    """Give loss, perplexity and the shares of hidden tokens and of pairs that are found."""
     return score_pairs(totals)
 
 

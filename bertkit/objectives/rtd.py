@@ -1,6 +1,6 @@
-"""Replaced token detection: find the pieces that a small generator has filled in (ELECTRA: Clark et al. 2020).
+"""Replaced token detection: find the tokens that a small generator has filled in (ELECTRA: Clark et al. 2020).
 
-The generator learns to fill gaps; what it draws is put into them, and the discriminator tells for each piece whether
+The generator learns to fill gaps; what it draws is put into them, and the discriminator tells for each token whether
 it is the original. Only the discriminator is the result.
 """
 
@@ -10,11 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus.packing import Block, Blocks, frame_block
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.packing import Block, Blocks, join_block
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.masked_head import masked_scores, masked_tally, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe.options import Option, read_option
@@ -76,20 +76,20 @@ def load_model(setup: PretrainSetup) -> Any:
     return model
 
 
-def examples(corpus: Pieces, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
-    """Cut the corpus into blocks, the same in each epoch."""
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+    """Split the corpus into blocks, the same in each epoch."""
     return mlm.examples(corpus, length, setup, epoch)
 
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide pieces, or whole words, of a block, and throw the dice that decide what the generator puts there."""
+    """Hide tokens, or whole words, of a block, and throw the dice that decide what the generator puts there."""
     import numpy as np
 
-    text = frame_block(example, setup.frame)
+    text = join_block(example, setup.frame)
     chosen = mlm.choose(text, progress, random, setup)
     return {
-        "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.pieces),
-        "labels": np.where(chosen, text.pieces, IGNORED),
+        "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
+        "labels": np.where(chosen, text.tokens, IGNORED),
         "parts": text.parts,
         "chances": random.random(len(chosen), dtype=np.float32),
     }
@@ -113,7 +113,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden pieces, and all pieces: the discriminator judges each, special ones too."""
+    """Count the hidden tokens, and all tokens: the discriminator judges each, special ones too."""
     return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["chances"] >= 0).sum())}
 
 
@@ -125,35 +125,35 @@ def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     from torch.nn import functional
 
-    pieces = batch["chances"] >= 0
-    logits, replaced = outputs.logits[pieces].float(), outputs.replaced[pieces].float()
+    tokens = batch["chances"] >= 0
+    logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
     return {
         "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
         "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, reduction="sum"),
     }
 
 
-def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum up both losses, the generator's right answers, and what the discriminator takes for replaced."""
     outputs = model(**batch)
-    pieces = batch["chances"] >= 0
-    replaced, suspected = outputs.replaced & pieces, (outputs.logits > 0) & pieces
-    counts = {"pieces": pieces, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
+    tokens = batch["chances"] >= 0
+    replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
+    counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
     return {
-        **masked_tally(outputs.masked_logits, outputs.masked_labels),
+        **masked_totals(outputs.masked_logits, outputs.masked_labels),
         "rtd": float(_sums(outputs, batch)["rtd"]),
         **{name: float(places.sum()) for name, places in counts.items()},
     }
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give the loss, the generator's scores, and precision, recall and F1 of the pieces taken for replaced."""
-    mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["pieces"]
+    """Give the loss, the generator's scores, and precision, recall and F1 of the tokens taken for replaced."""
+    mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["tokens"]
     caught, both = totals["caught"], totals["replaced"] + totals["suspected"]
     return {
         "loss": TERMS["mlm"] * mlm_loss + TERMS["rtd"] * rtd_loss,
         **masked_scores(totals),
-        "replaced_share": totals["replaced"] / totals["pieces"],
+        "replaced_share": totals["replaced"] / totals["tokens"],
         "precision": caught / max(totals["suspected"], 1),
         "recall": caught / max(totals["replaced"], 1),
         "f1": 2 * caught / max(both, 1),
@@ -165,6 +165,6 @@ def encoder(model: Any, setup: PretrainSetup) -> Any:
     return model.discriminator
 
 
-def companions(model: Any, setup: PretrainSetup) -> dict[str, Any]:
+def auxiliary_checkpoints(model: Any, setup: PretrainSetup) -> dict[str, Any]:
     """Give the generator: an ELECTRA for masked language modeling, from which training can go on."""
     return {_GENERATOR: model.generator}

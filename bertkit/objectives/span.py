@@ -1,4 +1,4 @@
-"""Masked spans, and their pieces told from what stands around them (SpanBERT: Joshi et al. 2020, section 3)."""
+"""Masked spans, and their tokens told from what stands around them (SpanBERT: Joshi et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.masking import choose_spans, corrupt
-from bertkit.corpus.packing import Block, frame_block
-from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.corpus.packing import Block, join_block
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm
 from bertkit.recipe.options import read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature
@@ -25,7 +25,7 @@ TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
 check = mlm.check
-companions = mlm.companions
+auxiliary_checkpoints = mlm.auxiliary_checkpoints
 
 _EDGES = ("span_starts", "span_ends")
 
@@ -33,7 +33,7 @@ examples = mlm.examples
 
 
 def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with pieces, and one over boundaries."""
+    """Load the checkpoint, or make a new model, with a head that answers with tokens, and one over boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
         from bertkit.modeling.span_boundary import add_span_boundary
@@ -45,15 +45,15 @@ def load_model(setup: PretrainSetup) -> Any:
 
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide spans of a block; with boundaries, tell for each hidden piece where its span begins and ends."""
+    """Hide spans of a block; with boundaries, tell for each hidden token where its span begins and ends."""
     import numpy as np
 
-    text = frame_block(example, setup.frame)
+    text = join_block(example, setup.frame)
     rate = masking_rate(OPTIONS, setup, progress)
     chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
     hidden: Feature = {
-        "input_ids": corrupt(text.pieces, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary, spans),
-        "labels": np.where(chosen, text.pieces, IGNORED),
+        "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary, spans),
+        "labels": np.where(chosen, text.tokens, IGNORED),
         "parts": text.parts,
     }
     if read_option(OPTIONS, setup.recipe, "boundary"):
@@ -64,7 +64,7 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks; with boundaries, of the edges of spans: (rows, pieces)."""
+    """Make the collator of blocks; with boundaries, of the edges of spans: (rows, tokens)."""
     import torch
 
     collate_blocks = mlm.collator(setup)
@@ -81,27 +81,27 @@ def collator(setup: PretrainSetup) -> Collator:
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden pieces; with boundaries, they are told twice."""
-    pieces = mlm.count(batch)["mlm"]
-    return {"mlm": pieces, "sbo": pieces} if _EDGES[0] in batch else {"mlm": pieces}
+    """Count the hidden tokens; with boundaries, they are told twice."""
+    tokens = mlm.count(batch)["mlm"]
+    return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
 def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sum of the cross-entropies of the hidden pieces; with boundaries, also as these tell them."""
+    """Give the sum of the cross-entropies of the hidden tokens; with boundaries, also as these tell them."""
     logits, labels, told = _run(model, batch)
     summed = {"mlm": sum_of_losses(logits, labels)}
     return summed if told is None else {**summed, "sbo": sum_of_losses(told, labels)}
 
 
-def tally(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum up losses and right answers."""
     logits, labels, told = _run(model, batch)
-    totals = masked_tally(logits, labels)
+    totals = masked_totals(logits, labels)
     return totals if told is None else {**totals, "sbo": float(sum_of_losses(told, labels))}
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give loss, perplexity and the share of hidden pieces that are found."""
+    """Give loss, perplexity and the share of hidden tokens that are found."""
     return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
 
 
@@ -115,7 +115,7 @@ def encoder(model: Any, setup: PretrainSetup) -> Any:
 
 
 def _run(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Give logits of hidden pieces, their labels, and logits as the boundaries tell them, None without.
+    """Give logits of hidden tokens, their labels, and logits as the boundaries tell them, None without.
 
     The head over boundaries runs inside the model's forward pass, like any other part: there autocast is on, and
     gradients of several processes are added up.
@@ -132,7 +132,7 @@ def _run(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, t
         words = whole.get_input_embeddings().weight
         told.append(whole.span_boundary(states, hidden, batch["span_starts"], batch["span_ends"], words))
 
-    hook = whole.base_model.register_forward_hook(tell)  # comes before the one that gathers hidden pieces
+    hook = whole.base_model.register_forward_hook(tell)  # comes before the one that gathers hidden tokens
     try:
         outputs, labels = run_at_masked(model, inputs)
     finally:

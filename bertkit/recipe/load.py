@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from bertkit.errors import RecipeError, closest
+from bertkit.recipe.renamed import rename_changes, rename_keys
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def _load(kind: str, record: type[_Record], name: str, changes: Mapping[str, Any
 
     file = find_recipe(name, kind)
     values, lines = _read_with_parents(file, kind, ())
+    values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
     if kind == "finetune" and changes.get("model", values.get("model")) == "demo":
         values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])

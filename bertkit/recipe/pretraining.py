@@ -36,7 +36,7 @@ class Corpus(Section):
 
 
 class Pretraining(CommonTraining):
-    """How a model is pretrained; a row is one block of pieces (or one pair of segments)."""
+    """How a model is pretrained; a row is one block of tokens (or one pair of segments)."""
 
     epochs: Finite = Field(1, gt=0, le=10_000)
     batch_size: int = Field(64, ge=1, le=1_000_000, description="blocks per optimizer step, over all processes")
@@ -45,14 +45,17 @@ class Pretraining(CommonTraining):
     budget: str | None = Field(
         None, description="train for so long (`90s`, `30m`, `2h`, `1d`) in place of steps; the rate follows the clock"
     )
-    packing: Literal["apart", "joined", "none"] = Field(
-        "apart",
-        description="several documents fill a block and cannot see each other (apart) or can (joined); none: one each",
+    packing: Literal["documents", "joined", "none"] = Field(
+        "documents",
+        description="`documents`: several documents fill a block, and attention stays within each; `joined`: attention "
+        "crosses them; `none`: one document per block",
     )
     short_length: int | None = Field(None, ge=4, description="block length of the first steps (BERT: 128 before 512)")
     short_share: Finite = Field(0.9, gt=0, lt=1, description="share of all steps, or of the budget, that is short")
-    copies: int | None = Field(
-        None, ge=1, description="hide the same in every so many passes (BERT: 10); anew in each when absent"
+    dupe_factor: int | None = Field(
+        None,
+        ge=1,
+        description="number of differently masked copies of the text (BERT: 10); new masks in each epoch when absent",
     )
     evaluation_rows: int = Field(1000, ge=1, description="blocks of held-out text that are scored")
     workers: int = Field(0, ge=0, le=64, description="processes that make batches; the result is the same")

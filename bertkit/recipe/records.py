@@ -69,7 +69,7 @@ class CommonTraining(Section):
     warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps")
     weight_decay: Finite = Field(0.01, ge=0, le=1)
     max_grad_norm: Finite = Field(1.0, gt=0)
-    max_length: int = Field(128, ge=4, le=100_000, description="pieces per text (pair), special ones included")
+    max_length: int = Field(128, ge=4, le=100_000, description="tokens per text (pair), special ones included")
     seed: int = Field(42, ge=0, lt=2**32)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
@@ -111,10 +111,12 @@ class Training(CommonTraining):
     batching: Literal["sorted", "random"] = Field(
         "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
     )
-    short_last_layer: bool = Field(
+    cls_only_last_layer: bool = Field(
         True, description="compute of the last layer only what a classifier reads; the result is the same"
     )
-    trim_vocabulary: bool = Field(True, description="train only the word embeddings that occur; the result is the same")
+    occurring_embeddings: bool = Field(
+        True, description="train only the word embeddings that occur; the result is the same"
+    )
     class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
         None, description="`balanced`, or label name -> weight in the loss"
     )

@@ -62,7 +62,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
 
 
 def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None) -> str:
-    """Give the text of README.md of a pretrained model; `mask` is the mask piece of one that can fill it."""
+    """Give the text of README.md of a pretrained model; `mask` is the mask token of one that can fill it."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(

@@ -23,7 +23,7 @@ class Example:
     predicted: Answer
     probabilities: dict[str, float] | None = None
     length: int | None = None
-    """Pieces of the encoded row."""
+    """Tokens of the encoded row."""
     right: bool | None = None
     """Whether the answer counts as right, where that cannot be read off gold and predicted."""
     confidence: float | None = None

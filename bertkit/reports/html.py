@@ -201,9 +201,9 @@ def _lengths(facts: Facts) -> Markup | None:
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
         label = f"{first}–{last}" if first < last else f"{last}"
         share, ends = sum(wrong) / len(wrong), statistics.wilson_interval(sum(wrong), len(wrong))
-        hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} pieces"
+        hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
         bars.append(svg.Bar(label, share, *ends, hover))
-    return svg.bar_chart(bars, name="Share of wrong rows by length", x="pieces", y="share of wrong rows")
+    return svg.bar_chart(bars, name="Share of wrong rows by length", x="tokens", y="share of wrong rows")
 
 
 def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
@@ -222,5 +222,5 @@ def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
     if left:
         zero = (min(left)[0], 0.0), (max(left)[0], 0.0)
         caption = "Residual (predicted − gold) by length"
-        drawn.append((caption + note, svg.scatter(left, name=caption, x="pieces", y="residual", guide=zero)))
+        drawn.append((caption + note, svg.scatter(left, name=caption, x="tokens", y="residual", guide=zero)))
     return drawn

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.recipe.renamed import rename_keys
 from bertkit.storage import files
 
 RECORD = "run.json"
 _LOCK = ".lock"
 _SCHEMA = 1
+_RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -63,6 +65,18 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         raise ResourceError(
             "the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD
         ) from None
+    return _rename_keys(record)
+
+
+def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record that an earlier release wrote under the names of today."""
+    record = {_RENAMED.get(key, key): value for key, value in record.items()}
+    if "products" in record.get("machine", {}):
+        machine = dict(record["machine"])
+        record["machine"] = {"matmul_backend": machine.pop("products"), **machine}
+    identity = record.get("identity", {})
+    if "recipe" in identity:
+        record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}
     return record
 
 

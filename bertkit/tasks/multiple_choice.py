@@ -65,14 +65,14 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
         folder,
         models.placeholder_names(2),
         new_head=new_head,
-        reads_first_piece=setup.recipe.training.short_last_layer,
+        cls_only=setup.recipe.training.cls_only_last_layer,
     )
     model.register_forward_hook(_leave_out_missing, with_kwargs=True)
     return model
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the context beside each choice; ``input_ids`` is a list of pieces for each choice."""
+    """Encode the context beside each choice; ``input_ids`` is a list of tokens for each choice."""
     pairs = [
         {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
         for row in rows
@@ -91,8 +91,8 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 def collator(setup: Setup) -> Collator:
     """Make the collator that pads rows to equally many choices, and choices to equal length.
 
-    It gives ``input_ids`` and the like of shape (rows, choices, pieces), and ``labels`` of shape (rows,). A choice
-    that a row lacks is one piece of padding: the only kind that has a single piece.
+    It gives ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,). A choice
+    that a row lacks is one token of padding: the only kind that has a single token.
     """
     import torch
 

@@ -21,7 +21,15 @@ from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, no_precompute
 from bertkit.tokens import answer_spans as spans
-from bertkit.tokens.features import Collator, Feature, Setup, encode_pieces, find_frame, find_room, padding_collator
+from bertkit.tokens.features import (
+    Collator,
+    Feature,
+    Setup,
+    find_template,
+    padding_collator,
+    token_budget,
+    tokenize_texts,
+)
 
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
 NAMED: bool = False
@@ -64,18 +72,18 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with two outputs a piece: does the answer begin here, does it end here."""
+    """Load an encoder with two outputs a token: does the answer begin here, does it end here."""
     return models.load_model("AutoModelForQuestionAnswering", folder, models.placeholder_names(2), new_head=new_head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode question and text in windows of the text.
 
-    ``context`` is the position of the window's first piece of the text, ``offsets`` the characters its pieces stand
-    for, shape (pieces, 2). A window without the answer has it at position 0, as has a question without one.
+    ``context`` is the position of the window's first token of the text, ``offsets`` the characters its tokens stand
+    for, shape (tokens, 2). A window without the answer has it at position 0, as has a question without one.
     """
-    frame = find_frame(setup.tokenizer, pair=True)
-    whole = find_room(setup, frame)
+    frame = find_template(setup.tokenizer, pair=True)
+    whole = token_budget(setup, frame)
     questions = _encode_once([row["question"].lstrip() for row in rows], setup)
     contexts = _encode_once([row["context"] for row in rows], setup)
     offsets = {
@@ -86,14 +94,14 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     features = []
     for number, row in enumerate(rows):
         question = questions[row["question"].lstrip()].ids[: whole // 2]
-        pieces, places = contexts[row["context"]].ids, offsets[row["context"]]
+        tokens, places = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(frame.before) + len(question) + len(frame.between)
         room = whole - len(question)
-        for part in spans.cut(len(pieces), room, min(overlap, room // 2)):
-            feature = {"row": number, **frame.fill(question, pieces[part])}
+        for part in spans.cut(len(tokens), room, min(overlap, room // 2)):
+            feature = {"row": number, **frame.fill(question, tokens[part])}
             feature.update(context=first, offsets=places[part])
             if "answers" in row:
-                begin, end = spans.place_answer(row["answers"], places[part])
+                begin, end = spans.find_answer_tokens(row["answers"], places[part])
                 feature.update(start_positions=first + begin if end >= 0 else 0)
                 feature.update(end_positions=first + end if end >= 0 else 0)
             features.append(feature)
@@ -147,11 +155,8 @@ def decode(
     edges = np.searchsorted(found["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
     parts = itertools.starmap(slice, itertools.pairwise(edges))
-    known = itertools.repeat(None) if nulls is None else nulls.tolist()
-    return [
-        _choose(row["context"], columns, part, null, threshold)
-        for row, part, null in zip(rows, parts, known, strict=False)
-    ]
+    contexts, known = (row["context"] for row in rows), itertools.repeat(None) if nulls is None else nulls.tolist()
+    return [_choose(*each, threshold) for each in zip(contexts, itertools.repeat(columns), parts, known, strict=False)]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -186,11 +191,8 @@ def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: S
         return {}
     best = [{**each, "prediction": _best_text(each)} for each in predictions]
     found = compare(best, rows, setup)
-    return {
-        "null_threshold": answers.best_threshold(found["f1"], found["empty"], found["null_odds"], found["has_answer"])[
-            1
-        ]
-    }
+    columns = (found[name] for name in ("f1", "empty", "null_odds", "has_answer"))
+    return {"null_threshold": answers.best_threshold(*columns)[1]}
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
@@ -220,9 +222,9 @@ def _option(recipe: Recipe, name: str) -> Any:
 
 
 def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
-    """Give the pieces of each different text: SQuAD asks about five questions of one paragraph."""
+    """Give the tokens of each different text: SQuAD asks about five questions of one paragraph."""
     different = list(dict.fromkeys(texts))
-    return dict(zip(different, encode_pieces(setup.tokenizer, different), strict=True)) if different else {}
+    return dict(zip(different, tokenize_texts(setup.tokenizer, different), strict=True)) if different else {}
 
 
 def _null_scores(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: int) -> np.ndarray[Any, Any]:

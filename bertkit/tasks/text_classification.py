@@ -59,7 +59,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
         setup.labels,
         new_head=new_head,
         problem_type=problem,
-        reads_first_piece=setup.recipe.training.short_last_layer,
+        cls_only=setup.recipe.training.cls_only_last_layer,
     )
 
 

@@ -1,6 +1,6 @@
 """Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or tags of one's own.
 
-A word's tag is read off its first piece. A text longer than the window is read in windows that overlap, in training,
+A word's tag is read off its first token. A text longer than the window is read in windows that overlap, in training,
 scoring and predicting alike, so every word has a tag at any length.
 """
 
@@ -23,8 +23,8 @@ from bertkit.modeling.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Run, no_tuning
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_frame, find_room, padding_collator
-from bertkit.tokens.words import cut_windows, find_pieces, read_list, read_words, split_text
+from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
@@ -73,7 +73,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over every piece; with ``layers``, a frozen one with a tagger over these."""
+    """Load an encoder with a linear layer over every token; with ``layers``, a frozen one with a tagger over these."""
     from bertkit.modeling.taggers import load_tagger
 
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
@@ -83,17 +83,17 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``places`` where, ``labels`` their tags."""
-    tokens = [row["tokens"] for row in rows]
-    frame = find_frame(setup.tokenizer, pair=False)
-    room = find_room(setup, frame)
+    texts = [row["tokens"] for row in rows]
+    frame = find_template(setup.tokenizer, pair=False)
+    room = token_budget(setup, frame)
     overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     features = []
-    for number, pieces in enumerate(find_pieces(setup.tokenizer, tokens, longest=room // 2)):
-        if "O" not in numbers:  # a word without pieces must be read off somewhere: here it cannot be outside
-            pieces = [word or [setup.tokenizer.unk_token_id] for word in pieces]
-        for part in cut_windows(pieces, room, overlap):
-            feature = {"row": number, **frame.fill(part.pieces)}
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, longest=room // 2)):
+        if "O" not in numbers:  # a word without tokens must be read off somewhere: here it cannot be outside
+            tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
+        for part in split_windows(tokens, room, overlap):
+            feature = {"row": number, **frame.fill(part.tokens)}
             places = [len(frame.before) + place for place in part.places]
             if "tags" in rows[number]:
                 feature["labels"] = [IGNORED] * len(feature["input_ids"])
@@ -108,7 +108,7 @@ def collator(setup: Setup) -> Collator:
     """Make the padding collator, which takes hidden states along where they are known."""
     from bertkit.modeling.taggers import state_collator
 
-    return state_collator(padding_collator(setup, label_a_piece=True))
+    return state_collator(padding_collator(setup, label_per_token=True))
 
 
 def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
@@ -241,7 +241,7 @@ def _has_entities(setup: Setup) -> bool:
 
 
 def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
-    """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without pieces."""
+    """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     is_read = ~np.isnan(scores).any(axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     chances = weights / weights.sum(axis=1, keepdims=True)

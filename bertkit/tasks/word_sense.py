@@ -1,7 +1,7 @@
 """Tell which sense a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
 
-``fine_tuned`` trains the encoder with a linear layer over the word's pieces. ``nearest`` trains nothing: the word's
-hidden states, summed over the last layers and averaged over its pieces, are compared with their mean over each sense's
+``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the word's
+hidden states, summed over the last layers and averaged over its tokens, are compared with their mean over each sense's
 training rows; the highest cosine wins. Only senses of the same word compete.
 """
 
@@ -21,8 +21,8 @@ from bertkit.modeling.layers import LAYERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Run, no_tuning
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_frame, find_room, padding_collator
-from bertkit.tokens.words import cut_windows, find_pieces, read_target, read_words
+from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tokens.words import read_target, read_words, split_windows, tokenize_words
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -74,7 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over the word's pieces, one output a sense; frozen where ``nearest``."""
+    """Load an encoder with a linear layer over the word's tokens, one output a sense; frozen where ``nearest``."""
     from bertkit.modeling.taggers import load_tagger
 
     nearest = _option(setup.recipe, "method") == "nearest"
@@ -83,29 +83,29 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the window that gives the target word the most context; ``places`` are the word's pieces.
+    """Encode the window that gives the target word the most context; ``places`` are the word's tokens.
 
     Raises:
-        DataError: a word without pieces, or one whose senses the model does not know.
+        DataError: a word without tokens, or one whose senses the model does not know.
     """
-    tokens = [row["tokens"] for row in rows]
-    frame = find_frame(setup.tokenizer, pair=False)
-    room = find_room(setup, frame)
+    texts = [row["tokens"] for row in rows]
+    frame = find_template(setup.tokenizer, pair=False)
+    room = token_budget(setup, frame)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     senses = _senses(setup)
     features = []
-    for number, pieces in enumerate(find_pieces(setup.tokenizer, tokens, longest=room // 2)):
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, longest=room // 2)):
         row = rows[number]
         if row["word"].replace("/", "_") not in senses:
             what = f"row {number + 1}: the model knows no senses of {row['word']!r}"
             raise DataError(what, f"it knows {', '.join(list(senses)[:20])}", column="word")
-        if not pieces[row["target"]]:
-            what = f"row {number + 1}: the target word {tokens[number][row['target']]!r} has no visible character"
+        if not tokens[row["target"]]:
+            what = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
             raise DataError(what, "correct the row", column="target")
-        part = next(each for each in cut_windows(pieces, room, room // 2) if row["target"] in each.words)
+        part = next(each for each in split_windows(tokens, room, room // 2) if row["target"] in each.words)
         first = len(frame.before) + part.places[part.words.index(row["target"])]
-        places = list(range(first, first + len(pieces[row["target"]])))
-        feature = {"row": number, **frame.fill(part.pieces), "places": places}
+        places = list(range(first, first + len(tokens[row["target"]])))
+        feature = {"row": number, **frame.fill(part.tokens), "places": places}
         if "sense" in row:
             feature["labels"] = [IGNORED] * len(feature["input_ids"])
             feature["labels"][places[0] : places[-1] + 1] = [numbers[row["sense"]]] * len(places)
@@ -115,7 +115,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Make the padding collator."""
-    return padding_collator(setup, label_a_piece=True)
+    return padding_collator(setup, label_per_token=True)
 
 
 def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
@@ -221,7 +221,7 @@ def _senses(setup: Setup) -> dict[str, list[int]]:
 
 
 def _cut_text(text: Any, target: Any) -> tuple[list[str], int]:
-    """Cut a text into words around its target."""
+    """Split a text into words around its target."""
     start, end = read_target(target, count=2)
     if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
         size = len(text) if isinstance(text, str) else 0

@@ -1,4 +1,4 @@
-"""Spans of a text in pieces: where an answer lies, and which spans a model believes in most."""
+"""Spans of a text in tokens: where an answer lies, and which spans a model believes in most."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BLANKS = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
 def stretch(text: str, offsets: Values) -> Values:
-    """Let pieces stand for the characters beside them that have no piece, such as combining or zero-width ones.
+    """Let tokens stand for the characters beside them that have no token, such as combining or zero-width ones.
 
     So an answer in whole words is found whole, whatever the tokenizer leaves out. Blanks end the stretching, and those
-    that a piece has at its ends (in byte-level vocabularies) are no part of an answer.
+    that a token has at its ends (in byte-level vocabularies) are no part of an answer.
 
     Args:
         text: what was encoded.
-        offsets: first and last + 1 character of each piece, shape (pieces, 2).
+        offsets: first and last + 1 character of each token, shape (tokens, 2).
     """
     blank = _find_blanks(text)
     offsets = _without_blanks(offsets, blank)
@@ -55,16 +55,16 @@ def _without_blanks(offsets: Values, blank: Values) -> Values:
     return np.stack([starts, ends], axis=1)
 
 
-def cut(pieces: int, room: int, overlap: int) -> list[slice]:
-    """Cut so many pieces in windows; the last one is where the text ends."""
+def cut(tokens: int, room: int, overlap: int) -> list[slice]:
+    """Split so many tokens in windows; the last one is where the text ends."""
     starts = [0]
-    while starts[-1] + room < pieces:
+    while starts[-1] + room < tokens:
         starts.append(starts[-1] + room - overlap)
     return [slice(start, start + room) for start in starts]
 
 
-def place_answer(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Give the first and last piece of the first gold answer; (-1, -1) where it is not whole in the window."""
+def find_answer_tokens(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Give the first and last token of the first gold answer; (-1, -1) where it is not whole in the window."""
     if not gold["text"] or not len(offsets):
         return -1, -1
     start = gold["answer_start"][0]
@@ -73,7 +73,7 @@ def place_answer(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -> tupl
         return -1, -1
     first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
     last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
-    return (  # several pieces may stand for one character: all of them are meant
+    return (  # several tokens may stand for one character: all of them are meant
         int(np.searchsorted(offsets[:, 0], first, side="left")),
         int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
     )
@@ -85,24 +85,24 @@ def find_n_best(
     """Find the best spans of every row over all its windows, without a loop over windows.
 
     As in the usual loop, the `n_best` highest starts and ends of each window are combined to spans of at most
-    `longest` pieces; then the `n_best` spans of a row are kept.
+    `longest` tokens; then the `n_best` spans of a row are kept.
 
     Args:
-        starts: logits of each window's context pieces to begin the answer.
+        starts: logits of each window's context tokens to begin the answer.
         ends: the same to end it.
         rows: each window's row, shape (windows,), ascending.
         n_best: how many to keep.
-        longest: most pieces of an answer.
+        longest: most tokens of an answer.
 
     Returns:
-        ``row``, ``window``, ``start``, ``end`` (pieces of the window's context, the last included), ``start_logit``,
+        ``row``, ``window``, ``start``, ``end`` (tokens of the window's context, the last included), ``start_logit``,
         ``end_logit`` and ``score`` of the spans, by row and then best first.
     """
     by_length = sorted(range(len(starts)), key=lambda number: len(starts[number]))
     found = []
     for first in range(0, len(starts), _WINDOWS_AT_ONCE):
         part = by_length[first : first + _WINDOWS_AT_ONCE]
-        spans = _spans_of_windows([starts[n] for n in part], [ends[n] for n in part], n_best, longest)
+        spans = _best_window_spans([starts[n] for n in part], [ends[n] for n in part], n_best, longest)
         spans["window"] = np.array(part)[spans["window"]]
         found.append(spans)
     spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
@@ -134,7 +134,9 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
     return np.asarray(weights / sums[rows])
 
 
-def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int) -> dict[str, Values]:
+def _best_window_spans(
+    starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int
+) -> dict[str, Values]:
     """Give the `n_best` spans of each window, best first, as flat arrays."""
     widths = np.array([len(one) for one in starts])
     there = np.arange(max(1, widths.max())) < widths[:, None]
@@ -142,7 +144,7 @@ def _spans_of_windows(starts: Sequence[Values], ends: Sequence[Values], n_best: 
     first[there], last[there] = np.concatenate(starts), np.concatenate(ends)
     begins, finishes = _highest(first, n_best), _highest(last, n_best)
     begin_logits, finish_logits = np.take_along_axis(first, begins, 1), np.take_along_axis(last, finishes, 1)
-    more = (finishes[:, None, :] - begins[:, :, None]).view(np.uint64)  # pieces after the first; below 0 becomes huge
+    more = (finishes[:, None, :] - begins[:, :, None]).view(np.uint64)  # tokens after the first; below 0 becomes huge
     scores = np.where(more < longest, begin_logits[:, :, None] + finish_logits[:, None, :], -np.inf)
     scores = scores.reshape(len(scores), -1)
     best = _highest(scores, n_best)

@@ -1,7 +1,7 @@
 """Features that are computed once: columns of numbers in a file that is named by its content and mapped into memory.
 
 The features of a split depend on its rows, on the tokenizer and on the recipe. The same three give the same file, in
-this run and in the next, so a text is cut into pieces once.
+this run and in the next, so a text is cut into tokens once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertkit.data.rows import Split
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, keeping, say_once, touch
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content
-from bertkit.tokens.features import IGNORED, Feature, Setup, count_pieces, longest_text
+from bertkit.tokens.features import IGNORED, Feature, Setup, count_tokens, longest_text
 
 log = logging.getLogger("bertkit")
 
@@ -40,7 +40,7 @@ _DIGEST = hashlib.sha256().digest_size
 class Encoded(Sequence[Feature]):
     """Features as columns: lists of numbers are handed out as arrays, and nothing can be written into them.
 
-    ``lengths`` and ``longest`` are what `count_pieces` and `longest_text` give for each feature.
+    ``lengths`` and ``longest`` are what `count_tokens` and `longest_text` give for each feature.
     """
 
     def __init__(self, table: Any) -> None:
@@ -48,7 +48,7 @@ class Encoded(Sequence[Feature]):
         self._readers = {name: _reader(column) for name, column in columns.items()}
         self._count = table.num_rows
         self.lengths, self.longest = _sizes(columns["input_ids"])
-        self._pieces = columns["input_ids"].flatten(recursive=True)
+        self._tokens = columns["input_ids"].flatten(recursive=True)
 
     def __len__(self) -> int:
         return int(self._count)
@@ -68,9 +68,9 @@ class Encoded(Sequence[Feature]):
     def __iter__(self) -> Iterator[Feature]:
         return map(self.__getitem__, range(self._count))
 
-    def pieces(self) -> Numbers:
-        """Give each piece that occurs, once."""
-        return np.unique(_numbers(self._pieces))
+    def tokens(self) -> Numbers:
+        """Give each token that occurs, once."""
+        return np.unique(_numbers(self._tokens))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
         """Give every feature one more key, in this process only."""
@@ -87,21 +87,21 @@ def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) ->
 
 
 def lengths_of(features: Sequence[Feature]) -> Numbers:
-    """Give the pieces that each feature costs; see `count_pieces`."""
+    """Give the tokens that each feature costs; see `count_tokens`."""
     if isinstance(features, Encoded):
         return features.lengths
-    return np.fromiter(map(count_pieces, features), dtype=np.int64, count=len(features))
+    return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
 def longest_of(features: Sequence[Feature]) -> Numbers:
-    """Give the pieces of each feature's longest text."""
+    """Give the tokens of each feature's longest text."""
     if isinstance(features, Encoded):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
 def items_of(features: Sequence[Feature]) -> Numbers | None:
-    """Give how many labels each feature has where labels belong to pieces; None where they belong to rows."""
+    """Give how many labels each feature has where labels belong to tokens; None where they belong to rows."""
     first = np.asarray(features[0].get("labels") if len(features) else None)
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
@@ -110,10 +110,10 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
     )
 
 
-def pieces_of(features: Sequence[Feature]) -> Numbers:
-    """Give each piece that occurs in any feature, once."""
+def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
+    """Give each token that occurs in any feature, once."""
     if isinstance(features, Encoded):
-        return features.pieces()
+        return features.tokens()
     texts = (feature["input_ids"] for feature in features)
     flat = (
         np.concatenate([*map(np.asarray, ids)]) if len(ids) and hasattr(ids[0], "__len__") else ids for ids in texts
@@ -253,7 +253,7 @@ def _numbers(array: Any) -> Numbers:
 
 
 def _shrunk(values: Numbers) -> Numbers:
-    """Give whole numbers in as few bytes as they fit in: most are pieces, segments and characters."""
+    """Give whole numbers in as few bytes as they fit in: most are tokens, segments and characters."""
     if not len(values) or values.dtype != np.int64:
         return values
     kinds = (np.int8, np.int16, np.int32)
@@ -276,11 +276,11 @@ def _reader(array: Any) -> Callable[[int], Any]:
     return lambda row: values[edges[row] : edges[row + 1]].astype(kind)
 
 
-def _sizes(pieces: Any) -> tuple[Numbers, Numbers]:
-    """Give the pieces that each feature costs, and those of its longest text, from the column ``input_ids``."""
-    counts = np.diff(_numbers(pieces.offsets))
-    if not pa.types.is_large_list(pieces.values.type):
+def _sizes(tokens: Any) -> tuple[Numbers, Numbers]:
+    """Give the tokens that each feature costs, and those of its longest text, from the column ``input_ids``."""
+    counts = np.diff(_numbers(tokens.offsets))
+    if not pa.types.is_large_list(tokens.values.type):
         return counts, counts
     longest = np.zeros(len(counts), dtype=np.int64)
-    np.maximum.at(longest, np.repeat(np.arange(len(counts)), counts), np.diff(_numbers(pieces.values.offsets)))
+    np.maximum.at(longest, np.repeat(np.arange(len(counts)), counts), np.diff(_numbers(tokens.values.offsets)))
     return counts * longest, longest

@@ -21,7 +21,7 @@ Lists of numbers are lists where they were just made, and arrays where `bertkit.
 IGNORED = -100
 """Label of a token that has none: no loss and no score counts it, as in torch's and transformers' losses."""
 
-_LEAST_ROOM = 4
+_MIN_BUDGET = 4
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
 
@@ -36,8 +36,8 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Frame:
-    """The special pieces around one text or two, and the segment numbers where the tokenizer makes them."""
+class SpecialTokenTemplate:
+    """The special tokens around one text or two, and the segment numbers where the tokenizer makes them."""
 
     before: list[int]
     between: list[int]
@@ -46,11 +46,11 @@ class Frame:
 
     @property
     def size(self) -> int:
-        """How many special pieces there are."""
+        """How many special tokens there are."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
-        """Give ``input_ids`` (and ``token_type_ids``) of texts that are already pieces."""
+        """Give ``input_ids`` (and ``token_type_ids``) of texts that are already tokens."""
         start = [*self.before, *first]
         rest = [*self.between, *second, *self.after] if second is not None else self.after
         feature: Feature = {"input_ids": [*start, *rest]}
@@ -61,14 +61,14 @@ class Frame:
         return feature
 
 
-def find_frame(tokenizer: Any, *, pair: bool) -> Frame:
-    """Read the special pieces off an encoded example, since every tokenizer has its own."""
+def find_template(tokenizer: Any, *, pair: bool) -> SpecialTokenTemplate:
+    """Read the special tokens off an encoded example, since every tokenizer has its own."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
     first = [place for place, side in enumerate(sides) if side == 0]
     second = [place for place, side in enumerate(sides) if side == 1] or first
     types = encoded.get("token_type_ids")
-    return Frame(
+    return SpecialTokenTemplate(
         before=ids[: first[0]],
         between=ids[first[-1] + 1 : second[0]],
         after=ids[second[-1] + 1 :],
@@ -76,8 +76,8 @@ def find_frame(tokenizer: Any, *, pair: bool) -> Frame:
     )
 
 
-def encode_pieces(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
-    """Give the pieces of whole texts, or of texts that are lists of words, without special ones around them.
+def tokenize_texts(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+    """Give the tokens of whole texts, or of texts that are lists of words, without special ones around them.
 
     Each result has ``ids``, ``offsets`` (first and last + 1 character) and ``word_ids``.
     """
@@ -93,14 +93,14 @@ def encode_pieces(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]
     return list(encoded.encodings)
 
 
-def count_pieces(feature: Feature) -> int:
-    """Count the pieces a feature costs; several texts (choices) cost as many times the longest."""
+def count_tokens(feature: Feature) -> int:
+    """Count the tokens a feature costs; several texts (choices) cost as many times the longest."""
     ids = feature["input_ids"]
     return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
 
 
 def text_lengths(feature: Feature) -> list[int]:
-    """Give the pieces of each text of a feature: of its one text, or of its choices.
+    """Give the tokens of each text of a feature: of its one text, or of its choices.
 
     >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
     ([3], [3, 2])
@@ -110,7 +110,7 @@ def text_lengths(feature: Feature) -> list[int]:
 
 
 def longest_text(feature: Feature) -> int:
-    """Count the pieces of a feature's longest text."""
+    """Count the tokens of a feature's longest text."""
     ids = feature["input_ids"]
     return max(map(len, ids)) if _are_several(ids) else len(ids)
 
@@ -122,7 +122,7 @@ def _are_several(ids: Any) -> bool:
 def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, cut to the recipe's ``max_length``.
 
-    A text that spells ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special piece.
+    A text that spells ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
     """
     texts = [row["text"] for row in rows]
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
@@ -144,31 +144,31 @@ def window(setup: Setup) -> int:
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
-def find_room(setup: Setup, frame: Frame) -> int:
-    """Give the pieces that are left for text beside the special ones.
+def token_budget(setup: Setup, frame: SpecialTokenTemplate) -> int:
+    """Give the tokens that are left for text beside the special ones.
 
     Raises:
         RecipeError: hardly any.
     """
     room = window(setup) - frame.size
-    if room < _LEAST_ROOM:
-        what = f"training.max_length {window(setup)} leaves {max(room, 0)} pieces for text"
-        raise RecipeError(what, f"give at least {frame.size + _LEAST_ROOM}")
+    if room < _MIN_BUDGET:
+        what = f"training.max_length {window(setup)} leaves {max(room, 0)} tokens for text"
+        raise RecipeError(what, f"give at least {frame.size + _MIN_BUDGET}")
     return room
 
 
-def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: bool = False) -> Collator:
+def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
     """Make the collator that pads a batch on the right to its longest row.
 
     It gives ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids`` of shape
-    ``(rows, pieces)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, pieces)`` padded
+    ``(rows, tokens)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, tokens)`` padded
     with `IGNORED`, where every row has them.
     """
     import numpy as np
     import torch
 
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
-    if label_a_piece:
+    if label_per_token:
         padding["labels"] = IGNORED
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
@@ -179,7 +179,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_a_piece: 
             for line, feature, length in zip(batch[name], features, lengths, strict=True):
                 line[:length] = feature[name]
         batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-        if not label_a_piece and all("labels" in feature for feature in features):
+        if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 

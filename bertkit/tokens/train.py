@@ -31,7 +31,7 @@ class Plan:
     min_frequency: int
     """How often a letter (unless it is bytes) and a pair that is joined must occur."""
     special: tuple[str, ...]
-    """Special pieces beside those of the kind."""
+    """Special tokens beside those of the kind."""
     max_length: int
 
 
@@ -49,19 +49,19 @@ def check_plan(plan: Plan) -> None:
     """Refuse a tokenizer that cannot be, before any text is read.
 
     Raises:
-        UsageError: special pieces that are none or come twice, or no room for letters.
+        UsageError: special tokens that are none or come twice, or no room for letters.
     """
     special = KINDS[plan.kind].special
-    for piece in plan.special:
-        if piece in special or plan.special.count(piece) > 1 or not piece or piece != piece.strip():
-            raise UsageError(f"--special {piece!r}", f"give new pieces; there are: {', '.join(special)}")
+    for token in plan.special:
+        if token in special or plan.special.count(token) > 1 or not token or token != token.strip():
+            raise UsageError(f"--special {token!r}", f"give new tokens; there are: {', '.join(special)}")
     least = len(special) + len(plan.special) + (_BYTES if plan.kind == "bpe" else 4)
     if plan.vocabulary_size < least:
-        what = "special pieces and one a byte" if plan.kind == "bpe" else "special pieces and letters"
+        what = "special tokens and one a byte" if plan.kind == "bpe" else "special tokens and letters"
         raise UsageError(f"--vocabulary-size {plan.vocabulary_size}", f"{what} need at least {least}")
 
 
-def learn_tokenizer(plan: Plan, read: Read) -> Any:
+def train_tokenizer_from(plan: Plan, read: Read) -> Any:
     """Learn a tokenizer of transformers from text.
 
     Raises:
@@ -71,9 +71,9 @@ def learn_tokenizer(plan: Plan, read: Read) -> Any:
 
 
 def _learn_wordpiece(plan: Plan, read: Read) -> Any:
-    """Learn pieces of words (Wu et al. 2016, as BERT has them).
+    """Learn tokens of words (Wu et al. 2016, as BERT has them).
 
-    The trainer numbers pieces such as ``##e`` in the random order of a hash table, and breaks ties by number. So they
+    The trainer numbers tokens such as ``##e`` in the random order of a hash table, and breaks ties by number. So they
     are found first, then given in order.
     """
     from tokenizers import trainers
@@ -83,11 +83,11 @@ def _learn_wordpiece(plan: Plan, read: Read) -> Any:
     letters = _frequent_letters(backend.normalizer, read(), plan)
     special = [*_BERT, *plan.special]
 
-    def train(pieces: Sequence[str], size: int) -> list[str]:
+    def train(tokens: Sequence[str], size: int) -> list[str]:
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
             min_frequency=plan.min_frequency,
-            special_tokens=list(pieces),
+            special_tokens=list(tokens),
             initial_alphabet=letters,
             limit_alphabet=len(letters),
             show_progress=False,
@@ -96,16 +96,16 @@ def _learn_wordpiece(plan: Plan, read: Read) -> Any:
         vocabulary = backend.get_vocab()
         return sorted(vocabulary, key=vocabulary.__getitem__)
 
-    inner = sorted(piece for piece in train(special, 0) if len(piece) == 3 and piece.startswith("##"))
-    pieces = train([*special, *inner], plan.vocabulary_size)
-    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    inner = sorted(token for token in train(special, 0) if len(token) == 3 and token.startswith("##"))
+    tokens = train([*special, *inner], plan.vocabulary_size)
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     return BertTokenizer(vocab=vocabulary, do_lower_case=plan.lowercase, **_settings(plan))
 
 
 def _frequent_letters(normalizer: Any, texts: Iterable[str], plan: Plan) -> list[str]:
     """Give the letters that occur often enough, in at most a quarter of the vocabulary.
 
-    Text from the web has thousands of letters that occur now and then, and each would be a piece, or two.
+    Text from the web has thousands of letters that occur now and then, and each would be a token, or two.
     """
     counts: Counter[str] = Counter()
     for text in texts:
@@ -150,7 +150,7 @@ def _learn_bpe(plan: Plan, read: Read) -> Any:
 
 
 def _learn_unigram(plan: Plan, read: Read) -> Any:
-    """Learn pieces with a probability each (Kudo 2018, as ALBERT and XLM-R have them)."""
+    """Learn tokens with a probability each (Kudo 2018, as ALBERT and XLM-R have them)."""
     from tokenizers import trainers
     from transformers import AlbertTokenizer
 
@@ -162,28 +162,28 @@ def _learn_unigram(plan: Plan, read: Read) -> Any:
     trainer = trainers.UnigramTrainer(
         vocab_size=plan.vocabulary_size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    # the trainer makes a piece of every letter it sees
+    # the trainer makes a token of every letter it sees
     texts = ("".join(letter if letter in letters else " " for letter in normalize(text)) for text in read())
     backend.train_from_iterator(texts, trainer)
-    pieces = _settled_scores(json.loads(backend.to_str())["model"]["vocab"], special)
-    return AlbertTokenizer(vocab=pieces, model_input_names=_INPUTS, **kind, **_settings(plan))
+    tokens = _settled_scores(json.loads(backend.to_str())["model"]["vocab"], special)
+    return AlbertTokenizer(vocab=tokens, model_input_names=_INPUTS, **kind, **_settings(plan))
 
 
-def _settled_scores(pieces: Sequence[tuple[str, float]], special: Sequence[str]) -> list[tuple[str, float]]:
+def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str]) -> list[tuple[str, float]]:
     """Take out of scores what the trainer leaves to chance.
 
     It adds them up in the random order of a hash table, which is seen in the last digits, and gives letters that it
     had dropped scores near the lowest in that order too.
     """
-    scores = {piece: round(score, 6) for piece, score in pieces if piece not in special}
+    scores = {token: round(score, 6) for token, score in tokens if token not in special}
     if not scores or not all(map(math.isfinite, scores.values())):
-        raise DataError("the text is too small to learn pieces from", "give more text")
-    letters = {piece for piece in scores if len(piece) == 1}
+        raise DataError("the text is too small to learn tokens from", "give more text")
+    letters = {token for token in scores if len(token) == 1}
     lowest = min(scores.values())
     rare = lowest + 1e-4 * (len(letters) + 1)
-    settled = {piece: lowest if piece in letters and score <= rare else score for piece, score in scores.items()}
+    settled = {token: lowest if token in letters and score <= rare else score for token, score in scores.items()}
     ordered = sorted(settled.items(), key=lambda entry: (-entry[1], entry[0]))
-    return [*((piece, 0.0) for piece in special), *ordered]
+    return [*((token, 0.0) for token in special), *ordered]
 
 
 def _settings(plan: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Words and their pieces: texts cut into words, words into pieces, pieces into windows, and all of it mapped back."""
+"""Words and their tokens: texts cut into words, words into tokens, tokens into windows, and all of it mapped back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
-from bertkit.tokens.features import encode_pieces
+from bertkit.tokens.features import tokenize_texts
 
 _PROBE = ("The", "old", "man", "saw", "it", "again", ".")
 _TESTED_ROWS = 100
@@ -23,10 +23,10 @@ class Window:
     """A part of a row that fits the model, and the words that are read off there.
 
     `words` are those to which this window gives more context than any other does; `places` are the positions of
-    their first pieces, counted from the window's first piece.
+    their first tokens, counted from the window's first token.
     """
 
-    pieces: list[int]
+    tokens: list[int]
     words: list[int]
     places: list[int]
 
@@ -80,7 +80,7 @@ def read_target(value: Any, count: int) -> list[int]:
 
 
 def split_text(text: str) -> list[tuple[int, int]]:
-    """Cut a text into words and marks, as (first, last + 1) characters; blanks belong to none.
+    """Split a text into words and marks, as (first, last + 1) characters; blanks belong to none.
 
     A mark inside a word or number stays inside (3.5, don't), and so does the last one of initials (U.N.); any other at
     its end is a word of its own, as in most annotated corpora.
@@ -110,21 +110,21 @@ def split_text(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def find_pieces(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> list[list[list[int]]]:
-    """Give each row's words as lists of pieces, which are empty where a word has none (a zero-width character, say).
+def tokenize_words(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> list[list[list[int]]]:
+    """Give each row's words as lists of tokens, which are empty where a word has none (a zero-width character, say).
 
     A byte-level tokenizer tells the beginning of a word by the blank before it. Given words without blanks, it makes
-    of ``["hello", "world"]`` the pieces of "helloworld", in silence, unless it was told to add the blank. So a probe
-    and the first rows have to give the same pieces as words and in running text; where the probe does not, pieces are
+    of ``["hello", "world"]`` the tokens of "helloworld", in silence, unless it was told to add the blank. So a probe
+    and the first rows have to give the same tokens as words and in running text; where the probe does not, tokens are
     taken from running text and find their words by their characters.
 
     Args:
         tokenizer: a fast one.
         rows: lists of words.
-        longest: of a word of more pieces only the first are kept: it is its beginning that speaks for a word.
+        longest: of a word of more tokens only the first are kept: it is its beginning that speaks for a word.
 
     Raises:
-        ModelError: words cannot be told from its pieces.
+        ModelError: words cannot be told from its tokens.
     """
     filled = [number for number, words in enumerate(rows) if words]
     texts = [rows[number] for number in filled]
@@ -132,74 +132,74 @@ def find_pieces(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> 
         probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
         if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
             raise _not_told_apart()
-        pieces = [_by_words(each, len(words)) for each, words in zip(_as_words(tokenizer, texts), texts, strict=True)]
+        tokens = [_by_words(each, len(words)) for each, words in zip(_as_words(tokenizer, texts), texts, strict=True)]
     else:
-        _by_characters(_as_text(tokenizer, [_PROBE])[0], _PROBE)  # raises where a piece has parts of two words
-        pieces = [_by_characters(each, words) for each, words in zip(_as_text(tokenizer, texts), texts, strict=True)]
+        _by_characters(_as_text(tokenizer, [_PROBE])[0], _PROBE)  # raises where a token has parts of two words
+        tokens = [_by_characters(each, words) for each, words in zip(_as_text(tokenizer, texts), texts, strict=True)]
     found: list[list[list[int]]] = [[] for _ in rows]
-    for number, each in zip(filled, pieces, strict=True):
+    for number, each in zip(filled, tokens, strict=True):
         found[number] = [word[:longest] for word in each]
     return found
 
 
 def _as_words(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
-    return encode_pieces(tokenizer, [list(words) for words in rows]) if rows else []
+    return tokenize_texts(tokenizer, [list(words) for words in rows]) if rows else []
 
 
 def _as_text(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
-    return encode_pieces(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
+    return tokenize_texts(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
 
 
 def _share_aligned(tokenizer: Any, rows: Sequence[Sequence[str]]) -> float:
-    """Give the share of rows that have the same pieces as words and in running text."""
+    """Give the share of rows that have the same tokens as words and in running text."""
     pairs = zip(_as_words(tokenizer, rows), _as_text(tokenizer, rows), strict=True)
     # what stands for a bare blank (SentencePiece) may begin the running text
     return float(np.mean([one.ids == other.ids or one.ids == other.ids[1:] for one, other in pairs]))
 
 
 def _by_words(encoded: Any, count: int) -> list[list[int]]:
-    pieces: list[list[int]] = [[] for _ in range(count)]
-    for piece, word in zip(encoded.ids, encoded.word_ids, strict=True):
-        pieces[word].append(piece)
-    return pieces
+    tokens: list[list[int]] = [[] for _ in range(count)]
+    for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
+        tokens[word].append(token)
+    return tokens
 
 
 def _by_characters(encoded: Any, words: Sequence[str]) -> list[list[int]]:
-    """Give the pieces of running text (a blank before every word) to the words that their characters belong to."""
+    """Give the tokens of running text (a blank before every word) to the words that their characters belong to."""
     blanks = np.cumsum([0, *(len(word) + 1 for word in words)])
     text = f" {' '.join(words)}"
-    pieces: list[list[int]] = [[] for _ in words]
-    for piece, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
+    tokens: list[list[int]] = [[] for _ in words]
+    for token, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
         word = int(np.searchsorted(blanks, start, side="right")) - 1
         if end == start or word >= len(words):
             continue
         if end > blanks[word + 1] and text[blanks[word + 1] : end].strip():
             raise _not_told_apart()
-        pieces[word].append(piece)
-    return pieces
+        tokens[word].append(token)
+    return tokens
 
 
 def _not_told_apart() -> ModelError:
-    what = "the tokenizer makes other pieces of a list of words than of the same text"
+    what = "the tokenizer makes other tokens of a list of words than of the same text"
     return ModelError(what, "use a checkpoint whose tokenizer keeps words apart")
 
 
-def cut_windows(pieces: Sequence[Sequence[int]], room: int, overlap: int) -> list[Window]:
-    """Cut a row's words into windows of at most `room` pieces that overlap by at least `overlap` where they can.
+def split_windows(tokens: Sequence[Sequence[int]], room: int, overlap: int) -> list[Window]:
+    """Split a row's words into windows of at most `room` tokens that overlap by at least `overlap` where they can.
 
-    Every word with pieces belongs to exactly one window: the one with the most context on its poorer side (Devlin
+    Every word with tokens belongs to exactly one window: the one with the most context on its poorer side (Devlin
     et al. 2018, `run_squad.py`, which does so for answers). A word is never cut, so none may have more than `room`.
 
-    >>> [(w.words, w.places) for w in cut_windows([[1], [2], [3, 4], [5], [6]], room=4, overlap=2)]
+    >>> [(w.words, w.places) for w in split_windows([[1], [2], [3, 4], [5], [6]], room=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
     """
-    sizes = [len(word) for word in pieces]
+    sizes = [len(word) for word in tokens]
     ends = np.cumsum([0, *sizes])
-    spans = _find_spans_of_windows(ends, room, max(0, overlap))
+    spans = _find_window_spans(ends, room, max(0, overlap))
     if not spans:
         return []
-    best = np.full(len(pieces), -1)
-    context = np.full(len(pieces), -1)
+    best = np.full(len(tokens), -1)
+    context = np.full(len(tokens), -1)
     for number, (first, last) in enumerate(spans):
         inside = np.arange(first, last)
         here = np.minimum(ends[inside] - ends[first], ends[last] - ends[inside + 1])
@@ -210,7 +210,7 @@ def cut_windows(pieces: Sequence[Sequence[int]], room: int, overlap: int) -> lis
         words = [word for word in range(first, last) if best[word] == number and sizes[word]]
         windows.append(
             Window(
-                [piece for word in pieces[first:last] for piece in word],
+                [token for word in tokens[first:last] for token in word],
                 words,
                 [int(ends[word] - ends[first]) for word in words],
             )
@@ -218,8 +218,8 @@ def cut_windows(pieces: Sequence[Sequence[int]], room: int, overlap: int) -> lis
     return windows
 
 
-def _find_spans_of_windows(ends: np.ndarray[Any, Any], room: int, overlap: int) -> list[tuple[int, int]]:
-    """Give the windows as (first, last + 1) words; `ends` are the pieces before each word, and all of them."""
+def _find_window_spans(ends: np.ndarray[Any, Any], room: int, overlap: int) -> list[tuple[int, int]]:
+    """Give the windows as (first, last + 1) words; `ends` are the tokens before each word, and all of them."""
     count = len(ends) - 1
     spans: list[tuple[int, int]] = []
     first = 0

@@ -71,7 +71,7 @@ def make_arguments(
         "logging_steps": training.log_every,
         "logging_nan_inf_filter": False,
         "save_strategy": "steps",
-        "save_steps": 2**40,  # `Conduct` says when
+        "save_steps": 2**40,  # `TrainingCallback` says when
         "metric_for_best_model": best_metric,
         "greater_is_better": greater_is_better,
         "disable_tqdm": True,

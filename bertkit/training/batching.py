@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
-from bertkit.data.streams import WINDOW
+from bertkit.data.streams import SORT_WINDOW
 from bertkit.recipe import Training
-from bertkit.tokens.feature_cache import items_of, lengths_of, pieces_of
+from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def plan_epoch(
     batch_size: int,
     seed: int,
     epoch: int,
-    window: int = WINDOW,
+    window: int = SORT_WINDOW,
     *,
     items: Lengths | None = None,
     least: int = 1,
@@ -39,7 +39,7 @@ def plan_epoch(
     meet.
 
     Args:
-        lengths: pieces of each row.
+        lengths: tokens of each row.
         batch_size: rows of a batch, on average.
         seed: of the order.
         epoch: of the order.
@@ -59,19 +59,19 @@ def plan_epoch(
         together = edges[start : start + window + 1]
         rows = order[together[0] : together[-1]]
         rows = rows[np.argsort(sizes[rows], kind="stable")]
-        planned += np.split(rows, _cut_evenly(weights[rows], len(together) - 1, least))
+        planned += np.split(rows, _split_evenly(weights[rows], len(together) - 1, least))
     return [planned[number] for number in random.permutation(len(planned))]
 
 
-def _cut_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list[int]:
+def _split_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list[int]:
     """Give where to cut a row of weights into parts of nearly equal sums, each of at least so many.
 
     Where weights differ, sizes are rounded to four binary digits: oneDNN compiles its products for every shape that it
     meets, and batches of one length should have few sizes.
 
-    >>> _cut_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1), _cut_evenly(np.ones(7), 3, 1)
+    >>> _split_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1), _split_evenly(np.ones(7), 3, 1)
     ([4, 6], [2, 5])
-    >>> _cut_evenly(np.repeat([1, 2], [66, 33]), 4, 1)
+    >>> _split_evenly(np.repeat([1, 2], [66, 33]), 4, 1)
     [32, 64, 82]
     """
     sums = np.concatenate([[0], np.cumsum(weights)])
@@ -86,13 +86,13 @@ def _cut_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list[i
     return cuts[1:]
 
 
-def sorted_together(training: Training) -> int:
+def sort_window(training: Training) -> int:
     """Give how many batches are sorted by length together, as the recipe's `batching` says."""
-    return WINDOW if training.batching == "sorted" else 1
+    return SORT_WINDOW if training.batching == "sorted" else 1
 
 
-class KeyedBatches(Sampler[list[int]]):
-    """The share of one process in every batch, in `parts` pieces to accumulate gradients over.
+class SeededBatches(Sampler[list[int]]):
+    """The share of one process in every batch, in `parts` tokens to accumulate gradients over.
 
     Whatever the number of processes and parts, the optimizer sees the same rows in the same step.
     """
@@ -103,7 +103,7 @@ class KeyedBatches(Sampler[list[int]]):
         batch_size: int,
         seed: int,
         *,
-        window: int = WINDOW,
+        window: int = SORT_WINDOW,
         items: Lengths | None = None,
         parts: int = 1,
         processes: int = 1,
@@ -130,10 +130,10 @@ class KeyedBatches(Sampler[list[int]]):
                 yield batch[part * self.processes + self.process :: shares].tolist()
 
 
-class KeyedLoader(DataLoader[Feature]):
+class SeededLoader(DataLoader[Feature]):
     """A loader that hands the epoch on to its batches and draws nothing from the global random state."""
 
-    def __init__(self, features: Sequence[Feature], batches: KeyedBatches, collate: Collator) -> None:
+    def __init__(self, features: Sequence[Feature], batches: SeededBatches, collate: Collator) -> None:
         import torch
 
         super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
@@ -154,20 +154,20 @@ class Batches(Protocol):
 
     def __len__(self) -> int: ...
 
-    def pieces(self) -> Iterable[int] | None:
-        """Give the pieces that occur; None where all embeddings are trained."""
+    def occurring_tokens(self) -> Iterable[int] | None:
+        """Give the tokens that occur; None where all embeddings are trained."""
 
     def pace(self) -> tuple[float, float]:
-        """Give the rows and the pieces of a step, on average."""
+        """Give the rows and the tokens of a step, on average."""
 
-    def place(self, step: int) -> dict[str, Any]:
+    def state(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step."""
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def load_state(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave."""
 
 
-class HeldBatches:
+class InMemoryBatches:
     """Batches of features that are all in memory."""
 
     def __init__(self, features: Sequence[Feature], training: Training) -> None:
@@ -181,43 +181,43 @@ class HeldBatches:
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
         """Load the share of one process, epoch after epoch."""
         training = self.training
-        batches = KeyedBatches(
+        batches = SeededBatches(
             self.lengths,
             training.batch_size,
             training.seed,
-            window=sorted_together(training),
+            window=sort_window(training),
             items=self.items,
             parts=training.gradient_accumulation,
             processes=processes,
             process=process,
         )
-        return KeyedLoader(self.features, batches, collate)
+        return SeededLoader(self.features, batches, collate)
 
-    def pieces(self) -> Iterable[int] | None:
-        """Give the pieces that occur; None where all embeddings are trained."""
-        return pieces_of(self.features).tolist() if self.training.trim_vocabulary else None
+    def occurring_tokens(self) -> Iterable[int] | None:
+        """Give the tokens that occur; None where all embeddings are trained."""
+        return occurring_tokens_of(self.features).tolist() if self.training.occurring_embeddings else None
 
     def pace(self) -> tuple[float, float]:
-        """Give the rows and the pieces of a step, on average."""
+        """Give the rows and the tokens of a step, on average."""
         steps = self.training.steps_per_epoch(len(self.lengths))
         return len(self.lengths) / steps, float(self.lengths.sum()) / steps
 
-    def place(self, step: int) -> dict[str, Any]:
+    def state(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
         return {}
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def load_state(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave."""
 
 
 def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:
-    """Cut a batch into parts whose attention weights take at most 32 MB a layer (or hold one row).
+    """Split a batch into parts whose attention weights take at most 32 MB a layer (or hold one row).
 
     On a CPU, larger tensors go back to the system after each use, and taking them anew costs more than computing them:
-    a batch of 32 rows of 384 pieces takes half the time in parts, and a quarter of the memory.
+    a batch of 32 rows of 384 tokens takes half the time in parts, and a quarter of the memory.
 
     Args:
-        batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, pieces) or (rows, choices, pieces).
+        batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens).
         heads: attention heads of the model.
     """
     shape = batch["input_ids"].shape

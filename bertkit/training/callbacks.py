@@ -20,11 +20,11 @@ from bertkit.training.budget import Budget
 from bertkit.training.signals import StopFlag
 
 MANIFEST_LOSSES = "losses"
-MANIFEST_PLACE = "place"
+MANIFEST_STATE = "state"
 MANIFEST_SECONDS = "seconds"
 
 
-class Conduct(TrainerCallback):  # type: ignore[misc]
+class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     """Conducts a training run; created once a run by `fit`, which then sets `trainer` to the one conducted."""
 
     trainer: Any
@@ -97,7 +97,7 @@ class Conduct(TrainerCallback):  # type: ignore[misc]
                 "finished": self._is_last(state) or exhausted,
                 MANIFEST_SECONDS: self.budget.used if self.budget else 0.0,
                 MANIFEST_LOSSES: self._losses(),
-                MANIFEST_PLACE: self.batches.place(state.global_step),
+                MANIFEST_STATE: self.batches.state(state.global_step),
             }
             checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
             checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})

@@ -18,7 +18,7 @@ from transformers.trainer_utils import set_seed
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringRows, occurring_rows
+from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.unpadding import unpadded
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
@@ -27,7 +27,7 @@ from bertkit.tokens.features import Collator
 from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
 from bertkit.training.budget import Budget
-from bertkit.training.callbacks import MANIFEST_PLACE, Conduct
+from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
 
@@ -37,7 +37,7 @@ Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metr
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """What training leaves: its history and where its best and last checkpoints are, None without training."""
 
     history: list[dict[str, Any]]
@@ -68,7 +68,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         budget: Budget | None,
         evaluate_with: Evaluate,
         dropout: DropoutStream,
-        rows: OccurringRows | None,
+        rows: OccurringEmbeddings | None,
         **arguments: Any,
     ) -> None:
         super().__init__(**arguments)
@@ -169,10 +169,8 @@ def fit(
     stop: StopFlag,
     progress: Progress,
     budget: Budget | None = None,
-) -> Fitted:
+) -> FitResult:
     """Train a model, or go on from the newest whole checkpoint in `folder`; the best weights end in `model`.
-
-    Steps are counted, or time where there is a `budget` of it.
 
     Raises:
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
@@ -180,7 +178,7 @@ def fit(
     """
     arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = Conduct(training, best_metric, stop, progress, batches, budget)
+    conduct = TrainingCallback(training, best_metric, stop, progress, batches, budget)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
     with ExitStack() as swapped:
@@ -189,7 +187,7 @@ def fit(
             swapped.enter_context(fast_dropout(model, dropout))
         if training.unpad and runs_once:
             swapped.enter_context(unpadded(model))
-        pieces = batches.pieces() if "adamw" in arguments.optim else None
+        tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
         trainer = _Trainer(
             model=model,
             args=arguments,
@@ -202,7 +200,9 @@ def fit(
             budget=budget,
             evaluate_with=evaluate,
             dropout=dropout,
-            rows=swapped.enter_context(occurring_rows(model, {*pieces, tokenizer.pad_token_id})) if pieces else None,
+            rows=swapped.enter_context(occurring_embeddings(model, {*tokens, tokenizer.pad_token_id}))
+            if tokens
+            else None,
         )
         for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(callback)
@@ -221,16 +221,16 @@ def _train(trainer: _Trainer, folder: Path) -> None:
         log.info(line)
     manifest = read_manifest(start) if start else {}
     if not manifest.get("finished"):
-        trainer.batches.go_to(manifest.get(MANIFEST_PLACE, {}))
+        trainer.batches.load_state(manifest.get(MANIFEST_STATE, manifest.get("place", {})))
         trainer.train(resume_from_checkpoint=str(start) if start else None)
 
 
-def untrained() -> Fitted:
+def untrained() -> FitResult:
     """Give what is left where there was nothing to train."""
-    return Fitted([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
+    return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
-def _load_best(model: Any, folder: Path) -> Fitted:
+def _load_best(model: Any, folder: Path) -> FitResult:
     last, _ = newest_whole(folder)
     if last is None:
         raise ModelError("no checkpoint was left by training", "look at the disk, then run again", file=folder)
@@ -243,7 +243,7 @@ def _load_best(model: Any, folder: Path) -> Fitted:
     from safetensors.torch import load_model
 
     load_model(model, best / "model.safetensors", device=str(model.device))
-    return Fitted(
+    return FitResult(
         history=state["log_history"],
         best=best,
         last=last,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.objectives import Examples, Objective, PretrainSetup
 from bertkit.tokens.features import Collator, Feature
@@ -38,7 +38,7 @@ class PretrainBatches(Dataset[Feature]):
     """
 
     def __init__(
-        self, corpus: Pieces, objective: Objective, setup: PretrainSetup, budget: Budget | None = None
+        self, corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup, budget: Budget | None = None
     ) -> None:
         self.corpus, self.objective, self.setup, self.budget = corpus, objective, setup, budget
         self.training = training = setup.recipe.training
@@ -55,7 +55,7 @@ class PretrainBatches(Dataset[Feature]):
             self.short_steps = round(training.short_share * self.steps) if training.short_length else 0
         lengths = [length for length in (training.max_length, training.short_length) if length]
         self.sizes = {length: len(self.examples(length, 0)) for length in lengths}
-        self.pieces_a_row = {length: float(np.mean(self.examples(length, 0).lengths)) for length in lengths}
+        self.tokens_per_row = {length: float(np.mean(self.examples(length, 0).lengths)) for length in lengths}
 
     def __len__(self) -> int:
         return self.steps * self.training.gradient_accumulation
@@ -84,25 +84,25 @@ class PretrainBatches(Dataset[Feature]):
         mine = range(self.training.batch_size)[turns[0].part * self.processes + self.process :: shares]
         return [self._feature(turns[0], place) for place in mine]
 
-    def pieces(self) -> None:
-        """Give None: all embeddings are trained, since the head answers with any piece."""
+    def occurring_tokens(self) -> None:
+        """Give None: all embeddings are trained, since the head answers with any token."""
         return None
 
     def pace(self) -> tuple[float, float]:
-        """Give the rows and the pieces of a step, on average; where the clock decides, those of a step of now."""
+        """Give the rows and the tokens of a step, on average; where the clock decides, those of a step of now."""
         size = self.training.batch_size
         return size, self.tokens(self.steps) / self.steps
 
     def tokens(self, steps: int) -> float:
-        """Give the pieces of so many steps, on average over the epochs."""
+        """Give the tokens of so many steps, on average over the epochs."""
         return sum(self.tokens_by_length(steps).values())
 
     def tokens_by_length(self, steps: int) -> dict[int, float]:
-        """Give the pieces of so many steps for each length of blocks, on average over the epochs."""
+        """Give the tokens of so many steps for each length of blocks, on average over the epochs."""
         short = min(steps, self.short_steps)
         counts = {self.training.max_length: steps - short, self.training.short_length: short}
         return {
-            length: self.training.batch_size * self.pieces_a_row[length] * count
+            length: self.training.batch_size * self.tokens_per_row[length] * count
             for length, count in counts.items()
             if length
         }
@@ -115,12 +115,12 @@ class PretrainBatches(Dataset[Feature]):
         batches.steps, batches.short_steps = steps, steps if length == self.training.short_length else 0
         return batches
 
-    def place(self, step: int) -> dict[str, Any]:
+    def state(self, step: int) -> dict[str, Any]:
         """Give what a checkpoint has to know to go on after a step: what the clock decided; the rest is in the seed."""
         self._read_clock(step)
         return {"short_steps": self.short_steps} if self.budget else {}
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def load_state(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave."""
         self.short_steps = place.get("short_steps", self.short_steps)
 
@@ -146,7 +146,7 @@ class PretrainBatches(Dataset[Feature]):
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
         row = int(order[number % len(order)])  # an epoch may have more or fewer examples than the first, which counts
-        version = epoch % training.copies if training.copies else epoch
+        version = epoch % training.dupe_factor if training.dupe_factor else epoch
         random = np.random.default_rng((training.seed, version, row, length))
         return self.objective.feature(self.examples(length, epoch)[row], turn.progress, random, self.setup)
 

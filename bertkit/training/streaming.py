@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from bertkit.data.streams import RowStream, Windows
+from bertkit.data.streams import RowStream, StreamBuffers
 from bertkit.errors import UsageError
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of
-from bertkit.tokens.features import Collator, Feature, count_pieces
-from bertkit.training.batching import plan_epoch, sorted_together
+from bertkit.tokens.features import Collator, Feature, count_tokens
+from bertkit.training.batching import plan_epoch, sort_window
 
 log = logging.getLogger("bertkit")
 
@@ -29,13 +29,13 @@ class StreamedBatches(Dataset[Feature]):
     def __init__(
         self, stream: RowStream, encode: Callable[[Sequence[Row]], Sequence[Feature]], training: Training
     ) -> None:
-        self.windows, self.encode, self.training = Windows(stream), encode, training
+        self.windows, self.encode, self.training = StreamBuffers(stream), encode, training
         self.rows: int | None = None
         self.process, self.processes = 0, 1
         self.window, self.first = -1, 0  # number of the window in memory, and its first step
         self.batches: list[list[Feature]] = []
         self.places: list[dict[str, Any]] = []
-        self.counted = [0, 0, 0]  # steps, rows and pieces so far
+        self.counted = [0, 0, 0]  # steps, rows and tokens so far
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
         """Load the share of one process of all steps; each process reads and encodes all rows."""
@@ -53,20 +53,20 @@ class StreamedBatches(Dataset[Feature]):
         shares = self.processes * self.training.gradient_accumulation
         return self.batches[step - self.first][part * self.processes + self.process :: shares]
 
-    def pieces(self) -> Iterable[int] | None:
-        """Give None: which pieces occur is not known before they do."""
+    def occurring_tokens(self) -> Iterable[int] | None:
+        """Give None: which tokens occur is not known before they do."""
         return None
 
     def pace(self) -> tuple[float, float]:
-        """Give the rows and the pieces of a step, on average so far."""
-        steps, rows, pieces = self.counted
-        return rows / max(steps, 1), pieces / max(steps, 1)
+        """Give the rows and the tokens of a step, on average so far."""
+        steps, rows, tokens = self.counted
+        return rows / max(steps, 1), tokens / max(steps, 1)
 
-    def place(self, step: int) -> dict[str, Any]:
+    def state(self, step: int) -> dict[str, Any]:
         """Give where the window of the next step (or one before it) begins; a loader may be one step ahead."""
         return [place for place in self.places if place["step"] <= step][-1]
 
-    def go_to(self, place: dict[str, Any]) -> None:
+    def load_state(self, place: dict[str, Any]) -> None:
         """Go on from a place that `place` gave, past the rows before it.
 
         Raises:
@@ -75,18 +75,18 @@ class StreamedBatches(Dataset[Feature]):
         if place:
             log.info(f"reading past the first {place['rows']:,} rows, which this run has had")
             self.window, self.first = place["window"] - 1, place["step"]
-            self.windows.go_to({name: value for name, value in place.items() if name not in ("window", "step")})
+            self.windows.load_state({name: value for name, value in place.items() if name not in ("window", "step")})
 
     def _read_window(self) -> None:
         self.window, self.first = self.window + 1, self.first + len(self.batches)
-        self.places = [*self.places[-1:], {"window": self.window, "step": self.first, **self.windows.place()}]
+        self.places = [*self.places[-1:], {"window": self.window, "step": self.first, **self.windows.state()}]
         self.batches = []  # two windows are never in memory
         rows = self.windows.read()
         features = self.encode(rows)
-        lengths = [count_pieces(feature) for feature in features]
+        lengths = [count_tokens(feature) for feature in features]
         training = self.training
         shares = self.processes * training.gradient_accumulation
-        window = sorted_together(training)
+        window = sort_window(training)
         plan = plan_epoch(
             lengths, training.batch_size, training.seed, self.window, window, items=items_of(features), least=shares
         )

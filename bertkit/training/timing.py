@@ -29,7 +29,7 @@ _Training = TypeVar("_Training", bound=CommonTraining)
 
 @dataclass(frozen=True)
 class TimedStep:
-    """An optimizer step: its rows, the pieces of each of their texts, and all pieces with padding."""
+    """An optimizer step: its rows, the tokens of each of their texts, and all tokens with padding."""
 
     seconds: float
     waited: float

@@ -156,21 +156,21 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
 
 def _choose_machines(precision: str, model_type: str) -> list[Machine]:
     """Look at the machine; where ``auto`` is bf16, give it in both precisions, since both may be wanted."""
-    from bertkit.hardware.precision import look_at_machine
+    from bertkit.hardware.precision import detect_hardware
 
-    machine = look_at_machine(precision, model_type)
+    machine = detect_hardware(precision, model_type)
     log.info(machine.reason)
     both = precision == "auto" and machine.precision == "bf16"
-    return [look_at_machine("fp32", model_type), machine] if both else [machine]
+    return [detect_hardware("fp32", model_type), machine] if both else [machine]
 
 
 def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
     import torch
 
-    from bertkit.hardware.precision import multiply_as
+    from bertkit.hardware.precision import use_matmul_backend
 
-    multiply_as(case.machine)
+    use_matmul_backend(case.machine)
     setup, machine, known = case.setup, case.machine, case.features["train"][0].keys()
     # a copy, since preparing may add to features
     case = replace(case, features={name: [dict(each) for each in some] for name, some in case.features.items()})
@@ -215,7 +215,7 @@ def _cache_aside() -> Iterator[None]:
 
 
 def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
-    from bertkit.training.batching import HeldBatches
+    from bertkit.training.batching import InMemoryBatches
     from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.timing import time_steps
 
@@ -225,7 +225,7 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
         return time_steps(
             model,
             setup.tokenizer,
-            partial(HeldBatches, case.features["train"]),
+            partial(InMemoryBatches, case.features["train"]),
             len(case.features["train"]),
             inputs.task.collator(setup),
             setup.recipe.training,

@@ -27,7 +27,7 @@ _PASSES = 3
 
 
 @dataclass(frozen=True)
-class Contestant:
+class ComparedModel:
     """A teacher or the student on the first validation split; differences are the student's score less this one's."""
 
     role: str
@@ -49,7 +49,7 @@ class Distilled:
     """What a distillation leaves: the results of the student's run, and all models side by side."""
 
     results: list[Result]
-    contestants: list[Contestant]
+    compared_models: list[ComparedModel]
     best_metric: str
 
 
@@ -70,13 +70,13 @@ def distill(
     results = carry_out(inputs, fresh=fresh, progress=progress)
     wait_for_all()
     record = runs.read_record(inputs.folder) or {}
-    if "contestants" not in record:
-        contestants = _compare(inputs, record, progress)
-        record = {**record, "contestants": [dataclasses.asdict(each) for each in contestants]}
+    if "compared_models" not in record:
+        compared_models = _compare(inputs, record, progress)
+        record = {**record, "compared_models": [dataclasses.asdict(each) for each in compared_models]}
         if runs.is_main_process():
             with runs.locked(inputs.folder):
                 runs.write_record(inputs.folder, record)
-    return Distilled(results, [Contestant(**each) for each in record["contestants"]], inputs.recipe.best_metric)
+    return Distilled(results, [ComparedModel(**each) for each in record["compared_models"]], inputs.recipe.best_metric)
 
 
 def _with_teachers(recipe: Recipe) -> Recipe:
@@ -93,7 +93,7 @@ class _Loaded:
     scored: Scored
 
 
-def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[Contestant]:
+def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[ComparedModel]:
     """Load teachers and student as `eval` does, score them on the same rows, and time them by turns."""
     from bertkit.hardware.precision import Machine
 
@@ -109,7 +109,7 @@ def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list
     alone, together = _time_by_turns(loaded, task, progress)
     student = loaded[-1]
     return [
-        Contestant(
+        ComparedModel(
             role=each.role,
             model=each.name,
             parameters=sum(parameter.numel() for parameter in each.checkpoint.model.parameters()),

@@ -85,7 +85,7 @@ def _splits_to_score(recipe: Recipe, task: Task, split: str | None, record: dict
 
     file = Path(recipe.data.source).expanduser()
     one_file = file.is_file() and recipe.data.split_column is None and not recipe.data.files
-    if split is None and one_file and file_fingerprint(file) != (record or {}).get("parted_file"):
+    if split is None and one_file and file_fingerprint(file) != (record or {}).get("split_file"):
         split = ALL  # not the file the run held rows of out, so all of it is new
     found = read_splits(recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split)
     if not found:

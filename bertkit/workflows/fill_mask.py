@@ -14,17 +14,17 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import Feature, find_frame
+from bertkit.tokens.features import Feature, find_template
 
 log = logging.getLogger("bertkit")
 
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK = 256  # texts
-_PIECES = 2048  # of a batch: each becomes as many numbers as there are pieces in the vocabulary
+_TOKENS = 2048  # of a batch: each becomes as many numbers as there are tokens in the vocabulary
 Answers = list[tuple[int, float]]
-"""Pieces and their probabilities, the likeliest first."""
+"""Tokens and their probabilities, the likeliest first."""
 
-_STARTS = ("Ġ", "▁")  # how a piece that begins a word begins, in vocabularies that write blanks
+_STARTS = ("Ġ", "▁")  # how a token that begins a word begins, in vocabularies that write blanks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def fill_mask(
 
     Raises:
         ModelError: a model that was not trained to find masked words.
-        UsageError: a target that is not one piece.
+        UsageError: a target that is not one token.
         DataError: a text without a mask.
     """
     if top < 1:
@@ -59,7 +59,7 @@ def fill_mask(
     read_config(folder)
     tokenizer = load_tokenizer(folder)
     if tokenizer.mask_token_id is None:
-        raise ModelError("the tokenizer has no piece for a mask", "use a model trained on masked words", file=folder)
+        raise ModelError("the tokenizer has no token for a mask", "use a model trained on masked words", file=folder)
     wanted = find_targets(tokenizer, targets)
     numbered = enumerate(texts, start=1)
     first = list(islice(numbered, _CHUNK))
@@ -68,7 +68,7 @@ def fill_mask(
 
 
 def _load_trained(folder: Path) -> Any:
-    """Load a model whose head for masked pieces comes from the checkpoint."""
+    """Load a model whose head for masked tokens comes from the checkpoint."""
     import torch
     from transformers import AutoModelForMaskedLM
 
@@ -80,18 +80,18 @@ def _load_trained(folder: Path) -> Any:
 
 
 def find_targets(tokenizer: Any, words: Sequence[str]) -> dict[int, str]:
-    """Give the piece of each word.
+    """Give the token of each word.
 
     Raises:
-        UsageError: a word that is several pieces, or none that the vocabulary has.
+        UsageError: a word that is several tokens, or none that the vocabulary has.
     """
     found = {}
     for word in words:
         spelled = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
         ids = next((each for each in spelled if len(each) == 1), spelled[0])
         if len(ids) != 1:
-            pieces = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-            raise UsageError(f"--targets: {word!r} is not one piece but {pieces}", "give words of one piece")
+            tokens = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+            raise UsageError(f"--targets: {word!r} is not one token but {tokens}", "give words of one token")
         if ids[0] == tokenizer.unk_token_id:
             raise UsageError(f"--targets: {word!r} is not in the vocabulary", "give words that the model knows")
         found[ids[0]] = word
@@ -124,22 +124,22 @@ def _tell(text: str, tokenizer: Any, mask: int, answers: Answers, targets: Mappi
     spelled = _spell(text, tokenizer)
     told = []
     for number, probability in answers:
-        piece = tokenizer.convert_ids_to_tokens(number)
-        word, joins = _read_piece(tokenizer, number, piece)
+        token = tokenizer.convert_ids_to_tokens(number)
+        word, joins = _read_token(tokenizer, number, token)
         filled = _fill(spelled, tokenizer.mask_token, mask, word, joins=joins)
-        shown = targets.get(number) or (piece if piece.startswith("##") else word)
+        shown = targets.get(number) or (token if token.startswith("##") else word)
         told.append({"word": shown, "probability": probability, "text": filled})
     return {"mask": mask, "answers": told}
 
 
 def _ask(texts: Sequence[tuple[int, str]], tokenizer: Any) -> list[_Question]:
-    """Find the masks of texts; of a text that is too long, the pieces around each are read."""
-    frame = find_frame(tokenizer, pair=False)
+    """Find the masks of texts; of a text that is too long, the tokens around each are read."""
+    frame = find_template(tokenizer, pair=False)
     room = int(tokenizer.model_max_length) - frame.size
     questions = []
     for number, text in texts:
         ids = tokenizer(_spell(text, tokenizer), add_special_tokens=False, verbose=False)["input_ids"]
-        places = [place for place, piece in enumerate(ids) if piece == tokenizer.mask_token_id]
+        places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
         if not places:
             short = text if len(text) <= 60 else f"{text[:60]}..."
             raise DataError(f"text {number} has no mask: {short!r}", f"write {tokenizer.mask_token} for a word")
@@ -147,7 +147,7 @@ def _ask(texts: Sequence[tuple[int, str]], tokenizer: Any) -> list[_Question]:
             masks = {mask: len(frame.before) + place for mask, place in enumerate(places, start=1)}
             questions.append(_Question(number, frame.fill(ids), masks))
             continue
-        log.info(f"text {number} has {len(ids):,} pieces: the {room} around each mask are read")
+        log.info(f"text {number} has {len(ids):,} tokens: the {room} around each mask are read")
         for mask, place in enumerate(places, start=1):
             start = max(0, min(place - room // 2, len(ids) - room))
             feature = frame.fill(ids[start : start + room])
@@ -175,10 +175,10 @@ def _answer(
 
 
 def _batches(questions: Sequence[_Question]) -> Iterator[list[_Question]]:
-    """Cut questions, sorted by length, into batches of a bounded number of pieces."""
+    """Split questions, sorted by length, into batches of a bounded number of tokens."""
     batch: list[_Question] = []
     for question in sorted(questions, key=lambda question: len(question.feature["input_ids"])):
-        if batch and (len(batch) + 1) * len(question.feature["input_ids"]) > _PIECES:
+        if batch and (len(batch) + 1) * len(question.feature["input_ids"]) > _TOKENS:
             yield batch
             batch = []
         batch.append(question)
@@ -186,15 +186,15 @@ def _batches(questions: Sequence[_Question]) -> Iterator[list[_Question]]:
         yield batch
 
 
-def _read_piece(tokenizer: Any, number: int, piece: str) -> tuple[str, bool]:
-    """Give a piece as text, and whether it goes on with the word before it."""
-    if piece.startswith("##"):
-        return piece[2:], True
+def _read_token(tokenizer: Any, number: int, token: str) -> tuple[str, bool]:
+    """Give a token as text, and whether it goes on with the word before it."""
+    if token.startswith("##"):
+        return token[2:], True
     word = tokenizer.decode([number]).strip()
     blanks = getattr(tokenizer, "bertkit_blanks", None)
-    if blanks is None:  # whether pieces of this vocabulary tell words that begin from those that go on
+    if blanks is None:  # whether tokens of this vocabulary tell words that begin from those that go on
         blanks = tokenizer.bertkit_blanks = any(each.startswith(_STARTS) for each in tokenizer.get_vocab())
-    return word, blanks and not piece.startswith(_STARTS)
+    return word, blanks and not token.startswith(_STARTS)
 
 
 def _fill(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
-from bertkit.distillation.students import load_student, taught
+from bertkit.distillation.students import load_student, with_teachers
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_model, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER
@@ -25,7 +25,7 @@ from bertkit.workflows.steps.opening import opened
 
 if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
-    from bertkit.training.fit import Fitted
+    from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
 
@@ -46,11 +46,11 @@ def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result
     recipe = inputs.recipe
     kind = models.read_config(inputs.model_folder)["model_type"]
     data, source = recipe.data, Path(recipe.data.source).expanduser()
-    is_parted = source.is_file() and data.split_column is None and not data.files
+    is_split = source.is_file() and data.split_column is None and not data.files
     facts = {
         "model": recipe.model,
         "rows": inputs.rows,
-        "parted_file": file_fingerprint(source) if is_parted else None,
+        "split_file": file_fingerprint(source) if is_split else None,
     }
     precision = recipe.training.precision
     with opened(inputs.folder, inputs.identity, facts, precision=precision, kind=kind, fresh=fresh) as run:
@@ -60,14 +60,14 @@ def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result
 
 
 def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
-    from bertkit.hardware.precision import Machine, multiply_as
+    from bertkit.hardware.precision import Machine, use_matmul_backend
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.fit import untrained
     from bertkit.workflows.steps.publish import publish
 
     recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
     machine = Machine(**record["machine"])
-    multiply_as(machine)
+    use_matmul_backend(machine)
     setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     baseline = {
         name: task.score(task.compare(task.baseline(training.rows, split.rows, setup), split.rows, setup), setup)
@@ -96,9 +96,9 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
 
 
-def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> Fitted:
+def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> FitResult:
     """Train, under the eye of the teachers that the recipe names, if any."""
-    from bertkit.training.batching import HeldBatches
+    from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import fit
     from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.signals import caught_signals
@@ -108,14 +108,16 @@ def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> Fitte
     gold = [row[task.COLUMNS.gold] for row in inputs.splits["train"].rows]
     terms = task_terms(make_loss(recipe.training, inputs.labels, gold))
     known = scorer.features.get("train", ())
-    teaching = taught(inputs.teachers, task, inputs.splits["train"], model, setup, known, terms, machine, progress)
+    teaching = with_teachers(
+        inputs.teachers, task, inputs.splits["train"], model, setup, known, terms, machine, progress
+    )
     with teaching as (loss, collate), caught_signals() as stop:
         return fit(
             model,
             setup.tokenizer,
             StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
             if inputs.stream
-            else HeldBatches(known, recipe.training),
+            else InMemoryBatches(known, recipe.training),
             collate,
             recipe.training,
             machine,
@@ -190,12 +192,12 @@ def _say_what_is_long(features: Sequence[Feature], rows: int, longest: int) -> N
     from bertkit.tokens.feature_cache import longest_of
 
     if len(features) > rows:
-        log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} pieces that overlap")
+        log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} tokens that overlap")
         return
     full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
-        log.info(f"training rows that fill all {longest} pieces: {full:,} ({share:.1f} %); what is longer is cut")
+        log.info(f"training rows that fill all {longest} tokens: {full:,} ({share:.1f} %); what is longer is cut")
 
 
 def _seed(seed: int) -> None:

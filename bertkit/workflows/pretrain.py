@@ -1,4 +1,4 @@
-"""Pretrain an encoder as a recipe says: text -> pieces -> examples -> fit -> scores of held-out text -> run folder."""
+"""Pretrain an encoder as a recipe says: text -> tokens -> examples -> fit -> scores of held-out text -> run folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("bertkit")
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}}
-_FEW_PIECES = 5000  # of which 750 are hidden
+_FEW_TOKENS = 5000  # of which 750 are hidden
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class Pretrained:
     scores: dict[str, float]
     """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
     baseline: dict[str, float]
-    """Of the same text, by the frequencies of the training pieces alone; of the scores that it has."""
+    """Of the same text, by the frequencies of the training tokens alone; of the scores that it has."""
     parameters: int
     steps: int
     tokens: int
-    """Pieces seen in training, special ones included."""
+    """Tokens seen in training, special ones included."""
     seconds: float
     corpus: dict[str, dict[str, Any]]
-    """Split -> its documents, duplicates, sentences, pieces, unknown pieces and bytes."""
+    """Split -> its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
     folder: str
-    contestants: list[dict[str, Any]] = field(default_factory=list)
+    compared_models: list[dict[str, Any]] = field(default_factory=list)
     """A teacher and its student side by side; see `put_side_by_side`."""
     warnings: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
         config = make_config(recipe.size, tokenizer, recipe.model_options)
         models.bound_length(tokenizer, config)
     if tokenizer.mask_token_id is None:
-        what = "the tokenizer has no mask piece"
+        what = "the tokenizer has no mask token"
         raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
     training = recipe.training
     if training.max_length > tokenizer.model_max_length:
@@ -142,7 +142,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
 def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrained:
     from bertkit.distillation.side_by_side import beside_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
-    from bertkit.hardware.precision import Machine, multiply_as
+    from bertkit.hardware.precision import Machine, use_matmul_backend
     from bertkit.training.budget import make_budget
     from bertkit.training.fit import fit
     from bertkit.training.losses import Terms
@@ -152,7 +152,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
 
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.recipe
     machine = Machine(**run.record["machine"])
-    multiply_as(machine)
+    use_matmul_backend(machine)
     model = new_model(inputs)
     if "resumed" not in run.record and model.bertkit_new:
         log.info(f"the checkpoint lacks {len(model.bertkit_new)} weights of the heads: these start at random")
@@ -193,28 +193,28 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
         seconds=round(time.perf_counter() - run.start, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.folder),
-        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["pieces"]),
-        contestants=beside_teacher(model, str(recipe.model), str(inputs.folder), held_out, collate, machine),
+        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"]),
+        compared_models=beside_teacher(model, str(recipe.model), str(inputs.folder), held_out, collate, machine),
     )
-    encoder, companions = objective.encoder(model, setup), objective.companions(model, setup)
-    publish(recipe, result, fitted, encoder, companions, setup.tokenizer, run.record)
+    encoder, auxiliary_checkpoints = objective.encoder(model, setup), objective.auxiliary_checkpoints(model, setup)
+    publish(recipe, result, fitted, encoder, auxiliary_checkpoints, setup.tokenizer, run.record)
     return result
 
 
-def _find_warnings(recipe: PretrainRecipe, pieces: int) -> list[str]:
+def _find_warnings(recipe: PretrainRecipe, tokens: int) -> list[str]:
     """Say what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores compare with nothing.")
-    if pieces < _FEW_PIECES:
+    if tokens < _FEW_TOKENS:
         warnings.append(
-            f"Only {pieces:,} pieces are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
+            f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
         )
     return warnings
 
 
 def _baseline(inputs: Inputs) -> dict[str, float]:
-    """Give what frequencies alone reach; a loss of more than the hidden pieces has nothing to be compared with."""
+    """Give what frequencies alone reach; a loss of more than the hidden tokens has nothing to be compared with."""
     from bertkit.corpus.tokenized import unigram_loss
 
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)

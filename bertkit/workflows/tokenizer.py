@@ -13,22 +13,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.corpus.deduplicate import part_documents, survey_documents
+from bertkit.corpus.deduplicate import find_duplicates, split_documents
 from bertkit.errors import UsageError, closest
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
-from bertkit.tokens.train import KINDS, Plan, check_plan, learn_tokenizer
+from bertkit.tokens.train import KINDS, Plan, check_plan, train_tokenizer_from
 
 log = logging.getLogger("bertkit")
 
 _BATCH = 256  # documents
 _WORD = re.compile(r"\w+")
-_RARELY = 0.001  # a share of unknown pieces above which people should look
+_RARELY = 0.001  # a share of unknown tokens above which people should look
 
 
 @dataclass(frozen=True)
-class Learned:
+class TokenizerReport:
     """A new tokenizer, and what it does to documents it has not seen."""
 
     folder: str
@@ -41,12 +41,12 @@ class Learned:
     """Those measured on."""
     words: int
     fertility: float
-    """Pieces a word."""
+    """Tokens a word."""
     coverage: float
-    """Share of words that are one piece."""
+    """Share of words that are one token."""
     unknown_rate: float
-    """Share of pieces that are the unknown piece."""
-    pieces_per_document: float
+    """Share of tokens that are the unknown token."""
+    tokens_per_document: float
     unseen_share: float
     """Share of the vocabulary that does not occur in held-out text."""
     warnings: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def train_tokenizer(
     special: Sequence[str] = (),
     max_length: int = 512,
     progress: Progress = SILENT,
-) -> Learned:
+) -> TokenizerReport:
     """Learn a tokenizer from the documents that pretraining trains on, write it, and measure it on those held out.
 
     Raises:
@@ -82,18 +82,18 @@ def train_tokenizer(
         max_length=max_length,
     )
     check_plan(plan)
-    survey = survey_documents(data, progress)
+    survey = find_duplicates(data, progress)
 
     def read(split: str) -> Iterator[str]:
-        parted = part_documents(data, survey)
+        parted = split_documents(data, survey)
         return (each.text for each in parted if each.split == split and not each.is_duplicate)
 
-    log.info(f"learning {plan.vocabulary_size:,} pieces ({kind})")
+    log.info(f"learning {plan.vocabulary_size:,} tokens ({kind})")
     quiet_transformers()
-    tokenizer = learn_tokenizer(plan, lambda: read("train"))
+    tokenizer = train_tokenizer_from(plan, lambda: read("train"))
     figures, unknown = _measure(tokenizer, read("validation"))
     _save(tokenizer, output)
-    return Learned(
+    return TokenizerReport(
         folder=str(output),
         kind=kind,
         lowercase=plan.lowercase,
@@ -105,47 +105,47 @@ def train_tokenizer(
 
 
 def _measure(tokenizer: Any, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
-    """Count pieces of words on held-out text; a word is a run of letters and digits.
+    """Count tokens of words on held-out text; a word is a run of letters and digits.
 
-    Gives the figures of `Learned`, and what became unknown with how often.
+    Gives the figures of `TokenizerReport`, and what became unknown with how often.
     """
-    held_out = words = pieces_of_words = whole = 0
+    held_out = words = tokens_of_words = whole = 0
     seen: Counter[int] = Counter()
     unknown: Counter[str] = Counter()
     while batch := list(islice(texts, _BATCH)):
         held_out += len(batch)
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            counts = _pieces_of_words(text, offsets)
+            counts = _tokens_per_word(text, offsets)
             words += len(counts)
-            pieces_of_words += sum(counts)
+            tokens_of_words += sum(counts)
             whole += counts.count(1)
             seen.update(ids)
             unknown.update(text[a:b] for (a, b), n in zip(offsets, ids, strict=True) if n == tokenizer.unk_token_id)
     figures = {
         "held_out": held_out,
         "words": words,
-        "fertility": pieces_of_words / max(words, 1),
+        "fertility": tokens_of_words / max(words, 1),
         "coverage": whole / max(words, 1),
         "unknown_rate": unknown.total() / max(seen.total(), 1),
-        "pieces_per_document": seen.total() / max(held_out, 1),
+        "tokens_per_document": seen.total() / max(held_out, 1),
         "unseen_share": 1 - len(seen) / len(tokenizer),
     }
     return figures, unknown
 
 
-def _pieces_of_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Count for each word the pieces that cover some of it.
+def _tokens_per_word(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """Count for each word the tokens that cover some of it.
 
-    >>> _pieces_of_words("an owl.", [(0, 2), (3, 5), (5, 6), (6, 7)])
+    >>> _tokens_per_word("an owl.", [(0, 2), (3, 5), (5, 6), (6, 7)])
     [1, 2]
     """
     import numpy as np
 
     words = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
-    pieces = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
-    before = np.searchsorted(pieces[:, 1], words[:, 0], side="right")
-    counts: list[int] = (np.searchsorted(pieces[:, 0], words[:, 1], side="left") - before).tolist()
+    tokens = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
+    before = np.searchsorted(tokens[:, 1], words[:, 0], side="right")
+    counts: list[int] = (np.searchsorted(tokens[:, 0], words[:, 1], side="left") - before).tolist()
     return counts
 
 
@@ -153,13 +153,13 @@ def _warnings(plan: Plan, size: int, unknown_rate: float, unknown: Counter[str])
     found = []
     if size < plan.vocabulary_size:
         found.append(
-            f"the text has only {size:,} of the {plan.vocabulary_size:,} pieces asked for: it is small for them; "
+            f"the text has only {size:,} of the {plan.vocabulary_size:,} tokens asked for: it is small for them; "
             "give more text, or a lower --min-frequency"
         )
     if unknown_rate > _RARELY:
         examples = ", ".join(repr(text) for text, _ in sorted(unknown.most_common(), key=lambda e: (-e[1], e[0]))[:5])
         found.append(
-            f"{unknown_rate:.2%} of the pieces are unknown (most often {examples}): their letters are rare or missing "
+            f"{unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare or missing "
             "in the text; give more text, or --kind bpe, which knows every letter"
         )
     return found

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from bertkit.corpus.masking import choose_pieces, choose_spans, choose_words, corrupt, ordinary_pieces
+from bertkit.corpus.masking import choose_spans, choose_tokens, choose_words, corrupt, ordinary_tokens
 from tests.conftest import make_tokenizer
 
 MASK = 4
 
 
 def make_text(words=60, seed=0, special=(0, 25, -1)):
-    """Give what is maskable, and where words of one to four pieces begin; special pieces lie between texts."""
+    """Give what is maskable, and where words of one to four tokens begin; special tokens lie between texts."""
     random = np.random.default_rng(seed)
     starts = np.zeros(0, bool)
     for length in random.integers(1, 5, words):
@@ -22,35 +22,35 @@ def make_text(words=60, seed=0, special=(0, 25, -1)):
 
 def choosers(maskable, starts, rate):
     return {
-        "pieces": lambda random: choose_pieces(maskable, rate, random),
+        "tokens": lambda random: choose_tokens(maskable, rate, random),
         "words": lambda random: choose_words(maskable, starts, rate, random),
         "spans": lambda random: choose_spans(maskable, starts, rate, random)[0],
     }
 
 
-WAYS = ["pieces", "words", "spans"]
+WAYS = ["tokens", "words", "spans"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("rate", [0.05, 0.15, 0.4])
-def test_the_rate_is_kept_and_special_pieces_are_never_chosen(way, rate):
+def test_the_rate_is_kept_and_special_tokens_are_never_chosen(way, rate):
     for seed in range(30):
         maskable, starts = make_text(seed=seed)
         chosen = choosers(maskable, starts, rate)[way](np.random.default_rng(seed))
         wanted = round(rate * maskable.sum())
-        assert chosen.sum() == wanted if way == "pieces" else wanted - 4 < chosen.sum() <= wanted
+        assert chosen.sum() == wanted if way == "tokens" else wanted - 4 < chosen.sum() <= wanted
         assert not (chosen & ~maskable).any()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_piece_is_hidden_as_often_as_others(way):
+def test_every_token_is_hidden_as_often_as_others(way):
     maskable, starts = np.ones(40, bool), np.ones(40, bool)
     choose = choosers(maskable, starts, 0.15)[way]
     counts = sum(choose(np.random.default_rng(seed)).astype(int) for seed in range(3000))
-    if way == "spans":  # which end with the text: its first pieces are in fewer of them
+    if way == "spans":  # which end with the text: its first tokens are in fewer of them
         assert counts[10:].min() > 0.8 * counts[10:].mean()
     else:
-        # without replacement: a piece's variance is smaller than of independent draws, so the test is conservative
+        # without replacement: a token's variance is smaller than of independent draws, so the test is conservative
         assert chisquare(counts).pvalue > 0.001
 
 
@@ -64,7 +64,7 @@ def test_the_same_key_hides_the_same_and_another_something_else(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_piece_is_hidden_where_there_is_any_and_none_where_there_is_none(way):
+def test_one_token_is_hidden_where_there_is_any_and_none_where_there_is_none(way):
     random = np.random.default_rng(0)
     nothing, one_word = np.zeros(4, bool), np.array([True, False, False, False])
     assert not choosers(nothing, one_word, 0.15)[way](random).any()
@@ -73,7 +73,7 @@ def test_one_piece_is_hidden_where_there_is_any_and_none_where_there_is_none(way
         True,
         False,
     ]
-    assert choosers(np.ones(4, bool), one_word, 0.15)[way](random).sum() == (1 if way == "pieces" else 4)
+    assert choosers(np.ones(4, bool), one_word, 0.15)[way](random).sum() == (1 if way == "tokens" else 4)
 
 
 @pytest.mark.parametrize("way", ["words", "spans"])
@@ -87,7 +87,7 @@ def test_whole_words_are_whole(way):
 
 
 def test_a_word_that_would_exceed_the_number_is_passed_over_for_a_shorter_one():
-    starts = np.array([True, *[False] * 9, True, True, *[True] * 8])  # a word of 10 pieces, then words of one
+    starts = np.array([True, *[False] * 9, True, True, *[True] * 8])  # a word of 10 tokens, then words of one
     counts = [choose_words(np.ones(20, bool), starts, 0.15, np.random.default_rng(seed)) for seed in range(20)]
     assert all(chosen.sum() == 3 and not chosen[:10].any() for chosen in counts)
 
@@ -118,11 +118,11 @@ def test_spans_begin_at_words_and_can_be_told_apart():
         assert (again == chosen).all()
 
 
-def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_and_ten_stay():
+def test_of_the_chosen_tokens_eighty_percent_are_masked_ten_random_and_ten_stay():
     random = np.random.default_rng(0)
-    pieces, ordinary = np.full(100_000, 10), np.arange(20, 50)
-    chosen = random.random(len(pieces)) < 0.3
-    hidden = corrupt(pieces, chosen, random, MASK, ordinary)
+    tokens, ordinary = np.full(100_000, 10), np.arange(20, 50)
+    chosen = random.random(len(tokens)) < 0.3
+    hidden = corrupt(tokens, chosen, random, MASK, ordinary)
     assert (hidden[~chosen] == 10).all()
     after = hidden[chosen]
     strange = after[(after != MASK) & (after != 10)]
@@ -130,7 +130,7 @@ def test_of_the_chosen_pieces_eighty_percent_are_masked_ten_random_and_ten_stay(
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(after)).pvalue > 0.001
     assert chisquare(np.bincount(strange, minlength=50)[20:]).pvalue > 0.001
     assert strange.min() >= 20
-    assert (pieces == 10).all()
+    assert (tokens == 10).all()
 
 
 def test_a_span_is_replaced_as_a_whole():
@@ -139,7 +139,7 @@ def test_a_span_is_replaced_as_a_whole():
     chosen, spans = choose_spans(maskable, starts, 0.15, random)
     hidden = corrupt(np.full(len(maskable), 10), chosen, random, MASK, np.arange(20, 50), spans)
     ways = [
-        {"masked" if piece == MASK else "kept" if piece == 10 else "random" for piece in hidden[start:end]}
+        {"masked" if token == MASK else "kept" if token == 10 else "random" for token in hidden[start:end]}
         for start, end in spans
     ]
     assert all(len(way) == 1 for way in ways)
@@ -157,10 +157,10 @@ def test_replacement_is_keyed():
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_no_special_added_or_unused_piece_is_ordinary():
+def test_no_special_added_or_unused_token_is_ordinary():
     tokenizer = make_tokenizer()
     everything = len(tokenizer)
     tokenizer.add_tokens(["[unused3]", "brandnew"])
-    ordinary = ordinary_pieces(tokenizer)
+    ordinary = ordinary_tokens(tokenizer)
     assert ordinary.tolist() == sorted(set(range(everything)) - set(tokenizer.all_special_ids))
     assert "[unused" in tokenizer.convert_ids_to_tokens(everything)

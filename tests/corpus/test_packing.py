@@ -6,42 +6,42 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.corpus.packing import block_collator, cut_blocks, frame_block, pack
-from bertkit.corpus.tokenized import Pieces
-from bertkit.tokens.features import find_frame
+from bertkit.corpus.packing import block_collator, join_block, pack, pack_blocks
+from bertkit.corpus.tokenized import TokenizedCorpus
+from bertkit.tokens.features import find_template
 from tests.conftest import make_tokenizer
 
 SPECIAL = 2
 
 
-def corpus_of(sizes: list[int]) -> Pieces:
-    """Documents of one sentence each; pieces count on from 5."""
+def corpus_of(sizes: list[int]) -> TokenizedCorpus:
+    """Documents of one sentence each; tokens count on from 5."""
     edges = np.cumsum([0, *sizes])
     total = int(edges[-1])
     starts = np.random.default_rng(1).random(total) < 0.7
-    return Pieces(5 + np.arange(total, dtype=np.uint16) % 40, starts, edges, np.arange(len(sizes) + 1), {})
+    return TokenizedCorpus(5 + np.arange(total, dtype=np.uint16) % 40, starts, edges, np.arange(len(sizes) + 1), {})
 
 
 def sizes_like_text(count: int = 500) -> list[int]:
     return np.random.default_rng(0).geometric(1 / 60, count).tolist()
 
 
-@pytest.mark.parametrize("packing", ["apart", "joined", "none"])
+@pytest.mark.parametrize("packing", ["documents", "joined", "none"])
 @pytest.mark.parametrize("length", [16, 64])
-def test_every_piece_is_in_one_block_and_no_block_is_too_long(packing, length):
+def test_every_token_is_in_one_block_and_no_block_is_too_long(packing, length):
     corpus = corpus_of(sizes_like_text())
-    blocks = cut_blocks(corpus, length, SPECIAL, packing)
+    blocks = pack_blocks(corpus, length, SPECIAL, packing)
     places = np.sort(np.concatenate([np.arange(start, end) for start, end in blocks.stretches]))
-    assert places.tolist() == list(range(len(corpus.pieces)))
+    assert places.tolist() == list(range(len(corpus.tokens)))
     assert blocks.lengths.max() <= length
-    sizes = [sum(len(part) + SPECIAL for part in block.pieces) for block in blocks]
+    sizes = [sum(len(part) + SPECIAL for part in block.tokens) for block in blocks]
     assert sizes == blocks.lengths.tolist()
 
 
 def test_no_stretch_spans_two_documents():
     corpus = corpus_of(sizes_like_text())
     edges = corpus.document_edges()
-    stretches = cut_blocks(corpus, 32, SPECIAL, "apart").stretches
+    stretches = pack_blocks(corpus, 32, SPECIAL, "documents").stretches
     first = np.searchsorted(edges, stretches[:, 0], side="right")
     last = np.searchsorted(edges, stretches[:, 1] - 1, side="right")
     assert (first == last).all()
@@ -49,14 +49,14 @@ def test_no_stretch_spans_two_documents():
 
 def test_packing_leaves_hardly_any_room():
     corpus = corpus_of(sizes_like_text(3000))
-    apart, alone = (cut_blocks(corpus, 64, SPECIAL, packing) for packing in ("apart", "none"))
+    apart, alone = (pack_blocks(corpus, 64, SPECIAL, packing) for packing in ("documents", "none"))
     assert apart.lengths.mean() / 64 > 0.97
     assert alone.lengths.mean() / 64 < 0.8
 
 
 def test_a_document_of_a_block_s_size_fills_one_block():
-    blocks = cut_blocks(corpus_of([14, 14, 3]), 16, SPECIAL, "apart")
-    assert [len(block.pieces) for block in blocks] == [1, 1, 1]
+    blocks = pack_blocks(corpus_of([14, 14, 3]), 16, SPECIAL, "documents")
+    assert [len(block.tokens) for block in blocks] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -69,12 +69,12 @@ def test_a_box_is_never_too_full_and_two_half_empty_ones_never_stand_beside_each
     assert sum(total <= 10 for total in sums) <= 1
 
 
-def test_special_pieces_stand_around_each_stretch_and_are_not_maskable():
+def test_special_tokens_stand_around_each_stretch_and_are_not_maskable():
     tokenizer = make_tokenizer()
-    block = cut_blocks(corpus_of([3, 4]), 16, SPECIAL, "apart")[0]
-    text = frame_block(block, find_frame(tokenizer, pair=False))
+    block = pack_blocks(corpus_of([3, 4]), 16, SPECIAL, "documents")[0]
+    text = join_block(block, find_template(tokenizer, pair=False))
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
-    assert text.pieces.tolist() == [cls, 5, 6, 7, sep, cls, 8, 9, 10, 11, sep]
+    assert text.tokens.tolist() == [cls, 5, 6, 7, sep, cls, 8, 9, 10, 11, sep]
     assert text.maskable.tolist() == [False, *[True] * 3, False, False, *[True] * 4, False]
     assert text.parts.tolist() == [0] * 5 + [1] * 6
 
@@ -97,33 +97,33 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
     collate = block_collator(tokenizer, apart=True, first_position=first_position(config))
 
     def states(block):
-        text = frame_block(block, find_frame(tokenizer, pair=False))
-        batch = collate([{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts}])
+        text = join_block(block, find_template(tokenizer, pair=False))
+        batch = collate([{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts}])
         batch.pop("labels")
         with torch.no_grad():
             return model(**batch).last_hidden_state[0]
 
     corpus = corpus_of([9, 4, 6])
-    (packed,) = cut_blocks(corpus, 32, SPECIAL, "apart")
-    alone = cut_blocks(corpus, 32, SPECIAL, "none")
+    (packed,) = pack_blocks(corpus, 32, SPECIAL, "documents")
+    alone = pack_blocks(corpus, 32, SPECIAL, "none")
     assert torch.cat([states(block) for block in alone]).allclose(states(packed), atol=2e-6)
 
 
 def test_documents_that_are_joined_do_see_each_other():
     tokenizer = make_tokenizer()
-    text = frame_block(cut_blocks(corpus_of([9, 4]), 32, SPECIAL, "joined")[0], find_frame(tokenizer, pair=False))
+    text = join_block(pack_blocks(corpus_of([9, 4]), 32, SPECIAL, "joined")[0], find_template(tokenizer, pair=False))
     batch = block_collator(tokenizer, apart=False)(
-        [{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts}]
+        [{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts}]
     )
-    assert batch["attention_mask"].tolist() == [[1] * len(text.pieces)]
+    assert batch["attention_mask"].tolist() == [[1] * len(text.tokens)]
     assert "position_ids" not in batch
 
 
 def test_padding_sees_and_is_seen_by_no_text():
     tokenizer = make_tokenizer()
-    blocks = cut_blocks(corpus_of([9, 4, 7]), 16, SPECIAL, "apart")
-    texts = [frame_block(block, find_frame(tokenizer, pair=False)) for block in blocks]
-    features = [{"input_ids": text.pieces, "labels": text.pieces, "parts": text.parts} for text in texts]
+    blocks = pack_blocks(corpus_of([9, 4, 7]), 16, SPECIAL, "documents")
+    texts = [join_block(block, find_template(tokenizer, pair=False)) for block in blocks]
+    features = [{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts} for text in texts]
     batch = block_collator(tokenizer, apart=True)(features)
     pad = batch["input_ids"] == tokenizer.pad_token_id
     assert pad.any()

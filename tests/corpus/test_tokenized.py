@@ -1,4 +1,4 @@
-"""A corpus as pieces: what a plain loop over documents gives, whatever happens on the way."""
+"""A corpus as tokens: what a plain loop over documents gives, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import bertkit
-from bertkit.corpus import tokenize as pieces
+from bertkit.corpus import tokenize as tokens
 from bertkit.corpus import tokenized as corpus
 from bertkit.corpus.sentences import split_sentences
-from bertkit.corpus.tokenize import Cutter
-from bertkit.corpus.tokenized import Pieces, content_key, read_corpus, unigram_loss
+from bertkit.corpus.tokenize import DocumentTokenizer
+from bertkit.corpus.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
 from bertkit.errors import DataError, ResourceError
 from bertkit.progress import SILENT
 from bertkit.recipe.pretraining import Corpus
@@ -60,16 +60,16 @@ def write(name: str, documents: list[str]) -> str:
     return name
 
 
-def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, Pieces]:
+def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, TokenizedCorpus]:
     return read_corpus(Corpus(source=source, **settings), tokenizer, progress)
 
 
-def texts_of(split: Pieces, tokenizer=TOKENIZER) -> list[list[str]]:
-    """Give the pieces of each document as texts, one a sentence."""
+def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
+    """Give the tokens of each document as texts, one a sentence."""
     documents = [slice(*edges) for edges in zip(split.documents[:-1], split.documents[1:] + 1, strict=True)]
     return [
         [
-            " ".join(tokenizer.convert_ids_to_tokens(split.pieces[first:last].tolist()))
+            " ".join(tokenizer.convert_ids_to_tokens(split.tokens[first:last].tolist()))
             for first, last in zip(split.sentences[each][:-1], split.sentences[each][1:], strict=True)
         ]
         for each in documents
@@ -98,20 +98,20 @@ class Spy:
 
     def __init__(self, monkeypatch) -> None:
         self.documents: list[int] = []
-        cut = Cutter.cut
+        cut = DocumentTokenizer.cut
 
         def counted(cutter, documents):
             self.documents.append(len(documents))
             return cut(cutter, documents)
 
-        monkeypatch.setattr(Cutter, "cut", counted)
+        monkeypatch.setattr(DocumentTokenizer, "cut", counted)
 
 
 # --- what comes out
 
 
-def test_pieces_are_those_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(pieces, "_CHARS", 50)
+def test_tokens_are_those_of_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(tokens, "_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
     write("d/train.txt", train)
     write("d/validation.txt", held_out)
@@ -120,12 +120,12 @@ def test_pieces_are_those_of_a_plain_loop(monkeypatch):
     assert texts_of(found["validation"]) == cut_plainly(list(dict.fromkeys(held_out)))
     for split in found.values():
         assert split.sentences[0] == split.documents[0] == 0
-        assert split.sentences[-1] == len(split.pieces) == len(split.word_starts)
+        assert split.sentences[-1] == len(split.tokens) == len(split.word_starts)
         assert split.documents[-1] == len(split.sentences) - 1
         assert split.document_edges().tolist() == [split.sentences[place] for place in split.documents]
-        kinds = [each.dtype for each in (split.pieces, split.word_starts, split.sentences, split.documents)]
+        kinds = [each.dtype for each in (split.tokens, split.word_starts, split.sentences, split.documents)]
         assert kinds == [np.uint16, np.bool_, np.int64, np.int64]
-        assert not split.pieces.flags.writeable
+        assert not split.tokens.flags.writeable
 
 
 def test_word_starts_are_those_of_a_plain_loop():
@@ -133,7 +133,7 @@ def test_word_starts_are_those_of_a_plain_loop():
     for split in found.values():
         wanted = []
         for sentence in [each for document in texts_of(split) for each in document]:
-            wanted += [not piece.startswith("##") for piece in sentence.split()]
+            wanted += [not token.startswith("##") for token in sentence.split()]
         assert split.word_starts.tolist() == wanted
 
 
@@ -147,8 +147,8 @@ def test_facts_are_counted():
         "documents": 2,
         "duplicates": 3,
         "sentences": 3,
-        "pieces": len(found["train"].pieces),
-        "unknown": int((found["train"].pieces == unknown).sum()),
+        "tokens": len(found["train"].tokens),
+        "unknown": int((found["train"].tokens == unknown).sum()),
         "bytes": len("good film\nso goodzoo ümläut".encode()),
     }
     assert found["validation"].facts["documents"] == 2
@@ -164,7 +164,7 @@ def test_duplicates_stay_where_they_are_wanted():
     assert sum(split.facts["duplicates"] for split in dropped.values()) == 10
 
 
-def test_text_without_pieces_is_left_out():
+def test_text_without_tokens_is_left_out():
     rows = ["a book\n\u0007\u0007\nso", "\u0007", "the film", "\u0007\n\u0007"]
     lines = [json.dumps({"text": row}) for row in rows]
     for split in ("train", "validation"):
@@ -177,17 +177,17 @@ def test_text_without_pieces_is_left_out():
     assert found["train"].facts["bytes"] == len("the film")
 
 
-def test_text_that_spells_a_special_piece_is_text():
+def test_text_that_spells_a_special_token_is_text():
     found = prepare(write("a.txt", ["the [SEP] film", "a book [MASK]"]))
     special = set(TOKENIZER.all_special_ids) - {TOKENIZER.unk_token_id}
-    assert not special & {int(piece) for split in found.values() for piece in split.pieces}
+    assert not special & {int(token) for split in found.values() for token in split.tokens}
 
 
 def test_long_text_is_not_cut_off_whatever_the_tokenizer_did_last():
     tokenizer = make_tokenizer()
     tokenizer(["good film"] * 2, truncation=True, max_length=4, padding="max_length")
     found = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
-    assert sorted(len(split.pieces) for split in found.values()) == [2, 500]
+    assert sorted(len(split.tokens) for split in found.values()) == [2, 500]
     assert tokenizer.backend_tokenizer.truncation is not None
 
 
@@ -199,11 +199,11 @@ def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
 
 
 @pytest.mark.parametrize(("size", "kind"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_pieces_take_the_bytes_they_need(size, kind):
+def test_tokens_take_the_bytes_they_need(size, kind):
     found = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
     for split in found.values():
-        assert split.pieces.dtype == kind
-        assert split.pieces[0] == size - 1
+        assert split.tokens.dtype == kind
+        assert split.tokens[0] == size - 1
 
 
 def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
@@ -214,10 +214,10 @@ def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
     )
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
-    cut = Cutter(tokenizer).cut(["b. b.", "b."])
-    assert tokenizer.convert_ids_to_tokens(cut.pieces.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
+    cut = DocumentTokenizer(tokenizer).cut(["b. b.", "b."])
+    assert tokenizer.convert_ids_to_tokens(cut.tokens.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
     assert cut.word_starts.tolist() == [True] * 6
-    assert Cutter(TOKENIZER)._blank == ""
+    assert DocumentTokenizer(TOKENIZER)._blank == ""
 
 
 # --- what is held out
@@ -266,7 +266,7 @@ def test_a_held_out_document_is_dropped_from_train():
         ),
         (
             {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
-            "the tokenizer makes no pieces of the text of the validation split (d) - give other text, or another "
+            "the tokenizer makes no tokens of the text of the validation split (d) - give other text, or another "
             "tokenizer",
         ),
         ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - give it text"),
@@ -287,13 +287,13 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
     write("a.txt", make_documents(60))
     first = prepare("a.txt")
     spy = Spy(monkeypatch)
-    monkeypatch.setattr(corpus, "survey_documents", None)
+    monkeypatch.setattr(corpus, "find_duplicates", None)
     Path("a.txt").rename("elsewhere.txt")
     again = prepare("elsewhere.txt")
     assert spy.documents == []
     for split, kept in first.items():
         assert again[split].facts == kept.facts
-        for name in ("pieces", "word_starts", "sentences", "documents"):
+        for name in ("tokens", "word_starts", "sentences", "documents"):
             assert np.array_equal(getattr(again[split], name), getattr(kept, name))
 
 
@@ -360,13 +360,13 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
     prepare(write("a.txt", make_documents(60)))
     whole = files_of(here / "cache")
     folder = folder_in(here)
-    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.pieces.bin")
+    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.tokens.bin")
     content = file.read_bytes()
     file.unlink()
     middle = len(content) // 2
     if damage == "facts":
         facts = json.loads(content)
-        facts["facts"]["train"]["pieces"] += 1
+        facts["facts"]["train"]["tokens"] += 1
         file.write_text(json.dumps(facts))
     elif damage != "gone":
         flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
@@ -467,14 +467,14 @@ def test_progress_is_told_and_ends(here):
             self.calls.append(("start", what, total, done))
 
         def update(self, done, figures):
-            self.calls.append(("update", done, figures["pieces"]))
+            self.calls.append(("update", done, figures["tokens"]))
 
         def finish(self):
             self.calls.append(("finish",))
 
     told = Told()
     found = prepare(write("a.txt", ["a", "the", "good film"]), progress=told)
-    total = sum(len(split.pieces) for split in found.values())
+    total = sum(len(split.tokens) for split in found.values())
     assert told.calls == [
         ("start", "reading train", Path("a.txt").stat().st_size, 0),
         ("finish",),
@@ -537,8 +537,8 @@ def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
     monkeypatch.setattr(corpus, "_AT_ONCE", 7)
     found = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
     size = len(TOKENIZER)
-    counts = Counter(found["train"].pieces.tolist())
+    counts = Counter(found["train"].tokens.tolist())
     total = sum(counts.values()) + size
-    held_out = found["validation"].pieces.tolist()
-    wanted = sum(-math.log((counts[piece] + 1) / total) for piece in held_out) / len(held_out)
+    held_out = found["validation"].tokens.tolist()
+    wanted = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
     assert unigram_loss(found["train"], found["validation"], size) == pytest.approx(wanted, rel=1e-12)

@@ -94,7 +94,7 @@ def changed(place, value):
     return articles
 
 
-SECOND = [0, "paragraphs", 0, "qas", 1]
+NEXT = [0, "paragraphs", 0, "qas", 1]
 
 
 @pytest.mark.parametrize(
@@ -108,25 +108,25 @@ SECOND = [0, "paragraphs", 0, "qas", 1]
         ([0, "paragraphs", 1, "context"], None, "no 'context' in article 1, paragraph 2 (dev.json) - add it"),
         ([0, "paragraphs", 1, "qas"], None, "no 'qas' in article 1, paragraph 2 (dev.json) - add it"),
         (
-            SECOND,
+            NEXT,
             "x",
             f"the question must be an object, in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}",
         ),
-        ([*SECOND, "id"], None, "no 'id' in article 1, paragraph 1, question 2 (dev.json:2) - add it"),
-        ([*SECOND, "id"], True, f"'id' must be text, in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}"),
+        ([*NEXT, "id"], None, "no 'id' in article 1, paragraph 1, question 2 (dev.json:2) - add it"),
+        ([*NEXT, "id"], True, f"'id' must be text, in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}"),
         (
-            [*SECOND, "question"],
+            [*NEXT, "question"],
             None,
             "no 'question' in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - add it",
         ),
         (
-            [*SECOND, "answers"],
+            [*NEXT, "answers"],
             {"text": ["c"], "answer_start": [4]},
             f"'answers' must be a list, in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - {LIKE}",
         ),
-        ([*SECOND, "answers"], None, f"the keys change: no 'answers' (dev.json:2) - {KEYS}"),
+        ([*NEXT, "answers"], None, f"the keys change: no 'answers' (dev.json:2) - {KEYS}"),
         (
-            [*SECOND, "is_impossible"],
+            [*NEXT, "is_impossible"],
             "no",
             "'is_impossible' must be true or false, in article 1, paragraph 1, question 2 (id 'q2')"
             f" (dev.json:2) - {LIKE}",
@@ -138,28 +138,28 @@ SECOND = [0, "paragraphs", 0, "qas", 1]
             f" (dev.json:3) - {LIKE}",
         ),
         (
-            [*SECOND, "answers", 0, "answer_start"],
+            [*NEXT, "answers", 0, "answer_start"],
             "4",
             "'answer_start' must be a whole number, in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
             f" (dev.json:2) - {LIKE}",
         ),
         (
-            [*SECOND, "answers", 0, "answer_start"],
+            [*NEXT, "answers", 0, "answer_start"],
             True,
             "'answer_start' must be a whole number, in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
             f" (dev.json:2) - {LIKE}",
         ),
         (
-            [*SECOND, "answers", 0, "text"],
+            [*NEXT, "answers", 0, "text"],
             None,
             "no 'text' in article 1, paragraph 1, question 2 (id 'q2'), answer 1 (dev.json:2) - add it",
         ),
         (
-            [*SECOND, "answers", 0, "text"],
+            [*NEXT, "answers", 0, "text"],
             "c\ud83d",
             "half of a surrogate pair: '\\ud83d' (dev.json:2, column 'answers') - write the whole character",
         ),
-        ([*SECOND, "question"], "\0?", "a NUL character (dev.json:2, column 'question') - remove it"),
+        ([*NEXT, "question"], "\0?", "a NUL character (dev.json:2, column 'question') - remove it"),
     ],
 )
 def test_faults_are_placed(place, value, line):

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data import streams
 from bertkit.data.rows import Columns
-from bertkit.data.streams import WINDOW, RowStream, Windows, open_stream
+from bertkit.data.streams import SORT_WINDOW, RowStream, StreamBuffers, open_stream
 from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.recipe import Data
 from tests.conftest import toy_rows, write_csv
@@ -35,7 +35,7 @@ def read_some(data: Data, number: int, read=dict) -> list[dict]:
 @pytest.mark.parametrize("size", [1, 3, 7, 16])
 def test_windows_hold_the_rows_in_their_order_and_go_on_with_the_next_pass(size):
     rows = toy_rows(7, 1)
-    windows, wanted = Windows(stream_of(rows, size)), cycle(rows)
+    windows, wanted = StreamBuffers(stream_of(rows, size)), cycle(rows)
     for _ in range(9):
         assert windows.read() == list(islice(wanted, size))
 
@@ -50,7 +50,7 @@ def test_no_more_is_read_than_a_window():
     stream = RowStream("endless", begin, size=10)
     assert len(stream.head().rows) == 10
     assert last == [10]
-    windows = Windows(stream)
+    windows = StreamBuffers(stream)
     windows.read()
     assert last == [10]
     windows.read()
@@ -61,12 +61,12 @@ def test_no_more_is_read_than_a_window():
 @pytest.mark.parametrize("size", [3, 7, 16])
 def test_going_to_a_place_gives_the_windows_that_follow_it(before, size):
     rows = toy_rows(7, 1)
-    unbroken, resumed = Windows(stream_of(rows, size)), Windows(stream_of(rows, size))
+    unbroken, resumed = StreamBuffers(stream_of(rows, size)), StreamBuffers(stream_of(rows, size))
     for _ in range(before):
         unbroken.read()
-    resumed.go_to(unbroken.place())
+    resumed.load_state(unbroken.state())
     assert [resumed.read() for _ in range(6)] == [unbroken.read() for _ in range(6)]
-    assert resumed.place() == unbroken.place()
+    assert resumed.state() == unbroken.state()
 
 
 def test_a_place_is_found_in_its_own_pass():
@@ -76,46 +76,46 @@ def test_a_place_is_found_in_its_own_pass():
         passes[0] += 1
         return iter(enumerate(toy_rows(10, 1)))
 
-    windows = Windows(RowStream("memory", begin, size=4))
+    windows = StreamBuffers(RowStream("memory", begin, size=4))
     for _ in range(100):
         windows.read()
-    resumed = Windows(RowStream("memory", begin, size=4))
+    resumed = StreamBuffers(RowStream("memory", begin, size=4))
     passes[0] = 0
-    resumed.go_to(windows.place())
+    resumed.load_state(windows.state())
     assert passes == [1]
 
 
 @pytest.mark.parametrize("change", ["text", "missing"])
 def test_rows_that_changed_before_the_place_are_refused(change):
     rows = toy_rows(8, 1)
-    windows = Windows(stream_of(rows, 3))
+    windows = StreamBuffers(stream_of(rows, 3))
     windows.read()
     windows.read()
     others = [dict(row) for row in rows[:5]] if change == "missing" else [dict(row) for row in rows]
     others[4]["text"] += "" if change == "missing" else "!"
     with pytest.raises(DataError, match=r"the first 6 rows are not those that this run was trained on.*--fresh"):
-        Windows(stream_of(others, 3)).go_to(windows.place())
+        StreamBuffers(stream_of(others, 3)).load_state(windows.state())
 
 
 def test_rows_after_the_place_may_change():
     rows = toy_rows(8, 1)
-    windows = Windows(stream_of(rows, 3))
+    windows = StreamBuffers(stream_of(rows, 3))
     windows.read()
     mended = [*rows[:5], {"text": "mended", "label": "good"}, *rows[6:]]
-    resumed = Windows(stream_of(mended, 3))
-    resumed.go_to(windows.place())
+    resumed = StreamBuffers(stream_of(mended, 3))
+    resumed.load_state(windows.state())
     assert resumed.read() == mended[3:6]
 
 
 def test_a_stream_without_rows_is_refused():
     with pytest.raises(DataError, match="the train split has no rows"):
-        Windows(stream_of([], 3)).read()
+        StreamBuffers(stream_of([], 3)).read()
     with pytest.raises(DataError, match="the train split has no rows"):
         stream_of([], 3).head()
 
 
 def test_a_window_is_fifty_batches(tmp_path):
-    assert open_stream(write_source(tmp_path, toy_rows(4, 1)), COLUMNS, dict, 8).size == 50 * 8 == WINDOW * 8
+    assert open_stream(write_source(tmp_path, toy_rows(4, 1)), COLUMNS, dict, 8).size == 50 * 8 == SORT_WINDOW * 8
 
 
 def test_limit_blank_rows_and_rows_that_are_left_out(tmp_path):
@@ -161,7 +161,7 @@ def test_a_data_set_of_the_hub_is_streamed_with_its_label_names(tmp_path, monkey
     stream = open_stream(data, COLUMNS, dict, 1)
     assert stream.source == f"{data.source}:train"
     rows = [{"text": f"train {n}", "label": "acceptable"} for n in range(4)]
-    assert Windows(stream).read() == list(islice(cycle(rows), 50))
+    assert StreamBuffers(stream).read() == list(islice(cycle(rows), 50))
     assert set(asked) == {True}
     with pytest.raises(DataError, match="Bad split: nope"):
         list(streams.read_hub_split(data, "nope"))

@@ -234,7 +234,7 @@ def test_the_model_is_small_and_says_what_it_is():
     assert "compares with nothing" in (MODEL / "README.md").read_text()
 
 
-def test_any_english_text_has_pieces(tokenizer):
+def test_any_english_text_has_tokens(tokenizer):
     text = 'Zebras juggle quickly; 42 bytes of "Naïve" e-mail cost $5 (or more)!'
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
 

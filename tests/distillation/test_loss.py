@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.distillation.loss import choose_loss, distillation_terms, soft_sum, taught_collator
+from bertkit.distillation.loss import choose_loss, distillation_terms, soft_sum, teacher_collator
 from bertkit.distillation.matching import find_layers, matched, take_layers
 from bertkit.errors import ModelError, RecipeError
 from bertkit.recipe.records import Distillation
@@ -22,9 +22,9 @@ class Outputs(dict):
 
 
 def soft(problem_type, given, wanted, temperature, **batch):
-    taught = {f"teacher_{name}": torch.tensor(values) for name, values in wanted.items()}
+    teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in wanted.items()}
     outputs = {name: torch.tensor(values, requires_grad=True) for name, values in given.items()}
-    total = soft_sum(choose_loss(problem_type), outputs, {**batch, **taught}, temperature)
+    total = soft_sum(choose_loss(problem_type), outputs, {**batch, **teacher_outputs}, temperature)
     total.backward()
     assert all(each.grad.isfinite().all() for each in outputs.values())
     return float(total.detach())
@@ -37,14 +37,14 @@ def test_the_divergence_is_the_one_by_hand():
     assert soft(None, {"logits": [[3.0, 1.0]]}, {"logits": [[5.0, 3.0]]}, 1.0) == pytest.approx(0, abs=1e-6)
 
 
-def test_the_divergence_of_pieces_is_that_of_a_plain_loop_over_the_labelled_ones():
+def test_the_divergence_of_tokens_is_that_of_a_plain_loop_over_the_labelled_ones():
     random = np.random.default_rng(0)
     given, wanted = random.normal(size=(2, 3, 4)), random.normal(size=(2, 3, 4))
     labels = torch.tensor([[1, -100, 2], [-100, 0, -100]])
     total = 0.0
-    for row, piece in ((0, 0), (0, 2), (1, 1)):
+    for row, token in ((0, 0), (0, 2), (1, 1)):
         student, teacher = (
-            np.exp(each[row, piece] / 3) / np.exp(each[row, piece] / 3).sum() for each in (given, wanted)
+            np.exp(each[row, token] / 3) / np.exp(each[row, token] / 3).sum() for each in (given, wanted)
         )
         total += 9 * float((teacher * np.log(teacher / student)).sum())
     found = soft(None, {"logits": given}, {"logits": wanted}, 3.0, labels=labels)
@@ -103,7 +103,7 @@ def test_the_terms_are_weighed_and_gold_keeps_its_class_weights():
 
 def test_what_teachers_say_is_padded_beside_the_batch():
     features = [{"teacher_logits": np.ones((2, 3))}, {"teacher_logits": np.zeros((1, 3))}]
-    batch = taught_collator(lambda some: {"input_ids": torch.zeros(len(some), 2)})(features)
+    batch = teacher_collator(lambda some: {"input_ids": torch.zeros(len(some), 2)})(features)
     assert list(batch) == ["input_ids", "teacher_logits"]
     assert batch["teacher_logits"].tolist() == [[[1.0] * 3] * 2, [[0.0] * 3, [-math.inf] * 3]]
 
@@ -137,11 +137,11 @@ BATCH = {
 
 
 def test_layers_that_are_taken_are_exactly_those_of_the_teacher(encoder):
-    from bertkit.modeling.cls_only import read_first_piece
+    from bertkit.modeling.cls_only import cls_only_last_layer
 
     teacher, student = encoder(6), encoder(6)
     wanted = {name: values.clone() for name, values in teacher.state_dict().items()}
-    read_first_piece(student)
+    cls_only_last_layer(student)
     take_layers(student, [0, 2, 4])
     assert student.config.num_hidden_layers == 3
     for name, values in student.state_dict().items():
@@ -149,7 +149,7 @@ def test_layers_that_are_taken_are_exactly_those_of_the_teacher(encoder):
         source = name.replace(f"layer.{number}.", f"layer.{2 * int(number)}.") if number else name
         assert torch.equal(values, wanted[source]), name
     with torch.no_grad():
-        short = student(**BATCH).logits  # the last layer gives the first piece alone, and the others all pieces
+        short = student(**BATCH).logits  # the last layer gives the first token alone, and the others all tokens
         for layer in student.bert.encoder.layer:
             vars(layer).pop("forward", None)
         assert torch.allclose(student(**BATCH).logits, short, atol=1e-6)
@@ -167,7 +167,7 @@ def test_layers_that_cannot_be_taken_are_refused(encoder):
         find_layers(shared)
 
 
-def test_hidden_states_are_compared_over_the_pieces_that_are_there(encoder):
+def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
     student, teacher = encoder(2), encoder(4)
     with matched(student, teacher, Distillation(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
         student(**BATCH)
@@ -204,9 +204,9 @@ def test_attention_is_compared_by_its_divergence(encoder):
     one, other = (model(**BATCH, output_attentions=True).attentions for model in (student, teacher))
     total = 0.0
     for mine, theirs in ((one[0], other[1]), (one[1], other[3])):
-        for row, piece in BATCH["attention_mask"].nonzero().tolist():
+        for row, token in BATCH["attention_mask"].nonzero().tolist():
             keys = BATCH["attention_mask"][row].bool()
-            p, q = theirs[row, :, piece][:, keys], mine[row, :, piece][:, keys]
+            p, q = theirs[row, :, token][:, keys], mine[row, :, token][:, keys]
             total += float((p * (p / q).log()).sum(dim=-1).mean().detach()) / 2
     assert float(found.detach()) == pytest.approx(total, rel=1e-4)
 

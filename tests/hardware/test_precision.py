@@ -24,15 +24,18 @@ def test_a_kernel_that_rounds_to_bf16_is_refused(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounds)
     assert not precision.onednn_is_exact()
-    machine = precision.look_at_machine("fp32")
-    assert machine.products == "torch"
-    assert precision.look_again({"precision": "fp32", "products": "onednn"}, "as before").products == "torch"
+    machine = precision.detect_hardware("fp32")
+    assert machine.matmul_backend == "torch"
+    assert (
+        precision.restore_hardware({"precision": "fp32", "matmul_backend": "onednn"}, "as before").matmul_backend
+        == "torch"
+    )
 
 
 def test_the_trial_leaves_the_setting_as_it_was():
     before = torch.backends.mkldnn.matmul.fp32_precision
     precision.onednn_is_exact()
-    precision.look_at_machine("auto")
+    precision.detect_hardware("auto")
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
@@ -40,21 +43,24 @@ def test_the_trial_leaves_the_setting_as_it_was():
 def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, products):
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
     monkeypatch.setattr(precision, "_gain", lambda device, dtype: gain)
-    machine = precision.look_at_machine("fp32")
-    assert machine.products == products
+    machine = precision.detect_hardware("fp32")
+    assert machine.matmul_backend == products
     assert f"{gain} times" in machine.reason
-    precision.multiply_as(machine)
+    precision.use_matmul_backend(machine)
     assert (torch.backends.mkldnn.matmul.fp32_precision == "bf16") == (products == "onednn")
-    assert precision.look_again({"precision": "fp32", "products": products}, "as before").products == products
+    assert (
+        precision.restore_hardware({"precision": "fp32", "matmul_backend": products}, "as before").matmul_backend
+        == products
+    )
 
 
 @pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bf16"), (1.1, "fp32")])
 def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch, gain, chosen):
     monkeypatch.setattr(precision, "_gain", lambda device, dtype: gain)
-    assert precision.look_at_machine("auto").precision == chosen
-    assert precision.look_at_machine("auto", "deberta").precision == "fp32"
-    assert precision.look_at_machine("bf16").precision == "bf16"
+    assert precision.detect_hardware("auto").precision == chosen
+    assert precision.detect_hardware("auto", "deberta").precision == "fp32"
+    assert precision.detect_hardware("bf16").precision == "bf16"
 
 
 def test_records_without_a_choice_of_products_still_load():
-    assert precision.look_again({"device": "cpu", "precision": "bf16"}, "as before").products == "torch"
+    assert precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before").matmul_backend == "torch"

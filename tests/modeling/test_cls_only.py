@@ -1,4 +1,4 @@
-"""A last layer that gives the first piece only: the same logits and gradients, wherever it is used."""
+"""A last layer that gives the first token only: the same logits and gradients, wherever it is used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
-from bertkit.modeling.cls_only import read_first_piece
+from bertkit.modeling.cls_only import cls_only_last_layer
 
 SIZES = {
     "vocab_size": 60,
@@ -44,7 +44,7 @@ def gradients(model) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("kind", ALIKE)
 def test_logits_and_gradients_are_those_of_the_whole_layer(kind, attention, padded):
     whole, short = (make(kind, AutoModelForSequenceClassification, attention) for _ in range(2))
-    read_first_piece(short)
+    cls_only_last_layer(short)
     batch = {**make_batch(padded), "labels": torch.tensor([0, 1, 1, 0])}
     expected, found = whole(**batch), short(**batch)
     assert torch.allclose(found.logits, expected.logits, atol=1e-6)
@@ -56,28 +56,28 @@ def test_logits_and_gradients_are_those_of_the_whole_layer(kind, attention, padd
         assert torch.allclose(got[name], gradient, atol=1e-6), name
 
 
-def test_it_computes_one_piece_of_the_last_layer():
+def test_it_computes_one_token_of_the_last_layer():
     model = make("bert", AutoModelForSequenceClassification).eval()
     shapes = []
     model.bert.encoder.layer[-1].intermediate.register_forward_hook(
         lambda _, inputs, __: shapes.append(inputs[0].shape)
     )
     model(**make_batch(False))
-    read_first_piece(model)
+    cls_only_last_layer(model)
     model(**make_batch(False))
     assert shapes == [(4, 9, 32), (4, 1, 32)]
 
 
 def test_choices_are_scored_the_same():
     whole, short = (make("bert", AutoModelForMultipleChoice).eval() for _ in range(2))
-    read_first_piece(short)
+    cls_only_last_layer(short)
     batch = {name: values.reshape(2, 2, 9) for name, values in make_batch(True).items()}
     assert torch.allclose(short(**batch).logits, whole(**batch).logits, atol=1e-6)
 
 
 def test_checkpointed_activations_give_the_same_gradients():
     whole, short = (make("bert", AutoModelForSequenceClassification).train() for _ in range(2))
-    read_first_piece(short)
+    cls_only_last_layer(short)
     short.activation_checkpointing_enable()
     batch = {**make_batch(True), "labels": torch.tensor([0, 1, 1, 0])}
     for model in (whole, short):
@@ -95,5 +95,5 @@ def test_models_with_other_layers_are_left_alone(kind):
     model = AutoModelForSequenceClassification.from_config(config).eval()
     batch = make_batch(True)
     expected = model(**batch).logits
-    read_first_piece(model)
+    cls_only_last_layer(model)
     assert torch.equal(model(**batch).logits, expected)

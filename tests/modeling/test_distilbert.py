@@ -38,7 +38,7 @@ def test_a_run_leaves_a_student_beside_its_teacher(command, run):
     assert ended.code == 0, ended.err
     assert "teacher and student" in ended.out
     result = json.loads(Path("run/run.json").read_text())["result"]
-    teacher, student = result["contestants"]
+    teacher, student = result["compared_models"]
     assert (teacher["role"], student["role"]) == ("teacher", "student")
     assert teacher["parameters"] > student["parameters"] == result["parameters"]
     assert list(result["baseline"]) == ["perplexity"]
@@ -63,9 +63,9 @@ def test_a_student_can_be_finetuned(command, run, toy_data):
 def test_a_dry_run_counts_no_operations_that_it_does_not_know(command, run):
     ended = run(*command, "--dry-run", "--json")
     assert ended.code == 0, ended.err
-    outlook = json.loads(ended.out)
-    assert outlook["peak_share"] is None
-    assert outlook["tokens_per_second"] > 0
+    estimate = json.loads(ended.out)
+    assert estimate["peak_share"] is None
+    assert estimate["tokens_per_second"] > 0
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
@@ -84,5 +84,5 @@ def test_a_layer_too_many_is_refused_before_text_is_read(command, run):
 def test_a_teacher_without_a_head_is_refused_in_one_line(command, run, tiny_model):
     ended = run(*command, "--model", tiny_model)
     assert ended.code == 4
-    assert "the teacher has no head that answers with pieces" in ended.last
+    assert "the teacher has no head that answers with tokens" in ended.last
     assert f"bertkit pretrain mlm --model {tiny_model}" in ended.last

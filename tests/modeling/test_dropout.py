@@ -83,7 +83,7 @@ def test_attention_equals_the_formula_when_next_to_nothing_is_dropped():
     assert torch.allclose(found.logits, expected.logits, atol=1e-6)
 
 
-def test_attention_drops_weights_of_pieces_and_never_reads_padding():
+def test_attention_drops_weights_of_tokens_and_never_reads_padding():
     model = make_bert(0.0)
     model.config.attention_probs_dropout_prob = 0.4
     for layer in model.bert.encoder.layer:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-from bertkit.modeling.embeddings import occurring_rows
+from bertkit.modeling.embeddings import occurring_embeddings
 
 USED = [0, *range(5, 29)]
 
@@ -40,7 +40,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: object, 
 def test_every_row_ends_as_if_all_had_been_trained(decay):
     dense, trimmed = make_model(), make_model()
     train(dense, *make_optimizer(dense, decay), range(8))
-    with occurring_rows(trimmed, USED) as rows:
+    with occurring_embeddings(trimmed, USED) as rows:
         optimizer, schedule = make_optimizer(trimmed, decay)
         rows.follow(optimizer)
         train(trimmed, optimizer, schedule, range(8))
@@ -56,7 +56,7 @@ def test_every_row_ends_as_if_all_had_been_trained(decay):
 def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
     dense, first, second = make_model(), make_model(), make_model()
     train(dense, *make_optimizer(dense, 0.1), range(6))
-    with occurring_rows(first, USED) as rows:
+    with occurring_embeddings(first, USED) as rows:
         optimizer, schedule = make_optimizer(first, 0.1)
         rows.follow(optimizer)
         train(first, optimizer, schedule, range(3))
@@ -64,7 +64,7 @@ def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
         kept, pace = optimizer.state_dict(), schedule.state_dict()
     assert saved["bert.embeddings.word_embeddings.weight"].shape == (400, 32)
     make_model().load_state_dict(saved, strict=True)
-    with occurring_rows(second, USED) as rows:
+    with occurring_embeddings(second, USED) as rows:
         optimizer, schedule = make_optimizer(second, 0.1)
         rows.follow(optimizer)
         second.load_state_dict(saved)
@@ -78,7 +78,7 @@ def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
 def test_an_evaluation_reads_any_row_as_it_is_now():
     model = make_model()
     ids = torch.tensor([[7, 300, 8, 399]])
-    with occurring_rows(model, USED) as rows:
+    with occurring_embeddings(model, USED) as rows:
         optimizer, schedule = make_optimizer(model, 0.1)
         rows.follow(optimizer)
         train(model, optimizer, schedule, range(3))
@@ -94,15 +94,15 @@ def test_a_table_that_is_the_output_layer_too_stays_whole():
     torch.manual_seed(0)
     config = BertConfig(vocab_size=400, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     model = BertForMaskedLM(config)
-    with occurring_rows(model, USED) as rows:
+    with occurring_embeddings(model, USED) as rows:
         assert rows is None
         assert type(model.get_input_embeddings()) is nn.Embedding
 
 
 def test_nothing_is_done_where_nearly_all_rows_occur_or_none_is_trained():
-    with occurring_rows(make_model(30), USED) as rows:
+    with occurring_embeddings(make_model(30), USED) as rows:
         assert rows is None
     frozen = make_model()
     frozen.requires_grad_(False)
-    with occurring_rows(frozen, USED) as rows:
+    with occurring_embeddings(frozen, USED) as rows:
         assert rows is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import transformers
 
-from bertkit.modeling.fp32_head import keep_head_exact
+from bertkit.modeling.fp32_head import compute_head_in_fp32
 
 
 def test_pooler_and_head_are_as_exact_under_autocast():
@@ -20,6 +20,6 @@ def test_pooler_and_head_are_as_exact_under_autocast():
     wanted = scores()
     with torch.autocast("cpu", torch.bfloat16):
         assert not torch.equal(scores().float(), wanted)
-        keep_head_exact(model)
+        compute_head_in_fp32(model)
         assert torch.equal(scores(), wanted)
         assert model.bert.encoder.layer[0].intermediate.dense(states).dtype == torch.bfloat16

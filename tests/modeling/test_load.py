@@ -175,7 +175,7 @@ def test_a_tokenizer_that_does_not_fit_the_embeddings(copy):
     tokenizer = make_tokenizer()
     tokenizer.add_tokens(["one", "two"])
     tokenizer.save_pretrained(copy)
-    with pytest.raises(ModelError, match="the tokenizer knows 2 more pieces than the model"):
+    with pytest.raises(ModelError, match="the tokenizer knows 2 more tokens than the model"):
         models.load_tokenizer(copy)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from bertkit.modeling.masked_head import masked_scores, masked_tally, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.tokens.features import IGNORED
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -82,7 +82,7 @@ def test_the_worked_example(sat, loss):
 
 def test_the_tally_gives_perplexity_and_accuracy():
     logits = torch.tensor([[[9.0, 0, 0], [0, 9.0, 0], [0, 0, 9.0], [0, 0, 9.0]]])
-    totals = masked_tally(logits, torch.tensor([0, 1, 2, 0]))
+    totals = masked_totals(logits, torch.tensor([0, 1, 2, 0]))
     assert (totals["masked"], totals["found"]) == (4, 3)
     scores = masked_scores(totals)
     right = math.log(1 + 2 * math.exp(-9))

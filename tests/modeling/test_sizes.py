@@ -6,10 +6,10 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.sizes import count_parameters, find_size, make_config, size_names
 
 
-def tokenizer(pieces=100, pad=0, **special):
+def tokenizer(tokens=100, pad=0, **special):
     names = ("bos", "eos", "cls", "sep", "mask")
     ids = {f"{name}_token_id": special.get(name) for name in names}
-    return SimpleNamespace(get_vocab=lambda: {str(n): n for n in range(pieces)}, pad_token_id=pad, **ids)
+    return SimpleNamespace(get_vocab=lambda: {str(n): n for n in range(tokens)}, pad_token_id=pad, **ids)
 
 
 BERT = tokenizer(cls=2, sep=3, mask=4)
@@ -53,16 +53,16 @@ def test_a_small_model_of_every_size_finds_masked_words(name):
     small = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
     small |= {} if name == "distilbert" else {"intermediate_size": 16}
     model = AutoModelForMaskedLM.from_config(make_config(name, tokenizer(cls=2, sep=3, bos=2, eos=3), small))
-    pieces = torch.tensor([[2, 7, 4, 3, 0]])
-    output = model(input_ids=pieces, attention_mask=(pieces != 0).long(), labels=pieces)
+    tokens = torch.tensor([[2, 7, 4, 3, 0]])
+    output = model(input_ids=tokens, attention_mask=(tokens != 0).long(), labels=tokens)
     assert output.logits.shape == (1, 5, 100)
     assert output.loss.isfinite()
 
 
-def test_pieces_and_special_ids_come_from_the_tokenizer():
+def test_tokens_and_special_ids_come_from_the_tokenizer():
     config = make_config("roberta-base", tokenizer(300, pad=5, cls=7, sep=8), {})
     assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (300, 5, 7, 8)
-    assert config.max_position_embeddings == 518  # 512 after the id of the padding piece
+    assert config.max_position_embeddings == 518  # 512 after the id of the padding token
     assert make_config("roberta-base", tokenizer(pad=1, cls=0, sep=2), {}).max_position_embeddings == 514
     assert make_config("modernbert-base", BERT, {}).sep_token_id == 3
     assert make_config("base", BERT, {}).bos_token_id is None
@@ -89,7 +89,7 @@ def test_options_set_any_field_by_either_of_its_names():
         ("base", {"hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5 - give a share"),
         ("base", {"layer_norm_eps": float("nan")}, "layer_norm_eps is nan"),
         ("base", {"hidden_act": "gellu"}, "hidden_act is 'gellu' - did you mean"),
-        ("base", {"vocab_size": 64}, "vocab_size is 64 - the tokenizer has 100 pieces"),
+        ("base", {"vocab_size": 64}, "vocab_size is 64 - the tokenizer has 100 tokens"),
     ],
 )
 def test_mistakes_end_in_one_line(size, options, message):

@@ -69,7 +69,7 @@ def load(folder, new_head=True, **head):
 
 
 def batch_of(*lengths):
-    """Give a padded batch of rows of random pieces."""
+    """Give a padded batch of rows of random tokens."""
     rng = np.random.default_rng(7)
     ids, mask = torch.zeros(len(lengths), max(lengths), dtype=torch.int64), torch.zeros(len(lengths), max(lengths))
     for row, length in enumerate(lengths):
@@ -163,7 +163,7 @@ def test_padding_changes_no_logits(encoder, tagger, layers):
             torch.testing.assert_close(together[row, :length], alone, atol=1e-3, rtol=1e-3)
 
 
-def test_the_loss_is_a_mean_over_labelled_pieces(encoder):
+def test_the_loss_is_a_mean_over_labelled_tokens(encoder):
     model = load(encoder)
     batch = batch_of(5, 4)
     labels = torch.full_like(batch["input_ids"], -100)
@@ -226,7 +226,7 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
         np.testing.assert_allclose(one["states"], wanted, atol=2e-3)
 
 
-def test_states_make_the_same_logits_as_pieces_do(encoder, setup, features):
+def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
     model, run = load(encoder, layers="concat_last_four", tagger="bilstm"), Counting(setup)
     without = run(model, features)
     heads.keep_states(model, features, run, "content")

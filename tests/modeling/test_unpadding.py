@@ -15,7 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from bertkit.modeling.cls_only import ALIKE, read_first_piece
+from bertkit.modeling.cls_only import ALIKE, cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.unpadding import group_rows, unpadded
 
@@ -42,7 +42,7 @@ def make_batch(lengths=LENGTHS, choices: int = 0) -> dict[str, torch.Tensor]:
 
 
 def run(model, batch, context) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Give the logits at real pieces (or all), and the gradient of every parameter."""
+    """Give the logits at real tokens (or all), and the gradient of every parameter."""
     with context:
         found = model(**batch)
         logits = found.start_logits if "start_logits" in found else found.logits
@@ -88,10 +88,10 @@ def test_logits_and_gradients_are_those_of_padded_rows(kind, widths):
 
 @pytest.mark.parametrize("short", [False, True])
 @pytest.mark.parametrize("choices", [0, 2])
-def test_a_classifier_of_the_first_piece_sees_the_same(choices, short):
+def test_a_classifier_of_the_first_token_sees_the_same(choices, short):
     model = make_model(auto_class=AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification)
     if short:
-        read_first_piece(model)
+        cls_only_last_layer(model)
     assert_same(model, make_batch(choices=choices))
 
 
@@ -137,7 +137,7 @@ def test_an_unknown_architecture_is_left_alone():
         assert model.config._attn_implementation == before
 
 
-def test_dropout_falls_on_real_pieces_only():
+def test_dropout_falls_on_real_tokens_only():
     model = make_model(p=0.5)
     stream = DropoutStream(0)
     drawn: list[int] = []

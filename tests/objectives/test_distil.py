@@ -1,4 +1,4 @@
-"""Students of masked language models: what they are made of, what they are taught, and what stays behind."""
+"""Students of masked language models: what they are made of, what they are teacher_outputs, and what stays behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
 from bertkit.modeling.weights import load_config
@@ -69,13 +69,13 @@ def make_corpus(documents, seed):
     """Texts in which each word is followed by one of the next four of a list, so that several answers are right."""
     random = np.random.default_rng(seed)
     words = make_tokenizer().convert_tokens_to_ids([word for group in WORDS.values() for word in group])
-    pieces, edges = [], [0]
+    tokens, edges = [], [0]
     for _ in range(documents):
         steps = random.integers(1, 5, size=int(random.integers(5, 18)))
-        pieces += [words[place % len(words)] for place in random.integers(len(words)) + np.cumsum(steps)]
-        edges.append(len(pieces))
+        tokens += [words[place % len(words)] for place in random.integers(len(words)) + np.cumsum(steps)]
+        edges.append(len(tokens))
     numbers = np.arange(documents + 1)
-    return Pieces(np.array(pieces, np.uint16), np.ones(len(pieces), bool), np.array(edges), numbers, {})
+    return TokenizedCorpus(np.array(tokens, np.uint16), np.ones(len(tokens), bool), np.array(edges), numbers, {})
 
 
 def make_features(objective, setup, corpus, epoch=0, progress=0.0):
@@ -106,7 +106,7 @@ def train(objective, setup, corpus, steps, rate=1e-3, seed=0):
     return model.eval()
 
 
-@pytest.mark.parametrize("packing", ["apart", "none"])
+@pytest.mark.parametrize("packing", ["documents", "none"])
 def test_a_student_of_all_layers_answers_as_its_teacher(teacher_folder, packing):
     setup = make_setup(teacher_folder, packing=packing)
     teacher = load_teacher(teacher_folder, setup.config)
@@ -180,7 +180,7 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
     assert min(expected.values()) > 0
 
 
-@pytest.mark.parametrize("packing", ["apart", "joined", "none"])
+@pytest.mark.parametrize("packing", ["documents", "joined", "none"])
 def test_padding_has_no_part_in_any_term(bert_folder, packing):
     setup = make_setup(bert_folder, packing=packing)
     model = distil.load_model(setup).eval()
@@ -197,7 +197,7 @@ def test_padding_has_no_part_in_any_term(bert_folder, packing):
     assert distil.count(collate(some))["cosine"] == sum(len(feature["input_ids"]) for feature in some)
 
 
-def test_a_batch_without_hidden_pieces_has_a_loss_of_zero_and_a_gradient(bert_folder):
+def test_a_batch_without_hidden_tokens_has_a_loss_of_zero_and_a_gradient(bert_folder):
     setup = make_setup(bert_folder)
     model = distil.load_model(setup)
     batch = make_batch(setup)
@@ -225,7 +225,7 @@ def test_scores_tell_the_student_and_its_teacher(bert_folder):
     setup = make_setup(bert_folder, options={"student_layers": 4})
     model = distil.load_model(setup).eval()
     with torch.inference_mode():
-        scores = distil.score(distil.tally(model, make_batch(setup)))
+        scores = distil.score(distil.accumulate(model, make_batch(setup)))
     assert scores["agreement"] == 1
     assert scores["cosine"] == pytest.approx(1, abs=1e-5)
     assert scores["soft_loss"] == pytest.approx(0, abs=1e-5)
@@ -245,17 +245,19 @@ def test_a_taught_student_is_better_than_one_that_is_not(tmp_path):
     held_out = mlm.collator(setup)(make_features(mlm, setup, make_corpus(100, seed=3), progress=None))
     gains = []
     for seed in range(3):
-        taught = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
+        teacher_outputs = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
         plain = train(mlm, make_setup(tmp_path / "start", "mlm"), few, steps=80, rate=3e-3, seed=seed)
         with torch.inference_mode():
-            with_teacher, without = (mlm.score(mlm.tally(each, held_out))["loss"] for each in (taught, plain))
+            with_teacher, without = (
+                mlm.score(mlm.accumulate(each, held_out))["loss"] for each in (teacher_outputs, plain)
+            )
         gains.append(without - with_teacher)
     assert min(gains) > 0.3, gains
 
 
-def test_a_teacher_needs_a_head_over_pieces(tmp_path):
+def test_a_teacher_needs_a_head_over_tokens(tmp_path):
     folder = save_teacher(tmp_path / "bare", model_class="AutoModel")
-    with pytest.raises(ModelError, match=r"no head that answers with pieces .*pretrain mlm --model"):
+    with pytest.raises(ModelError, match=r"no head that answers with tokens .*pretrain mlm --model"):
         distil.load_model(make_setup(folder))
 
 

@@ -45,7 +45,7 @@ def test_a_feature_is_two_framed_segments_with_something_hidden(objective, corpu
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_pairs_and_masks_are_keyed_and_copies_come_again(objective, corpus):
-    setup, copied = make_setup(name_of(objective)), make_setup(name_of(objective), copies=2)
+    setup, copied = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
     places = [objective.examples(corpus, LENGTH, setup, epoch).places.tolist() for epoch in (0, 0, 1, 2)]
     assert places[0] == places[1]
     assert places[0] != places[2] != places[3] != places[0]
@@ -93,7 +93,7 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     assert set(sums) == set(counts) == set(objective.TERMS) == {"mlm", name_of(objective)}
     torch.testing.assert_close(ours, theirs.loss)
     with torch.inference_mode():
-        scores = objective.score(objective.tally(model, batch))
+        scores = objective.score(objective.accumulate(model, batch))
     assert scores["loss"] == pytest.approx(ours.item(), rel=1e-5)
     assert scores["perplexity"] == pytest.approx(math.exp(sums["mlm"].item() / counts["mlm"]), rel=1e-5)
     pair_logits = theirs.seq_relationship_logits if model_type == "bert" else theirs.sop_logits
@@ -126,7 +126,7 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
         "pair_labels": torch.tensor([1]),
     }
     with torch.inference_mode():
-        found, totals = nsp.losses(model, batch), nsp.tally(model, batch)
+        found, totals = nsp.losses(model, batch), nsp.accumulate(model, batch)
     assert found["mlm"].item() == pytest.approx(nats, abs=5e-5)
     assert found["nsp"].item() == pytest.approx(math.log(1 + math.exp(2)), abs=1e-5)
     assert nsp.score(totals)["loss"] == pytest.approx(nats + math.log(1 + math.exp(2)), abs=1e-4)
@@ -138,7 +138,7 @@ def test_toy_pairs_are_learned(objective, parts):
     model = train(objective, setup, make_corpus(parts=parts), steps=200)
     held_out = make_corpus(30, seed=9, parts=parts)
     scores = measure(objective, setup, model, held_out)
-    shares = np.bincount(held_out.pieces) / len(held_out.pieces)
+    shares = np.bincount(held_out.tokens) / len(held_out.tokens)
     unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     assert math.log(scores["perplexity"]) < unigram - 0.5
     assert scores["pair_accuracy"] > 0.75

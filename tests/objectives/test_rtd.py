@@ -14,7 +14,7 @@ from safetensors.torch import load_file, load_model
 from torch.nn import functional
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
-from bertkit.corpus.tokenized import Pieces, unigram_loss
+from bertkit.corpus.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
@@ -31,7 +31,7 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def make_setup(options=None, model_folder=None, packing="apart", **more) -> PretrainSetup:
+def make_setup(options=None, model_folder=None, packing="documents", **more) -> PretrainSetup:
     tokenizer = make_tokenizer()
     shape = {**SHAPE, "embedding_size": 16, "max_position_embeddings": 64, "initializer_range": 0.1, **STILL, **more}
     recipe = PretrainRecipe(
@@ -40,17 +40,17 @@ def make_setup(options=None, model_folder=None, packing="apart", **more) -> Pret
     return PretrainSetup(recipe, tokenizer, model_folder, ElectraConfig(vocab_size=len(tokenizer), **shape))
 
 
-def make_corpus(documents=40, seed=0) -> Pieces:
+def make_corpus(documents=40, seed=0) -> TokenizedCorpus:
     """Documents in which two words take turns, which two is drawn for each."""
     random = np.random.default_rng(seed)
     words = make_tokenizer().convert_tokens_to_ids([word for group in WORDS.values() for word in group])
-    edges, pieces = [0], []
+    edges, tokens = [0], []
     for _ in range(documents):
         first, size = 2 * int(random.integers(len(words) // 2)), int(random.integers(4, 30))
-        pieces += [words[first + step % 2] for step in range(size)]
-        edges.append(len(pieces))
-    starts = np.ones(len(pieces), bool)
-    return Pieces(np.array(pieces, np.uint16), starts, np.array(edges), np.arange(documents + 1), {})
+        tokens += [words[first + step % 2] for step in range(size)]
+        edges.append(len(tokens))
+    starts = np.ones(len(tokens), bool)
+    return TokenizedCorpus(np.array(tokens, np.uint16), starts, np.array(edges), np.arange(documents + 1), {})
 
 
 def make_features(setup, corpus, epoch=0, progress=0.0):
@@ -112,11 +112,11 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
             original = int(batch["labels"][row, place])
             wanted["mlm"] -= float(guesses[row, place, original].log())
             numbers["mlm"] += 1
-            total, piece = 0.0, -1
+            total, token = 0.0, -1
             while total <= float(batch["chances"][row, place]):
-                piece += 1
-                total += float(guesses[row, place, piece])
-            filled[row, place], labels[row, place] = piece, int(piece != original)
+                token += 1
+                total += float(guesses[row, place, token])
+            filled[row, place], labels[row, place] = token, int(token != original)
         logits = model.discriminator(input_ids=filled, **others).logits
         for row, place in (batch["input_ids"] != 0).nonzero().tolist():
             loss = functional.binary_cross_entropy_with_logits(logits[row, place], labels[row, place].float())
@@ -149,7 +149,7 @@ def test_only_gaps_are_filled_and_all_are_masks(whole_words):
     gaps = batch["labels"] != IGNORED
     assert torch.equal(gaps, batch["input_ids"] == tokenizer.mask_token_id)
     assert not torch.isin(batch["labels"][gaps], torch.tensor(tokenizer.all_special_ids)).any()
-    assert 0.4 < float(gaps.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special pieces are not maskable
+    assert 0.4 < float(gaps.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special tokens are not maskable
     assert torch.equal(batch["chances"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
     assert float(batch["chances"].max()) < 1
 
@@ -191,11 +191,11 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
     from sklearn.metrics import precision_recall_fscore_support
 
     outputs = model(**batch)
-    pieces = batch["chances"] >= 0
-    gold = outputs.replaced[pieces].numpy()
-    wanted = precision_recall_fscore_support(gold, (outputs.logits[pieces] > 0).numpy(), average="binary")
+    tokens = batch["chances"] >= 0
+    gold = outputs.replaced[tokens].numpy()
+    wanted = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
     with torch.inference_mode():
-        scores = rtd.score(rtd.tally(model, batch))
+        scores = rtd.score(rtd.accumulate(model, batch))
     assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted[:3])
     assert scores["replaced_share"] == pytest.approx(gold.mean())
     sums, counts = rtd.losses(model, batch), rtd.count(batch)

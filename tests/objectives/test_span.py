@@ -15,7 +15,7 @@ def corpus():
     return make_corpus()
 
 
-def test_a_feature_tells_for_each_hidden_piece_where_its_span_begins_and_ends(corpus):
+def test_a_feature_tells_for_each_hidden_token_where_its_span_begins_and_ends(corpus):
     setup = make_setup("span")
     special = set(setup.tokenizer.all_special_ids)
     lengths = []
@@ -45,7 +45,7 @@ def test_held_out_spans_hide_15_percent_whatever_the_recipe_says(corpus):
     assert shares[0.0] > 0.25 and 0.1 < shares[None] < 0.15
 
 
-@pytest.mark.parametrize(("model_type", "packing"), [("bert", "apart"), ("albert", "none")])
+@pytest.mark.parametrize(("model_type", "packing"), [("bert", "documents"), ("albert", "none")])
 def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
     setup = make_setup("span", model_type, packing=packing)
     model = span.load_model(setup).eval()
@@ -66,12 +66,12 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
             logits = model.get_input_embeddings().weight @ twice + head.bias
             summed -= logits.log_softmax(-1)[batch["labels"][row, place]].item()
     assert found["sbo"].item() == pytest.approx(summed, rel=1e-5)
-    pieces = int((batch["labels"] != IGNORED).sum())
-    assert span.count(batch) == {"mlm": pieces, "sbo": pieces}
+    tokens = int((batch["labels"] != IGNORED).sum())
+    assert span.count(batch) == {"mlm": tokens, "sbo": tokens}
     with torch.inference_mode():
-        scores = span.score(span.tally(model, batch))
-    assert scores["loss"] == pytest.approx((found["mlm"].item() + summed) / pieces, rel=1e-5)
-    assert scores["perplexity"] == pytest.approx(math.exp(found["mlm"].item() / pieces), rel=1e-5)
+        scores = span.score(span.accumulate(model, batch))
+    assert scores["loss"] == pytest.approx((found["mlm"].item() + summed) / tokens, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(found["mlm"].item() / tokens), rel=1e-5)
     found["sbo"].backward()
     touched = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {"span_boundary.bias", "span_boundary.places.weight"} < touched
@@ -87,7 +87,7 @@ def test_boundaries_can_be_left_out(corpus):
     assert set(span.losses(model, batch)) == set(span.count(batch)) == {"mlm"}
     torch.testing.assert_close(span.losses(model, batch)["mlm"], mlm.losses(model, batch)["mlm"])
     with torch.inference_mode():
-        assert span.score(span.tally(model, batch)) == mlm.score(mlm.tally(model, batch))
+        assert span.score(span.accumulate(model, batch)) == mlm.score(mlm.accumulate(model, batch))
 
 
 def test_a_batch_in_which_nothing_is_hidden_has_a_loss_of_zero_with_a_gradient(corpus):
@@ -118,7 +118,7 @@ def test_toy_spans_are_learned():
     model = train(span, setup, make_corpus(), steps=220)
     held_out = make_corpus(30, seed=9)
     scores = measure(span, setup, model, held_out)
-    shares = np.bincount(held_out.pieces) / len(held_out.pieces)
+    shares = np.bincount(held_out.tokens) / len(held_out.tokens)
     unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
     assert math.log(scores["perplexity"]) < unigram - 0.5
     assert scores["loss"] < 2 * unigram - 1

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertkit.corpus.tokenized import Pieces
+from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.objectives import PretrainSetup
 from bertkit.recipe.pretraining import PretrainRecipe
 from tests.conftest import WORDS, make_tokenizer
@@ -19,19 +19,19 @@ def make_corpus(documents=60, seed=0, parts="none", one_sentence=()):
     random = np.random.default_rng(seed)
     tokenizer = make_tokenizer()
     words = np.array(tokenizer.convert_tokens_to_ids([word for group in WORDS.values() for word in group]))
-    pieces, sentences, edges = [], [0], [0]
+    tokens, sentences, edges = [], [0], [0]
     for number in range(documents):
         first = int(random.integers(len(words)))
         for place in range(1 if number in one_sentence else 6):
             choice = {"none": [words], "documents": np.array_split(words, 4), "sentences": np.array_split(words, 6)}
             known = choice[parts][{"none": 0, "documents": number % 4, "sentences": place}[parts]]
             size = int(random.integers(4, 8))
-            pieces += [int(known[(first + step) % len(known)]) for step in range(size)]
+            tokens += [int(known[(first + step) % len(known)]) for step in range(size)]
             first += size
-            sentences.append(len(pieces))
+            sentences.append(len(tokens))
         edges.append(len(sentences) - 1)
-    starts = np.ones(len(pieces), bool)
-    return Pieces(np.array(pieces, np.uint16), starts, np.array(sentences), np.array(edges), {})
+    starts = np.ones(len(tokens), bool)
+    return TokenizedCorpus(np.array(tokens, np.uint16), starts, np.array(sentences), np.array(edges), {})
 
 
 def make_setup(objective, model_type="bert", options=None, model_folder=None, **training):
@@ -87,4 +87,4 @@ def measure(objective, setup, model, corpus):
 
     with torch.inference_mode():
         batch = objective.collator(setup)(make_features(objective, setup, corpus, progress=None))
-        return objective.score(objective.tally(model, batch))
+        return objective.score(objective.accumulate(model, batch))

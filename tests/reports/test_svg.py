@@ -71,7 +71,7 @@ def test_higher_values_lie_higher_up() -> None:
 
 def test_bars_stand_on_zero_in_proportion() -> None:
     bars = [Bar(NASTY, 0.1, 0.05, 0.2, NASTY), Bar("b", 0.2, 0.1, 0.4, "b")]
-    tree = parsed(bar_chart(bars, name="bars", x="pieces", y="share"))
+    tree = parsed(bar_chart(bars, name="bars", x="tokens", y="share"))
     one, two = (float(node.get("height", "")) for node in tree.iter("rect"))
     assert two == pytest.approx(2 * one, abs=0.2)
     assert len([node for node in tree.iter("path") if node.get("class") == "whisker"]) == 2

@@ -98,11 +98,11 @@ def test_half_a_character_in_the_context_breaks_no_message():
 
 
 def test_hardly_any_room_is_refused():
-    with pytest.raises(RecipeError, match=r"training.max_length 5 leaves 2 pieces for text - give at least 7"):
+    with pytest.raises(RecipeError, match=r"training.max_length 5 leaves 2 tokens for text - give at least 7"):
         task.encode([row_of()], setup_of(max_length=5))
 
 
-def test_a_text_without_pieces_has_an_empty_answer_and_breaks_no_other():
+def test_a_text_without_tokens_has_an_empty_answer_and_breaks_no_other():
     rows = [row_of(context="\u200b\u200b"), row_of()]
     features = task.encode(rows, setup_of())
     outputs = [
@@ -113,10 +113,10 @@ def test_a_text_without_pieces_has_an_empty_answer_and_breaks_no_other():
     assert (empty["prediction"], full["prediction"]) == ("", "bad")
 
 
-def test_the_answer_is_where_its_pieces_are():
+def test_the_answer_is_where_its_tokens_are():
     (feature,) = task.encode([row_of(answer("good", 13))], setup_of())
-    pieces = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
-    assert pieces == ["[CLS]", "film", "?", "[SEP]", *CONTEXT.split(), "[SEP]"]
+    tokens = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
+    assert tokens == ["[CLS]", "film", "?", "[SEP]", *CONTEXT.split(), "[SEP]"]
     assert feature["token_type_ids"] == [0] * 4 + [1] * 10
     assert (feature["context"], feature["start_positions"], feature["end_positions"]) == (4, 7, 7)
     assert [tuple(pair) for pair in feature["offsets"].tolist()] == PLACES
@@ -130,7 +130,7 @@ def test_rows_without_answers_have_no_positions():
 
 
 def test_a_window_without_the_answer_points_at_its_beginning():
-    # 3 special pieces, 2 of the question: 5 of the text in a window of 10, 2 of them again in the next
+    # 3 special tokens, 2 of the question: 5 of the text in a window of 10, 2 of them again in the next
     rows = [
         row_of(answer("bad", 35)),
         row_of({"text": [], "answer_start": []}),
@@ -183,17 +183,17 @@ def test_windows_are_those_of_transformers(max_length, overlap):
 
 # --- decoding
 
-FIRST = 4  # pieces before the text
+FIRST = 4  # tokens before the text
 
 
 def output_of(starts: dict[int, float], ends: dict[int, float], null: tuple[float, float] = (0.0, 0.0), size: int = 14):
-    """Logits of -9 but for the given pieces of the text, and those of no answer."""
+    """Logits of -9 but for the given tokens of the text, and those of no answer."""
     found = {}
     for name, logits, none in (("start_logits", starts, null[0]), ("end_logits", ends, null[1])):
         values = np.full(size, -9.0, dtype=np.float32)
         values[0] = none
-        for piece, logit in logits.items():
-            values[FIRST + piece] = logit
+        for token, logit in logits.items():
+            values[FIRST + token] = logit
         found[name] = values
     return found
 

@@ -197,17 +197,17 @@ def test_text_to_predict_is_cut_into_words():
 # --- features
 
 
-def test_the_first_piece_of_a_word_has_its_tag():
+def test_the_first_token_of_a_word_has_its_tag():
     row = {"tokens": ["film", "cab", "\u200b", "so", "ab"], "tags": ["O", "B-PER", "I-PER", "I-PER", None]}
     (feature,) = task.encode([row], setup_of())
-    pieces = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
-    assert pieces == ["[CLS]", "film", "c", "##a", "##b", "so", "a", "##b", "[SEP]"]
+    tokens = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
+    assert tokens == ["[CLS]", "film", "c", "##a", "##b", "so", "a", "##b", "[SEP]"]
     assert feature["labels"] == [-100, 0, 1, -100, -100, 2, -100, -100, -100]
     assert feature["words"] == [0, 1, 3, 4]
     assert feature["places"] == [1, 2, 5, 6]
 
 
-def test_text_that_spells_a_special_piece_stays_text():
+def test_text_that_spells_a_special_token_stays_text():
     (feature,) = task.encode([{"tokens": ["[MASK]", "[SEP]", "film"]}], setup_of())
     assert TOKENIZER.mask_token_id not in feature["input_ids"]
     assert feature["input_ids"].count(TOKENIZER.sep_token_id) == 1
@@ -234,7 +234,7 @@ def test_in_a_long_row_every_word_is_labelled_once(max_length):
 def test_a_window_that_leaves_hardly_any_room_is_refused():
     with pytest.raises(RecipeError) as caught:
         task.encode([{"tokens": ["film"]}], setup_of(**{"training.max_length": 5}))
-    assert str(caught.value) == "training.max_length 5 leaves 3 pieces for text - give at least 6"
+    assert str(caught.value) == "training.max_length 5 leaves 3 tokens for text - give at least 6"
 
 
 def test_batches_are_padded_with_labels_that_are_ignored():

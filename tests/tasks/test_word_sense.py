@@ -132,11 +132,11 @@ def test_rows_that_are_refused(row, message):
 # --- features
 
 
-def test_the_pieces_of_the_target_have_its_sense():
+def test_the_tokens_of_the_target_have_its_sense():
     row = reading(tokens=["the", "cab", "is", "good"], target=1, word="film", sense="good")
     (feature,) = task.encode([row], setup_of())
-    pieces = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
-    assert pieces == ["[CLS]", "the", "c", "##a", "##b", "is", "good", "[SEP]"]
+    tokens = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
+    assert tokens == ["[CLS]", "the", "c", "##a", "##b", "is", "good", "[SEP]"]
     assert feature["places"] == [2, 3, 4]
     assert feature["labels"] == [-100, -100, 4, 4, 4, -100, -100, -100]
     row.pop("sense")
@@ -149,8 +149,8 @@ def test_a_far_target_is_read_in_its_own_window(target):
     words[target] = "cab"
     (feature,) = task.encode([reading(tokens=words, target=target, word="film")], setup_of())
     assert len(feature["input_ids"]) <= 64
-    pieces = [TOKENIZER.convert_ids_to_tokens(feature["input_ids"][place]) for place in feature["places"]]
-    assert pieces == ["c", "##a", "##b"]
+    tokens = [TOKENIZER.convert_ids_to_tokens(feature["input_ids"][place]) for place in feature["places"]]
+    assert tokens == ["c", "##a", "##b"]
     context = min(feature["places"][0] - 1, len(feature["input_ids"]) - 2 - feature["places"][-1])
     assert context >= min(target, 299 - target, 14)
 
@@ -335,7 +335,7 @@ def nearest(data, deep_model) -> Path:
 
 
 def word_vectors(rows, folder):
-    """Give the mean over the target's pieces of the sum of the last four layers, by plain transformers."""
+    """Give the mean over the target's tokens of the sum of the last four layers, by plain transformers."""
     model = AutoModel.from_pretrained(folder).eval()
     vectors = []
     for row in rows:

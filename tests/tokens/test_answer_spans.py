@@ -1,4 +1,4 @@
-"""Spans in pieces: the best ones found as a plain loop finds them, and answers in whole words that never get lost."""
+"""Spans in tokens: the best ones found as a plain loop finds them, and answers in whole words that never get lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
 from bertkit.tokens import answer_spans as spans
-from bertkit.tokens.features import Setup, encode_pieces
+from bertkit.tokens.features import Setup, tokenize_texts
 from tests.conftest import make_tokenizer
 
 
@@ -85,14 +85,14 @@ def test_a_row_without_any_valid_span_has_none():
 # --- windows
 
 
-@given(pieces=st.integers(0, 200), room=st.integers(1, 60), overlap=st.integers(0, 59))
-def test_windows_cover_everything_and_overlap_as_asked(pieces, room, overlap):
+@given(tokens=st.integers(0, 200), room=st.integers(1, 60), overlap=st.integers(0, 59))
+def test_windows_cover_everything_and_overlap_as_asked(tokens, room, overlap):
     assume(overlap < room)
-    parts = [list(range(pieces))[part] for part in spans.cut(pieces, room, overlap)]
+    parts = [list(range(tokens))[part] for part in spans.cut(tokens, room, overlap)]
     assert all(len(part) == room for part in parts[:-1])
     assert len(parts[-1]) <= room
     assert all(one[len(one) - overlap :] == other[:overlap] for one, other in pairwise(parts))
-    assert parts[0] + [piece for part in parts[1:] for piece in part[overlap:]] == list(range(pieces))
+    assert parts[0] + [token for part in parts[1:] for token in part[overlap:]] == list(range(tokens))
 
 
 # --- offsets
@@ -114,15 +114,15 @@ def array(*pairs):
         ("good", array((0, 4)), array((0, 4))),
     ],
 )
-def test_pieces_stand_for_what_has_no_piece(text, offsets, expected):
+def test_tokens_stand_for_what_has_no_token(text, offsets, expected):
     before = offsets.copy()
     assert spans.stretch(text, offsets).tolist() == expected.tolist()
     assert offsets.tolist() == before.tolist()
 
 
 @given(st.text(st.sampled_from("ab \t\u200b\u0301"), max_size=12), st.data())
-def test_stretched_pieces_keep_order_and_take_no_blanks(text, data):
-    """Whatever letters have pieces, each other visible character is taken exactly once or lies between blanks."""
+def test_stretched_tokens_keep_order_and_take_no_blanks(text, data):
+    """Whatever letters have tokens, each other visible character is taken exactly once or lies between blanks."""
     shown = [place for place, character in enumerate(text) if character in "ab"]
     kept = [place for place in shown if data.draw(st.booleans())]
     assume(kept)
@@ -141,7 +141,7 @@ def test_places_of_answers():
     offsets = array((0, 4), (5, 6), (5, 6), (6, 9), (10, 12))
 
     def place(start, end, part=slice(None)):
-        return spans.place_answer({"text": ["x" * (end - start)], "answer_start": [start]}, offsets[part])
+        return spans.find_answer_tokens({"text": ["x" * (end - start)], "answer_start": [start]}, offsets[part])
 
     assert place(0, 4) == (0, 0)
     assert place(5, 6) == (1, 2)
@@ -151,14 +151,14 @@ def test_places_of_answers():
     assert place(0, 4, slice(1, None)) == (-1, -1)
     assert place(10, 12, slice(0, 4)) == (-1, -1)
     assert place(10, 12, slice(0, 0)) == (-1, -1)
-    assert spans.place_answer({"text": [], "answer_start": []}, offsets) == (-1, -1)
+    assert spans.find_answer_tokens({"text": [], "answer_start": []}, offsets) == (-1, -1)
 
 
-# --- from characters to pieces and back
+# --- from characters to tokens and back
 
 
 def make_byte_tokenizer():
-    """Bytes and a few merges, special pieces and offsets as RoBERTa has them."""
+    """Bytes and a few merges, special tokens and offsets as RoBERTa has them."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -201,7 +201,7 @@ WORDS = (
 STRANGE = WORDS.split(" ")
 UNSEEN = ["\u200b", "\ufeff", "\u0301", "\ue000", "👩‍👩‍👧", "...", "\u200d\u200b"]
 BLANKS = [" ", " ", " ", "  ", "\t", "\u3000", "\u00a0", "\n", "\r\n"]
-# a piece for each word is certain with a Latin letter in it
+# a token for each word is certain with a Latin letter in it
 odd_text = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), max_size=4)
 lettered = st.tuples(odd_text, st.sampled_from("abxyz"), odd_text).map("".join)
 answer_words = st.lists(st.sampled_from(STRANGE) | lettered, min_size=1, max_size=4)
@@ -209,7 +209,7 @@ other_words = st.lists(st.sampled_from(STRANGE + UNSEEN) | odd_text.filter(bool)
 
 
 def spaced(draw, words: list[str]) -> str:
-    """Words with blanks between them; a line break only where it does not follow what has no piece."""
+    """Words with blanks between them; a line break only where it does not follow what has no token."""
     text = words[0] if words else ""
     for word in words[1:]:
         blank = draw(st.sampled_from(BLANKS))
@@ -265,11 +265,11 @@ def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, ov
 @pytest.mark.parametrize("name", MAKERS)
 @given(row=answered(), asked=st.lists(st.sampled_from(STRANGE), max_size=30), max_length=st.sampled_from([8, 24, 64]))
 @settings(deadline=None, max_examples=80)
-def test_every_piece_is_in_a_window_and_no_window_is_too_long(name, row, asked, max_length):
+def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, asked, max_length):
     setup = setup_of(name, max_length, 4)
     row["question"] = " ".join(asked) or "?"
     features = task.encode([row], setup)
-    (whole,) = encode_pieces(setup.tokenizer, [row["context"]])
+    (whole,) = tokenize_texts(setup.tokenizer, [row["context"]])
     seen: list[int] = []
     for feature in features:
         size = len(feature["offsets"])
@@ -289,7 +289,7 @@ def test_a_question_longer_than_the_window_is_cut(name, max_length):
     setup = setup_of(name, max_length, 128)
     row = {"question": "good film " * 100, "context": "the book is bad"}
     features = task.encode([row], setup)
-    (whole,) = encode_pieces(setup.tokenizer, [row["context"]])
+    (whole,) = tokenize_texts(setup.tokenizer, [row["context"]])
     assert all(len(feature["input_ids"]) <= max_length for feature in features)
     seen = {tuple(pair) for feature in features for pair in feature["offsets"].tolist()}
     assert seen == set(whole.offsets)

@@ -19,7 +19,7 @@ from bertkit.storage.cache import say_once
 from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache as encoded
 from bertkit.tokens.feature_cache import Encoded, add_values, content_key, encode_split, lengths_of, longest_of
-from bertkit.tokens.features import Setup, count_pieces, longest_text
+from bertkit.tokens.features import Setup, count_tokens, longest_text
 from bertkit.workflows.steps.inputs import find_labels
 from tests.conftest import make_tokenizer
 
@@ -136,7 +136,7 @@ def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
     monkeypatch.setattr(Encoded, "__getitem__", None)
     for features in (fresh, kept):
-        assert lengths_of(features).tolist() == [count_pieces(feature) for feature in fresh]
+        assert lengths_of(features).tolist() == [count_tokens(feature) for feature in fresh]
         assert longest_of(features).tolist() == [longest_text(feature) for feature in fresh]
 
 

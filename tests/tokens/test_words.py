@@ -1,4 +1,4 @@
-"""Words, their pieces and windows, on text of any script and with tokenizers of three kinds."""
+"""Words, their tokens and windows, on text of any script and with tokenizers of three kinds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from bertkit.errors import DataError, ModelError
-from bertkit.tokens.features import encode_pieces, find_frame
-from bertkit.tokens.words import cut_windows, find_pieces, read_list, read_target, split_text
+from bertkit.tokens.features import find_template, tokenize_texts
+from bertkit.tokens.words import read_list, read_target, split_text, split_windows, tokenize_words
 from tests.conftest import make_tokenizer
 
 TEXTS = ["The old man saw it again.", "hello world", "the old man's boat, seen again!", "don't say 3.5 or 42"] * 10
@@ -34,7 +34,7 @@ LETTERS = st.characters(exclude_categories=["Cs"])
 one_word = st.sampled_from(STRANGE) | st.text(LETTERS, min_size=1, max_size=8)
 some_words = st.lists(one_word, min_size=1, max_size=12)
 
-pieces_of_words = st.lists(st.integers(0, 4), max_size=60).map(
+tokens_of_words = st.lists(st.integers(0, 4), max_size=60).map(
     lambda sizes: [list(range(sum(sizes[:n]), sum(sizes[: n + 1]))) for n in range(len(sizes))]
 )
 
@@ -79,7 +79,7 @@ def byte_level():
 
 
 def spelled(tokenizer, words):
-    return [tokenizer.convert_ids_to_tokens(pieces) for pieces in find_pieces(tokenizer, [words], longest=50)[0]]
+    return [tokenizer.convert_ids_to_tokens(tokens) for tokens in tokenize_words(tokenizer, [words], longest=50)[0]]
 
 
 @pytest.mark.parametrize(
@@ -163,17 +163,17 @@ def test_where_a_text_is_cut(text, words):
 @pytest.mark.parametrize("name", ["bert", "byte_level"])
 @given(st.lists(st.lists(one_word, max_size=8), min_size=1, max_size=4), st.integers(1, 6))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_word_has_its_own_pieces(request, name, rows, longest):
+def test_every_word_has_its_own_tokens(request, name, rows, longest):
     tokenizer = request.getfixturevalue(name)
     rows = [[word for word in words if word == word.strip()] for words in rows]
-    found = find_pieces(tokenizer, rows, longest)
+    found = tokenize_words(tokenizer, rows, longest)
     assert [len(row) for row in found] == [len(words) for words in rows]
     specials = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id, tokenizer.mask_token_id}
     for words, row in zip(rows, found, strict=True):
-        for word, pieces in zip(words, row, strict=True):
-            whole = [piece for each in encode_pieces(tokenizer, [[word]]) for piece in each.ids]
-            assert pieces == whole[:longest]
-            assert not specials & set(pieces)
+        for word, tokens in zip(words, row, strict=True):
+            whole = [token for each in tokenize_texts(tokenizer, [[word]]) for token in each.ids]
+            assert tokens == whole[:longest]
+            assert not specials & set(tokens)
 
 
 @given(st.lists(st.tuples(st.sampled_from(VISIBLE), st.integers(1, 5000)), min_size=1, max_size=4), st.integers(1, 500))
@@ -181,63 +181,63 @@ def test_every_word_has_its_own_pieces(request, name, rows, longest):
 def test_very_long_words_and_rows(byte_level, drawn, repeated):
     words = [(word * size)[:size] for word, size in drawn] * repeated
     words = words[: max(1, min(2000, 400_000 // max(map(len, words))))]
-    found = find_pieces(byte_level, [words], longest=31)[0]
+    found = tokenize_words(byte_level, [words], longest=31)[0]
     assert len(found) == len(words)
-    assert all(len(pieces) <= 31 for pieces in found)
+    assert all(len(tokens) <= 31 for tokens in found)
     assert_windows_hold(found, room=62, overlap=16)
 
 
-def test_rows_without_words_or_pieces(bert):
-    assert find_pieces(bert, [[], []], longest=9) == [[], []]
-    assert find_pieces(bert, [[], ["\u200b", "the", ""], []], longest=9) == [
+def test_rows_without_words_or_tokens(bert):
+    assert tokenize_words(bert, [[], []], longest=9) == [[], []]
+    assert tokenize_words(bert, [[], ["\u200b", "the", ""], []], longest=9) == [
         [],
         [[], [bert.convert_tokens_to_ids("the")], []],
         [],
     ]
 
 
-def assert_windows_hold(pieces, room, overlap):
+def assert_windows_hold(tokens, room, overlap):
     """Check what must hold of any windows."""
-    windows = cut_windows(pieces, room, overlap)
+    windows = split_windows(tokens, room, overlap)
     read = [word for window in windows for word in window.words]
-    assert sorted(read) == [word for word, own in enumerate(pieces) if own]
+    assert sorted(read) == [word for word, own in enumerate(tokens) if own]
     for window in windows:
-        assert 0 < len(window.pieces) <= room
+        assert 0 < len(window.tokens) <= room
         for word, place in zip(window.words, window.places, strict=True):
-            assert window.pieces[place : place + len(pieces[word])] == pieces[word]
+            assert window.tokens[place : place + len(tokens[word])] == tokens[word]
     return windows
 
 
-@given(pieces_of_words, st.integers(8, 24), st.data())
+@given(tokens_of_words, st.integers(8, 24), st.data())
 @settings(deadline=None)
-def test_windows_hold_every_word_once(pieces, room, data):
+def test_windows_hold_every_word_once(tokens, room, data):
     overlap = data.draw(st.integers(0, room // 2))
-    windows = assert_windows_hold(pieces, room, overlap)
-    every_piece = [piece for word in pieces for piece in word]
-    assert {piece for window in windows for piece in window.pieces} == set(every_piece)
-    if len(every_piece) <= room:
-        assert len(windows) == (1 if every_piece else 0)
-    for one, other in itertools.pairwise(windows):  # pieces are numbered in order, so an overlap is a range
-        shared = one.pieces[-1] + 1 - other.pieces[0]
-        assert other.pieces[-1] > one.pieces[-1]
+    windows = assert_windows_hold(tokens, room, overlap)
+    every_token = [token for word in tokens for token in word]
+    assert {token for window in windows for token in window.tokens} == set(every_token)
+    if len(every_token) <= room:
+        assert len(windows) == (1 if every_token else 0)
+    for one, other in itertools.pairwise(windows):  # tokens are numbered in order, so an overlap is a range
+        shared = one.tokens[-1] + 1 - other.tokens[0]
+        assert other.tokens[-1] > one.tokens[-1]
         assert shared >= min(overlap, room - 2 * 4)
 
 
-def context(window, word, pieces):
-    """Give the pieces on the poorer side of a word in a window; None where it is not inside."""
-    if pieces[word][0] not in window.pieces:
+def context(window, word, tokens):
+    """Give the tokens on the poorer side of a word in a window; None where it is not inside."""
+    if tokens[word][0] not in window.tokens:
         return None
-    place = window.pieces.index(pieces[word][0])
-    return min(place, len(window.pieces) - place - len(pieces[word]))
+    place = window.tokens.index(tokens[word][0])
+    return min(place, len(window.tokens) - place - len(tokens[word]))
 
 
-@given(pieces_of_words, st.integers(8, 24))
+@given(tokens_of_words, st.integers(8, 24))
 @settings(deadline=None)
-def test_a_word_is_read_where_it_has_most_context(pieces, room):
-    windows = cut_windows(pieces, room, room // 2)
+def test_a_word_is_read_where_it_has_most_context(tokens, room):
+    windows = split_windows(tokens, room, room // 2)
     for number, window in enumerate(windows):
         for word in window.words:
-            contexts = [context(each, word, pieces) for each in windows]
+            contexts = [context(each, word, tokens) for each in windows]
             best = max(each for each in contexts if each is not None)
             assert contexts.index(best) == number
 
@@ -270,40 +270,40 @@ def without_blank(request):
     return WITHOUT_BLANK[request.param]()
 
 
-def test_without_a_blank_of_its_own_a_word_has_the_pieces_of_running_text(without_blank):
+def test_without_a_blank_of_its_own_a_word_has_the_tokens_of_running_text(without_blank):
     before = without_blank.backend_tokenizer.to_str()
     assert spelled(without_blank, ["hello", "world"]) == [["Ġhello"], ["Ġworld"]]
-    assert [pieces[0][0] for pieces in spelled(without_blank, ["the", "boat", "or", "don't", "seen"])] == ["Ġ"] * 5
+    assert [tokens[0][0] for tokens in spelled(without_blank, ["the", "boat", "or", "don't", "seen"])] == ["Ġ"] * 5
     assert without_blank.backend_tokenizer.to_str() == before
 
 
 @given(rows=st.lists(st.lists(st.text(LETTERS, min_size=1, max_size=8), max_size=8), min_size=1, max_size=4))
 @settings(deadline=None)
-def test_pieces_of_words_are_those_of_the_running_text(without_blank, rows):
-    blank = without_blank.convert_tokens_to_ids("Ġ")  # which speaks for no word where it is a piece of its own
+def test_tokens_of_words_are_those_of_the_running_text(without_blank, rows):
+    blank = without_blank.convert_tokens_to_ids("Ġ")  # which speaks for no word where it is a token of its own
     rows = [[word for word in words if not any(map(str.isspace, word))] for words in rows]
-    for words, found in zip(rows, find_pieces(without_blank, rows, longest=99), strict=True):
-        (text,) = encode_pieces(without_blank, [f" {' '.join(words)}"])
-        assert [piece for pieces in found for piece in pieces if piece != blank] == [
-            piece for piece in text.ids if words and piece != blank
+    for words, found in zip(rows, tokenize_words(without_blank, rows, longest=99), strict=True):
+        (text,) = tokenize_texts(without_blank, [f" {' '.join(words)}"])
+        assert [token for tokens in found for token in tokens if token != blank] == [
+            token for token in text.ids if words and token != blank
         ]
         assert len(found) == len(words)
-        assert all({*pieces} - {blank} for pieces in found)
+        assert all({*tokens} - {blank} for tokens in found)
 
 
 @given(words=some_words)
 @settings(deadline=None)
-def test_strange_words_have_their_own_pieces_in_running_text(without_blank, words):
-    found = find_pieces(without_blank, [words], longest=99)[0]
-    decoded = [without_blank.backend_tokenizer.decode(pieces, skip_special_tokens=False) for pieces in found]
+def test_strange_words_have_their_own_tokens_in_running_text(without_blank, words):
+    found = tokenize_words(without_blank, [words], longest=99)[0]
+    decoded = [without_blank.backend_tokenizer.decode(tokens, skip_special_tokens=False) for tokens in found]
     assert ["".join(each.split()) for each in decoded] == ["".join(word.split()) for word in words]
 
 
 @pytest.mark.parametrize("make", [make_tokenizer, lambda: plain_bytes(True), lambda: roberta(add_blank=True)])
 def test_a_tokenizer_that_keeps_words_apart_is_given_words(make):
     tokenizer = make()
-    assert find_pieces(tokenizer, [["the", "film"], ["a b"]], 50) == [
-        [encode_pieces(tokenizer, [[word]])[0].ids for word in words] for words in (["the", "film"], ["a b"])
+    assert tokenize_words(tokenizer, [["the", "film"], ["a b"]], 50) == [
+        [tokenize_texts(tokenizer, [[word]])[0].ids for word in words] for words in (["the", "film"], ["a b"])
     ]
 
 
@@ -315,18 +315,18 @@ def sentencepiece(scheme):
 
 
 @pytest.mark.parametrize("scheme", ["always", "first"])
-def test_pieces_of_sentencepiece(scheme):
+def test_tokens_of_sentencepiece(scheme):
     assert spelled(sentencepiece(scheme), ["saw", "it"]) == [["▁", "s", "a", "w"], ["▁", "i", "t"]]
 
 
-def test_a_tokenizer_whose_pieces_cross_words_is_refused():
+def test_a_tokenizer_whose_tokens_cross_words_is_refused():
     tokenizer = Tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
     tokenizer.train_from_iterator(TEXTS, trainer)
     with pytest.raises(ModelError) as caught:
-        find_pieces(PreTrainedTokenizerFast(tokenizer_object=tokenizer), [["saw", "it"]], longest=9)
+        tokenize_words(PreTrainedTokenizerFast(tokenizer_object=tokenizer), [["saw", "it"]], longest=9)
     assert str(caught.value) == (
-        "the tokenizer makes other pieces of a list of words than of the same text"
+        "the tokenizer makes other tokens of a list of words than of the same text"
         " - use a checkpoint whose tokenizer keeps words apart"
     )
 
@@ -342,15 +342,15 @@ def test_a_filled_frame_is_what_the_tokenizer_makes(make, first, second):
     tokenizer = make()
     encoded = dict(tokenizer(first, second))
     encoded.pop("attention_mask")
-    frame = find_frame(tokenizer, pair=second is not None)
-    texts = [encode_pieces(tokenizer, [text])[0].ids for text in (first, second) if text is not None]
+    frame = find_template(tokenizer, pair=second is not None)
+    texts = [tokenize_texts(tokenizer, [text])[0].ids for text in (first, second) if text is not None]
     assert frame.fill(*texts) == encoded
     assert len(encoded["input_ids"]) == frame.size + sum(map(len, texts))
 
 
 def test_frames_of_three_tokenizers():
-    one, two = (find_frame(bert_tokenizer(), pair=pair) for pair in (False, True))
+    one, two = (find_template(bert_tokenizer(), pair=pair) for pair in (False, True))
     assert (one.before, one.between, one.after, one.segments) == ([2], [], [3], (0, 0))
     assert (two.before, two.between, two.after, two.segments) == ([2], [3], [3], (0, 1))
-    assert find_frame(plain_bytes(), pair=True).between == [1, 1]
-    assert find_frame(roberta(), pair=True).size == 4
+    assert find_template(plain_bytes(), pair=True).between == [1, 1]
+    assert find_template(roberta(), pair=True).size == 4

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import KeyedBatches, plan_epoch, split_batch
+from bertkit.training.batching import SeededBatches, plan_epoch, split_batch
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,7 +43,7 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
     whole = plan_epoch(lengths, 16, seed=3, epoch=1)
     shares = []
     for process in range(processes):
-        batches = KeyedBatches(lengths, 16, 3, parts=parts, processes=processes, process=process)
+        batches = SeededBatches(lengths, 16, 3, parts=parts, processes=processes, process=process)
         batches.set_epoch(1)
         shares.append(list(batches))
         assert len(shares[-1]) == len(batches) == len(whole) * parts
@@ -57,7 +57,7 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
 def test_processes_have_the_same_work_in_every_step(processes):
     """A step takes as long as its slowest process: what the others wait is below three in a hundred."""
     lengths = (np.random.default_rng(0).gamma(4, 5, 4000).astype(int) + 3).tolist()
-    shares = [list(KeyedBatches(lengths, 32, 3, processes=processes, process=number)) for number in range(processes)]
+    shares = [list(SeededBatches(lengths, 32, 3, processes=processes, process=number)) for number in range(processes)]
     work = np.array([[len(rows) * max(lengths[row] for row in rows) for rows in share] for share in shares])
     assert work.max(axis=0).sum() < 1.03 * work.mean(axis=0).sum()
 
@@ -114,9 +114,9 @@ def test_every_batch_of_tagged_words_can_be_shared_out(least):
     assert sorted(np.concatenate(plan).tolist()) == list(range(48))
 
 
-def test_items_are_counted_where_labels_belong_to_pieces():
-    pieces = {"input_ids": [1, 2, 3, 4], "labels": [-100, 5, 6, -100]}
-    assert items_of([pieces, {"input_ids": [1, 2], "labels": [-100, 7]}]).tolist() == [2, 1]
+def test_items_are_counted_where_labels_belong_to_tokens():
+    tokens = {"input_ids": [1, 2, 3, 4], "labels": [-100, 5, 6, -100]}
+    assert items_of([tokens, {"input_ids": [1, 2], "labels": [-100, 7]}]).tolist() == [2, 1]
     assert items_of([{"input_ids": [1, 2], "labels": 1}]) is None
     assert items_of([{"input_ids": [1, 2], "labels": [0.0, 1.0]}]) is None
     assert items_of([]) is None

@@ -43,9 +43,9 @@ def test_with_a_budget_the_clock_decides_when_long_blocks_begin_and_a_checkpoint
     clock.passed = SHARE
     assert longest(batches, 2) == LONG
     assert batches.pace()[1] > 8 * SHORT
-    assert batches.place(4) == {"short_steps": 2}
+    assert batches.state(4) == {"short_steps": 2}
     resumed = make_batches(clock, budget="1h")
-    resumed.go_to({"short_steps": 2})
+    resumed.load_state({"short_steps": 2})
     assert [resumed.turn(number).short_steps for number in range(4)] == [2] * 4  # skipped turns change nothing
     assert resumed.tokens_by_length(4).keys() == batches.tokens_by_length(4).keys()
     assert resumed.tokens(4) == batches.tokens(4) < 4 * batches.pace()[1]

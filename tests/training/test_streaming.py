@@ -65,9 +65,9 @@ def test_going_on_after_a_step_gives_the_batches_that_follow(several, step):
     loaded = iter(before.loader(numbers, processes=1, process=0))
     for _ in range(step):
         next(loaded)
-    place = before.place(step) if step else {}
+    place = before.state(step) if step else {}
     resumed = batches_of(several)
-    resumed.go_to(place)
+    resumed.load_state(place)
     encoded = []
     encode, resumed.encode = resumed.encode, lambda rows: encoded.append(len(rows)) or encode(rows)
     loader = resumed.loader(numbers, processes=1, process=0)
@@ -82,9 +82,9 @@ def test_a_loader_that_is_a_step_ahead_knows_the_window_of_the_step_before(sever
     loaded = iter(batches.loader(numbers, processes=1, process=0))
     for step in range(1, 170):
         next(loaded)  # step + 1 is trained on while this one is loaded
-        assert batches.place(step - 1)["step"] <= step - 1
+        assert batches.state(step - 1)["step"] <= step - 1
         if step < 50:
-            assert batches.place(step)["window"] == 0
+            assert batches.state(step)["window"] == 0
 
 
 @pytest.mark.parametrize(("parts", "processes"), [(1, 2), (2, 1), (2, 2)])

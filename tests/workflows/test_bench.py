@@ -20,7 +20,7 @@ from bertkit.workflows import bench as workflow
 from bertkit.workflows.bench import bench
 from tests.conftest import write_csv
 
-LENGTHS = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]  # pieces, [CLS] and [SEP] included
+LENGTHS = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]  # tokens, [CLS] and [SEP] included
 WARM = 3
 
 

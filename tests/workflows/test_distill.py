@@ -84,7 +84,7 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
     assert head.split()[:2] == ["model", "parameters"]
     assert [line.split()[0] for line in (first, second, student)] == ["teacher", "teacher", "student"]
     printed = json.loads(distill(run, trained, toy_data, *options, "--json").out)
-    one, _, last = printed["contestants"]
+    one, _, last = printed["compared_models"]
     assert (one["role"], one["model"], last["model"]) == ("teacher", str(trained), "student")
     assert last["scores"] == printed["results"][0]["scores"]
     apart = last["scores"]["accuracy"] - one["scores"]["accuracy"]
@@ -98,7 +98,7 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
         == sum(t.numel() for t in load_file("student/model.safetensors").values())
     )
     assert last["disk_bytes"] == Path("student/model.safetensors").stat().st_size
-    assert all(each["row_seconds"] > 0 and each["rows_per_second"] > 0 for each in printed["contestants"])
+    assert all(each["row_seconds"] > 0 and each["rows_per_second"] > 0 for each in printed["compared_models"])
     assert f"taught by {trained}, {trained}" in Path("student/README.md").read_text()
     assert "<dt>Teachers</dt>" in Path("student/report.html").read_text()
 
@@ -164,7 +164,9 @@ def answers_of(teacher, data, model, **changes):
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
     machine = Machine("cpu", "fp32", 1, "")
-    return teachers.ask_teachers(inputs.teachers, inputs.task, setup, split, features, machine, SILENT)["logits"]
+    return teachers.compute_teacher_logits(inputs.teachers, inputs.task, setup, split, features, machine, SILENT)[
+        "logits"
+    ]
 
 
 @pytest.fixture
@@ -297,7 +299,7 @@ MISTAKES = [
     (
         ["--teacher", "{trained}", "--model", "{other}"],
         4,
-        "the teacher {trained} cuts texts into other pieces than the student",
+        "the teacher {trained} cuts texts into other tokens than the student",
     ),
     (
         ["--teacher", "{trained}", "--model", "{tiny}", "--temperature", "0"],
@@ -433,6 +435,6 @@ def test_two_processes_learn_what_one_learns(run, trained, still_model, toy_data
     arguments = ["distill", "classify", "--teacher", trained, "--data", toy_data, *FAST, *matched, "--output", "two"]
     ended = subprocess.run([*launch, *map(str, arguments), "--json"], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert [each["role"] for each in json.loads(ended.stdout)["contestants"]] == ["teacher", "student"]
+    assert [each["role"] for each in json.loads(ended.stdout)["compared_models"]] == ["teacher", "student"]
     for one, two in zip(*(read_lines(Path(name) / "metrics.jsonl") for name in ("one", "two")), strict=True):
         assert one == pytest.approx(two, abs=1e-4)

@@ -204,7 +204,7 @@ def test_a_row_needs_the_columns_of_its_recipe(run, trained, options, expected):
     assert (ended.code, ended.last) == (2, f"error: {expected}")
 
 
-def test_special_pieces_in_a_text_are_text(run, trained):
+def test_special_tokens_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
     from bertkit.modeling.load import load_tokenizer
     from bertkit.recipe import load_recipe
@@ -212,7 +212,7 @@ def test_special_pieces_in_a_text_are_text(run, trained):
 
     setup = Setup(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
     (feature,) = encode_texts([{"text": marked["text"]}], setup)
-    assert [piece for piece in feature["input_ids"] if piece in (2, 3, 4)] == [2, 3]
+    assert [token for token in feature["input_ids"] if token in (2, 3, 4)] == [2, 3]
 
 
 def test_eval_writes_predictions_where_asked(run, trained):

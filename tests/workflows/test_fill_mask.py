@@ -22,11 +22,11 @@ def make_model(folder: Path, kind: str, family: str) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForMaskedLM
 
-    from bertkit.tokens.train import Plan, learn_tokenizer
+    from bertkit.tokens.train import Plan, train_tokenizer_from
 
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=8)) for _ in range(200)]
-    tokenizer = learn_tokenizer(Plan(kind, 300, False, 2, (), 64), lambda: texts)
+    tokenizer = train_tokenizer_from(Plan(kind, 300, False, 2, (), 64), lambda: texts)
     tokenizer.save_pretrained(folder)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = AutoConfig.for_model(
@@ -69,7 +69,7 @@ def test_probabilities_are_those_of_the_pipeline(name, request):
     for text, record in zip(texts, fill_mask(str(folder), texts, top=7), strict=True):
         found = theirs(text.replace("[MASK]", tokenizer.mask_token))
         for mask, wanted in zip(record["masks"], found if text == TEXT else [found], strict=True):
-            wanted = [answer for answer in wanted if answer["token"] < len(tokenizer)][:7]  # the others are no pieces
+            wanted = [answer for answer in wanted if answer["token"] < len(tokenizer)][:7]  # the others are no tokens
             ours = [answer["probability"] for answer in mask["answers"]]
             assert ours == pytest.approx([answer["score"] for answer in wanted], rel=1e-4)
             said = [answer["word"] for answer in mask["answers"]]
@@ -114,7 +114,7 @@ def test_words_and_endings_are_written_as_text(byte_model):
     assert [each["text"] for each in endings] == ["the books."]
 
 
-def test_of_a_long_text_the_pieces_around_the_mask_are_read(run):
+def test_of_a_long_text_the_tokens_around_the_mask_are_read(run):
     long = "The doctors sleep in the house. " * 30
     text = f"{long}The [MASK] sleeps.{long}"
     (record,) = fill_mask("demo", [text], top=3)
@@ -150,14 +150,14 @@ def test_a_model_without_a_trained_head_is_refused(tiny_model, tmp_path):
     settings = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
     del settings["mask_token"]
     (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="the tokenizer has no piece for a mask"):
+    with pytest.raises(ModelError, match="the tokenizer has no token for a mask"):
         fill_mask(str(tmp_path / "m"), ["The [MASK]"])
 
 
 def test_mistakes():
     with pytest.raises(DataError, match=r"text 2 has no mask: 'The house' - write \[MASK\]"):
         fill_mask("demo", ["The [MASK]", "The house"])
-    with pytest.raises(UsageError, match="'xyz' is not one piece but x ##y ##z"):
+    with pytest.raises(UsageError, match="'xyz' is not one token but x ##y ##z"):
         fill_mask("demo", ["The [MASK]"], targets=["xyz"])
     with pytest.raises(UsageError, match="'好' is not in the vocabulary"):
         fill_mask("demo", ["The [MASK]"], targets=["好"])

@@ -105,7 +105,14 @@ def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
 
 OWN = {
     "span": [],
-    "bert": ["--set", "data.validation_share=0.1", "--set", "training.short_length=16", "--set", "training.copies=2"],
+    "bert": [
+        "--set",
+        "data.validation_share=0.1",
+        "--set",
+        "training.short_length=16",
+        "--set",
+        "training.dupe_factor=2",
+    ],
     "albert": [],
     "electra": ["--size", "electra-small", "--set", "model_options.embedding_size=16"],
 }
@@ -142,7 +149,7 @@ def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     ended = run(*arguments("--budget", "4s", "--workers", 1, *more))
     assert ended.code == 0, ended.err
     last = max(Path("run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
-    short = json.loads((last / MANIFEST).read_text())["place"]["short_steps"]
+    short = json.loads((last / MANIFEST).read_text())["state"]["short_steps"]
     assert 0 < short < int(last.name.split("-")[1])
 
 
@@ -153,10 +160,10 @@ def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
     assert "steps    12" in ended.out
     assert not Path("run").exists()
     ended = run(*arguments("--dry-run", "--budget", "2h", "--json"))
-    outlook = json.loads(ended.out)
-    assert outlook["steps"] is None
-    assert outlook["seconds"] == pytest.approx(7200)
-    assert outlook["tokens"] == pytest.approx(7200 * outlook["tokens_per_second"], rel=1e-3)
+    estimate = json.loads(ended.out)
+    assert estimate["steps"] is None
+    assert estimate["seconds"] == pytest.approx(7200)
+    assert estimate["tokens"] == pytest.approx(7200 * estimate["tokens_per_second"], rel=1e-3)
 
 
 def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
@@ -171,14 +178,14 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
     monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
     settings = ["training.short_length=16", "training.short_share=0.75"]
     ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--dry-run", "--json", steps=8))
-    outlook = json.loads(ended.out)
+    estimate = json.loads(ended.out)
     assert sorted(max(lengths) for lengths in timed) == [16, 32]
     long, short = (8 * len(lengths) * np.mean(lengths) for lengths in sorted(timed, key=max, reverse=True))
-    assert outlook["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
-    assert outlook["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
+    assert estimate["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
+    assert estimate["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
     budget = ["--budget", "8s", "--dry-run", "--json"]
-    outlook = json.loads(run(*arguments(*(part for each in settings for part in ("--set", each)), *budget)).out)
-    assert (outlook["seconds"], outlook["tokens"]) == (pytest.approx(8), pytest.approx(2 * 50 + 6 * 100))
+    estimate = json.loads(run(*arguments(*(part for each in settings for part in ("--set", each)), *budget)).out)
+    assert (estimate["seconds"], estimate["tokens"]) == (pytest.approx(8), pytest.approx(2 * 50 + 6 * 100))
 
 
 def test_short_blocks_come_first(run):

@@ -93,7 +93,7 @@ def test_a_kill_changes_nothing_where_rows_make_several_windows(zygote, tmp_path
     code, text = zygote.run(whole, given)
     assert code == 0, text
     manifest = json.loads((whole / "run" / "checkpoint-75" / "bertkit-manifest.json").read_text())
-    assert (manifest["place"]["window"], manifest["place"]["step"]) == (0, 0)  # 50 rows make more than 75 windows
+    assert (manifest["state"]["window"], manifest["state"]["step"]) == (0, 0)  # 50 rows make more than 75 windows
     assert zygote.run(broken, given, {"function": STEP, "call": 55})[0] == -9
     assert zygote.run(broken, given)[0] == 0
     check_equal(broken / "run", whole / "run")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.corpus.deduplicate import part_documents, survey_documents
+from bertkit.corpus.deduplicate import find_duplicates, split_documents
 from bertkit.progress import Silent
 from bertkit.recipe import Corpus
 from bertkit.workflows.tokenizer import train_tokenizer
@@ -45,20 +45,20 @@ def learn(corpus: Corpus, kind: str, folder: Path, size: int = 400, **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tokenizer_loads_with_its_special_pieces_pairs_and_inputs(corpus, kind, tmp_path):
+def test_a_tokenizer_loads_with_its_special_tokens_pairs_and_inputs(corpus, kind, tmp_path):
     _, tokenizer = learn(corpus, kind, tmp_path / "t", max_length=64, special=["[USER]"])
     assert tokenizer.convert_ids_to_tokens(range(6)) == [*SPECIAL[kind], "[USER]"]
     assert tokenizer.mask_token == SPECIAL[kind][4]
     assert tokenizer.model_max_length == 64
     assert tokenizer.tokenize("the [USER] sleeps").count("[USER]") == 1
     pair = tokenizer("The doctor", "old houses")
-    pieces = tokenizer.convert_ids_to_tokens(pair["input_ids"])
+    tokens = tokenizer.convert_ids_to_tokens(pair["input_ids"])
     first, last = tokenizer.cls_token, tokenizer.sep_token
-    assert (pieces[0], pieces[-1], pieces.count(last)) == (first, last, 3 if kind == "bpe" else 2)
+    assert (tokens[0], tokens[-1], tokens.count(last)) == (first, last, 3 if kind == "bpe" else 2)
     assert tokenizer.model_input_names == list(pair) or set(tokenizer.model_input_names) == set(pair)
     if kind != "bpe":
-        assert pair["token_type_ids"][pieces.index(last) + 1 :] == [1] * (len(pieces) - pieces.index(last) - 1)
-        assert sum(pair["token_type_ids"][: pieces.index(last) + 1]) == 0
+        assert pair["token_type_ids"][tokens.index(last) + 1 :] == [1] * (len(tokens) - tokens.index(last) - 1)
+        assert sum(pair["token_type_ids"][: tokens.index(last) + 1]) == 0
     else:
         assert "token_type_ids" not in pair
 
@@ -112,18 +112,18 @@ def test_the_figures_are_those_of_held_out_documents(tmp_path):
     assert 1 < learned.fertility < 4
     assert learned.coverage == pytest.approx(sum(len(word) == 1 for word in words) / len(words))
     assert 0 < learned.coverage < 1
-    pieces = [piece for text in held_out for piece in tokenizer.tokenize(text)]
-    assert learned.pieces_per_document == pytest.approx(len(pieces) / len(held_out))
-    assert learned.unseen_share == pytest.approx(1 - len(set(pieces)) / len(tokenizer))
-    assert learned.unknown_rate == pytest.approx(pieces.count("[UNK]") / len(pieces))
+    tokens = [token for text in held_out for token in tokenizer.tokenize(text)]
+    assert learned.tokens_per_document == pytest.approx(len(tokens) / len(held_out))
+    assert learned.unseen_share == pytest.approx(1 - len(set(tokens)) / len(tokenizer))
+    assert learned.unknown_rate == pytest.approx(tokens.count("[UNK]") / len(tokens))
     assert learned.vocabulary_size == len(tokenizer)
 
 
 def test_what_pretraining_holds_out_is_not_learned_from(tmp_path):
     texts = [f"{text} {number}" for number, text in enumerate(documents(40), start=100)]
     corpus = write([*texts, *texts], tmp_path / "d.jsonl")
-    survey = survey_documents(corpus, Silent())
-    held_out = {each.text for each in part_documents(corpus, survey) if each.split == "validation"}
+    survey = find_duplicates(corpus, Silent())
+    held_out = {each.text for each in split_documents(corpus, survey) if each.split == "validation"}
     learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t", min_frequency=1)
     assert learned.held_out == len(held_out) > 0
     names = {text.split()[-1] for text in texts}
@@ -134,7 +134,7 @@ def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
     learned, _ = learn(corpus, "wordpiece", tmp_path / "t", size=5000)
     assert learned.vocabulary_size < 5000
     assert learned.warnings == [
-        f"the text has only {learned.vocabulary_size} of the 5,000 pieces asked for: it is small for them; "
+        f"the text has only {learned.vocabulary_size} of the 5,000 tokens asked for: it is small for them; "
         "give more text, or a lower --min-frequency"
     ]
 
@@ -144,7 +144,7 @@ def test_letters_that_were_lost_are_said(tmp_path):
     write(["The Ωmega sleeps.", "The old Ωmega and éa"], tmp_path / "validation.jsonl")
     learned, _ = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
     assert learned.unknown_rate == pytest.approx(3 / 9)
-    assert "33.33% of the pieces are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
+    assert "33.33% of the tokens are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
     assert "--kind bpe, which knows every letter" in learned.warnings[-1]
     learned, _ = learn(Corpus(source=str(tmp_path)), "bpe", tmp_path / "b")
     assert learned.unknown_rate == 0
@@ -154,13 +154,13 @@ def test_letters_that_were_lost_are_said(tmp_path):
 def test_many_letters_take_no_more_than_their_share(kind, tmp_path):
     texts = [f"{text} {chr(0x4E00 + number % 150)}" for number, text in enumerate(documents())]
     _, tokenizer = learn(write(texts, tmp_path / "d.jsonl"), kind, tmp_path / "t", size=205)
-    assert sum(len(piece) == 1 for piece in tokenizer.get_vocab()) == 50 + (kind == "unigram")  # its blank
+    assert sum(len(token) == 1 for token in tokenizer.get_vocab()) == 50 + (kind == "unigram")  # its blank
     assert tokenizer.tokenize("doctor")[0].strip("▁") == "doctor"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [270, 300])
-def test_small_vocabularies_and_many_special_pieces(kind, size, tmp_path):
+def test_small_vocabularies_and_many_special_tokens(kind, size, tmp_path):
     special = [f"[{number}]" for number in range(9)]
     learned, tokenizer = learn(
         write(documents(), tmp_path / "d.jsonl"), kind, tmp_path / "t", size=size, special=special
@@ -182,8 +182,8 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     )
     assert {file: file.read_bytes() for file in Path("mine").iterdir()} == before
     ended = run(*options[:-1], "other", "--cased")
-    assert ended.out.startswith("other: wordpiece, cased, 300 pieces\n")
-    assert "pieces a word (fertility)" in ended.out
+    assert ended.out.startswith("other: wordpiece, cased, 300 tokens\n")
+    assert "tokens a word (fertility)" in ended.out
     assert sorted(path.name for path in Path().iterdir()) == ["mine", "other"]
 
 
@@ -195,17 +195,17 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
         (
             ["--data", "demo", "--kind", "bpe", "--vocabulary-size", "200"],
             2,
-            "--vocabulary-size 200 - special pieces and one a byte need at least 261",
+            "--vocabulary-size 200 - special tokens and one a byte need at least 261",
         ),
         (
             ["--data", "demo", "--special", "[MASK]"],
             2,
-            "--special '[MASK]' - give new pieces; there are: [PAD], [UNK], [CLS], [SEP], [MASK]",
+            "--special '[MASK]' - give new tokens; there are: [PAD], [UNK], [CLS], [SEP], [MASK]",
         ),
         (
             ["--data", "demo", "--vocabulary-size", "8"],
             2,
-            "--vocabulary-size 8 - special pieces and letters need at least 9",
+            "--vocabulary-size 8 - special tokens and letters need at least 9",
         ),
         (
             ["--data", "demo", "--limit", "50", "--min-frequency", "1000000"],

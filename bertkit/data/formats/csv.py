@@ -226,7 +226,7 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
 
 
 def _count_fields(text: str, dialect: dict[str, Any]) -> int:
-    """Count the fields that a piece of a record begins, be its last quote closed or not."""
+    """Count the fields that a token of a record begins, be its last quote closed or not."""
     lines = io.StringIO(text.replace("\0", ""), newline="")
     return len(next(csv.reader(lines, **dialect), []))
 

@@ -23,7 +23,7 @@ _MOST_STEPS = 10**6
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Estimate:
     """What a pretraining run would do, by some steps that were timed."""
 
     recipe: str
@@ -40,9 +40,9 @@ class Outlook:
     corpus: dict[str, dict[str, Any]]
 
 
-def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Outlook:
+def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Estimate:
     """Prepare the corpus, time some steps of each length, and tell what the whole run would take; no more is kept."""
-    from bertkit.hardware.precision import look_at_machine, multiply_as
+    from bertkit.hardware.precision import detect_hardware, use_matmul_backend
     from bertkit.hardware.speed import (
         fastest_products,
         layer_sizes,
@@ -54,9 +54,9 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
 
     inputs = read_inputs(recipe, None, progress)
     setup, training = inputs.setup, recipe.training
-    machine = look_at_machine(training.precision, model_type=setup.config.model_type)
+    machine = detect_hardware(training.precision, model_type=setup.config.model_type)
     log.info(machine.reason)
-    multiply_as(machine)
+    use_matmul_backend(machine)
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
     model = new_model(inputs)
@@ -74,7 +74,7 @@ def outlook(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SIL
         operations += times * training_operations(sizes, lengths) if sizes else 0
     memory = peak_memory(machine.device)
     fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
-    return Outlook(
+    return Estimate(
         recipe=recipe.name,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         examples=batches.sizes[training.max_length],
@@ -105,7 +105,7 @@ def _time_steps(
     from bertkit.training.timing import time_steps
 
     objective, training = inputs.objective, inputs.recipe.training
-    with TemporaryDirectory(prefix="bertkit-outlook-") as folder:
+    with TemporaryDirectory(prefix="bertkit-estimate-") as folder:
         return time_steps(
             model,
             inputs.setup.tokenizer,

@@ -82,17 +82,17 @@ def _open(
     if record is not None and record["status"] == "finished":
         return record
     held.enter_context(runs.locked(folder))
-    from bertkit.hardware.precision import look_again, look_at_machine
+    from bertkit.hardware.precision import detect_hardware, restore_hardware
 
     if record is None:
-        machine = look_at_machine(precision, model_type=kind)
+        machine = detect_hardware(precision, model_type=kind)
         log.info(machine.reason)
         record = runs.new_record(identity, machine=asdict(machine), seconds=0.0, **facts)
     else:
-        machine = look_again(record["machine"], "as before")
+        machine = restore_hardware(record["machine"], "as before")
         log.info(f"going on with {folder}; {machine.reason}")
         _say_what_changed(record, asdict(machine))
-        known = {**record["machine"], "products": machine.products}  # those of before may not be exact here
+        known = {**record["machine"], "matmul_backend": machine.matmul_backend}  # those of before may not be exact here
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": known}
     runs.write_record(folder, record)

@@ -20,17 +20,17 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.tasks import Answer, Details, example_row
-from bertkit.tokens.features import Setup, count_pieces
+from bertkit.tokens.features import Setup, count_tokens
 from bertkit.workflows.steps.inputs import Inputs
 
 if TYPE_CHECKING:
-    from bertkit.training.fit import Fitted
+    from bertkit.training.fit import FitResult
 
 
 def publish(
     inputs: Inputs,
     record: dict[str, Any],
-    fitted: Fitted,
+    fitted: FitResult,
     model: Any,
     setup: Setup,
     scored: dict[str, Scored],
@@ -118,7 +118,7 @@ def export_model(model: Any, tokenizer: Any, folder: Path, part: str = "") -> No
 
 def _write_results(
     folder: Path,
-    fitted: Fitted,
+    fitted: FitResult,
     inputs: Inputs,
     results: list[Result],
     scored: dict[str, Scored],
@@ -152,7 +152,7 @@ def _write_results(
 def _gather_facts(
     inputs: Inputs,
     record: dict[str, Any],
-    fitted: Fitted,
+    fitted: FitResult,
     scored: Scored,
     results: list[Result],
     details: Details,
@@ -205,7 +205,7 @@ def _examples(inputs: Inputs, scored: Scored, details: Details) -> list[Example]
     rows = inputs.validation.rows
     lengths = Counter[int]()
     for feature in scored.features:
-        lengths[feature["row"]] += count_pieces(feature)
+        lengths[feature["row"]] += count_tokens(feature)
     gold = inputs.task.COLUMNS.gold
     answers: Sequence[Answer | None] = details.answers or [None] * len(rows)
     return [

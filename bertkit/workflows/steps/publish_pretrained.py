@@ -17,16 +17,16 @@ from bertkit.storage.files import write_json
 from bertkit.workflows.steps.publish import export_model, without_nan
 
 if TYPE_CHECKING:
-    from bertkit.training.fit import Fitted
+    from bertkit.training.fit import FitResult
     from bertkit.workflows.pretrain import Pretrained
 
 
 def publish(
     recipe: PretrainRecipe,
     result: Pretrained,
-    fitted: Fitted,
+    fitted: FitResult,
     model: Any,
-    companions: Mapping[str, Any],
+    auxiliary_checkpoints: Mapping[str, Any],
     tokenizer: Any,
     record: dict[str, Any],
 ) -> None:
@@ -35,8 +35,8 @@ def publish(
         return
     folder = Path(result.folder)
     export_model(model, tokenizer, folder)
-    for name, companion in companions.items():
-        export_model(companion, tokenizer, folder, name)
+    for name, auxiliary in auxiliary_checkpoints.items():
+        export_model(auxiliary, tokenizer, folder, name)
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     told = {"steps": result.steps, "tokens": result.tokens, "train_loss": fitted.train_loss, "seconds": result.seconds}
@@ -61,7 +61,7 @@ def publish(
     runs.write_record(folder, finished)
 
 
-def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, record: dict[str, Any]) -> Facts:
+def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: FitResult, record: dict[str, Any]) -> Facts:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
     return Facts(
         name=result.recipe,
@@ -76,10 +76,10 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: Fitted, re
         best_metric=load_objective(recipe).BEST_METRIC,
         scores=result.scores,
         baseline=result.baseline,
-        baseline_name="the frequencies of pieces alone",
+        baseline_name="the frequencies of tokens alone",
         history=fitted.history,
         best_step=fitted.best_step,
-        tables={"Text": texts, "Teacher and student": result.contestants},
+        tables={"Text": texts, "Teacher and student": result.compared_models},
         warnings=result.warnings,
         provenance={
             "seed": str(recipe.training.seed),

@@ -20,14 +20,14 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
     monkeypatch.setattr(precision, "_gain", lambda device, dtype: 2.0)
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
     with pytest.raises(DataError), opened(folder, **GIVEN, fresh=False) as run:
-        assert run.record["machine"]["products"] == "onednn"
+        assert run.record["machine"]["matmul_backend"] == "onednn"
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
     record = runs.read_record(folder)
     assert (record["status"], record["error"]) == ("failed", "a bad row - mend it")
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: False)
     with caplog.at_level(logging.INFO, "bertkit"), opened(folder, **GIVEN, fresh=False) as run:
-        assert run.record["machine"]["products"] == "torch"
+        assert run.record["machine"]["matmul_backend"] == "torch"
         assert len(run.record["resumed"]) == 1
         assert runs.read_record(folder) == run.record
-    assert "not bit-identical to an unbroken run: products: onednn there, torch asked" in caplog.text
+    assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch asked" in caplog.text
