@@ -105,7 +105,7 @@ def distill(
     from bertkit.workflows import distill as workflow
 
     if dry_run:
-        show.show_plan(workflow.plan(loaded, output=output, fresh=fresh), as_json=json)
+        show.show_plan(workflow.dry_run(loaded, output=output, fresh=fresh), as_json=json)
     else:
         distilled = workflow.distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
         show.show_distilled(distilled, as_json=json)

@@ -49,7 +49,7 @@ def finetune(
     from bertkit.workflows.finetune import finetune as run
 
     if dry_run:
-        from bertkit.workflows.steps.inputs import plan
+        from bertkit.workflows.steps.finetune_inputs import dry_run as plan
 
         show.show_plan(plan(loaded, output=output, fresh=fresh), as_json=json)
     else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.recipe import PretrainRecipe, Recipe
     from bertkit.workflows.bench import Bench, Speed
     from bertkit.workflows.distill import ComparedModel, Distilled
-    from bertkit.workflows.steps.inputs import Plan
+    from bertkit.workflows.steps.finetune_inputs import DryRun
     from bertkit.workflows.tokenizer import TokenizerReport
 
 _SCHEMA = 1
@@ -85,7 +85,7 @@ def show_distilled(distilled: Distilled, *, as_json: bool) -> None:
         _show_next(distilled.results)
 
 
-def show_plan(plan: Plan, *, as_json: bool) -> None:
+def show_plan(plan: DryRun, *, as_json: bool) -> None:
     """Show what a run would do."""
     if as_json:
         show_json(dataclasses.asdict(plan))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.cli.show import duration, number, show_json, show_rows, write
 
 if TYPE_CHECKING:
-    from bertkit.workflows.pretrain import Pretrained
     from bertkit.workflows.steps.estimate import Estimate
+    from bertkit.workflows.steps.publish_pretrained import Pretrained
 
 
 def show_pretrained(result: Pretrained, *, as_json: bool) -> None:
