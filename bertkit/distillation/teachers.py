@@ -24,7 +24,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, keeping, say_once, touch
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, Setup, find_template, window
+from bertkit.tokens.features import Feature, Setup, find_template, max_tokens
 
 log = logging.getLogger("bertkit")
 
@@ -87,10 +87,10 @@ def load_teacher(teacher: Teacher, task: Task, setup: Setup, device: str) -> tup
     tokenizer = models.load_tokenizer(teacher.folder)
     if _content(tokenizer) != _content(setup.tokenizer):
         raise _other_vocabulary(teacher)
-    if tokenizer.model_max_length < window(setup):
+    if tokenizer.model_max_length < max_tokens(setup):
         what = f"the teacher {teacher.name} reads {tokenizer.model_max_length} tokens at once, the student more"
         raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
-    tokenizer.model_max_length = window(setup)
+    tokenizer.model_max_length = max_tokens(setup)
     own = replace(setup, tokenizer=tokenizer, labels=teacher.labels)
     return task.load_model(teacher.folder, own, new_head=False).to(device).eval(), own
 

@@ -19,7 +19,7 @@ from bertkit.modeling import load as models
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import file_fingerprint
-from bertkit.tokens.features import Feature, Setup, window
+from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.workflows.steps.inputs import Inputs, read_inputs
 from bertkit.workflows.steps.opening import opened
 
@@ -80,7 +80,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
     held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
     features = {name: encode_split(split, setup, task.encode) for name, split in held.items()}
     if inputs.stream is None:
-        _say_what_is_long(features["train"], len(training.rows), window(setup))
+        _say_what_is_long(features["train"], len(training.rows), max_tokens(setup))
 
     scorer = _Scorer(inputs, setup, machine.precision, features, progress)
 

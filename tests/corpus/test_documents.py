@@ -222,7 +222,7 @@ KNOWN = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
         (
             {"a.pdf": "a"},
             {"source": "a.pdf"},
-            f"files of this kind are not read (a.pdf) - known are {KNOWN}, and these but .parquet with .gz",
+            f"files of this type are not read (a.pdf) - known are {KNOWN}; all but .parquet may also end in .gz",
         ),
         ({"d/a.pdf": "a"}, {"source": "d"}, f"no text in the folder; it holds a.pdf (d) - known are {KNOWN}"),
         (

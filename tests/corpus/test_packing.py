@@ -31,7 +31,7 @@ def sizes_like_text(count: int = 500) -> list[int]:
 def test_every_token_is_in_one_block_and_no_block_is_too_long(packing, length):
     corpus = corpus_of(sizes_like_text())
     blocks = pack_blocks(corpus, length, SPECIAL, packing)
-    places = np.sort(np.concatenate([np.arange(start, end) for start, end in blocks.stretches]))
+    places = np.sort(np.concatenate([np.arange(start, end) for start, end in blocks.chunks]))
     assert places.tolist() == list(range(len(corpus.tokens)))
     assert blocks.lengths.max() <= length
     sizes = [sum(len(part) + SPECIAL for part in block.tokens) for block in blocks]
@@ -41,7 +41,7 @@ def test_every_token_is_in_one_block_and_no_block_is_too_long(packing, length):
 def test_no_stretch_spans_two_documents():
     corpus = corpus_of(sizes_like_text())
     edges = corpus.document_edges()
-    stretches = pack_blocks(corpus, 32, SPECIAL, "documents").stretches
+    stretches = pack_blocks(corpus, 32, SPECIAL, "documents").chunks
     first = np.searchsorted(edges, stretches[:, 0], side="right")
     last = np.searchsorted(edges, stretches[:, 1] - 1, side="right")
     assert (first == last).all()
@@ -76,7 +76,7 @@ def test_special_tokens_stand_around_each_stretch_and_are_not_maskable():
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert text.tokens.tolist() == [cls, 5, 6, 7, sep, cls, 8, 9, 10, 11, sep]
     assert text.maskable.tolist() == [False, *[True] * 3, False, False, *[True] * 4, False]
-    assert text.parts.tolist() == [0] * 5 + [1] * 6
+    assert text.segment_ids.tolist() == [0] * 5 + [1] * 6
 
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "roberta", "albert", "distilbert"])
@@ -94,11 +94,11 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
         kind, vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=1 if kind == "roberta" else 0, **shape
     )
     model = transformers.AutoModel.from_config(config).eval()
-    collate = block_collator(tokenizer, apart=True, first_position=first_position(config))
+    collate = block_collator(tokenizer, within_documents=True, first_position=first_position(config))
 
     def states(block):
         text = join_block(block, find_template(tokenizer, pair=False))
-        batch = collate([{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts}])
+        batch = collate([{"input_ids": text.tokens, "labels": text.tokens, "segment_ids": text.segment_ids}])
         batch.pop("labels")
         with torch.no_grad():
             return model(**batch).last_hidden_state[0]
@@ -112,8 +112,8 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
 def test_documents_that_are_joined_do_see_each_other():
     tokenizer = make_tokenizer()
     text = join_block(pack_blocks(corpus_of([9, 4]), 32, SPECIAL, "joined")[0], find_template(tokenizer, pair=False))
-    batch = block_collator(tokenizer, apart=False)(
-        [{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts}]
+    batch = block_collator(tokenizer, within_documents=False)(
+        [{"input_ids": text.tokens, "labels": text.tokens, "segment_ids": text.segment_ids}]
     )
     assert batch["attention_mask"].tolist() == [[1] * len(text.tokens)]
     assert "position_ids" not in batch
@@ -123,8 +123,8 @@ def test_padding_sees_and_is_seen_by_no_text():
     tokenizer = make_tokenizer()
     blocks = pack_blocks(corpus_of([9, 4, 7]), 16, SPECIAL, "documents")
     texts = [join_block(block, find_template(tokenizer, pair=False)) for block in blocks]
-    features = [{"input_ids": text.tokens, "labels": text.tokens, "parts": text.parts} for text in texts]
-    batch = block_collator(tokenizer, apart=True)(features)
+    features = [{"input_ids": text.tokens, "labels": text.tokens, "segment_ids": text.segment_ids} for text in texts]
+    batch = block_collator(tokenizer, within_documents=True)(features)
     pad = batch["input_ids"] == tokenizer.pad_token_id
     assert pad.any()
     mask = batch["attention_mask"][:, 0]

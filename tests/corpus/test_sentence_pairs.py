@@ -25,7 +25,7 @@ def corpus():
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_half_of_the_pairs_are_true_and_all_have_two_segments_that_fit(corpus, kind):
     pairs = build_pairs(corpus, 64, SPECIAL, kind, seed=3, epoch=0)
-    places = pairs.places
+    places = pairs.bounds
     assert abs(places[:, 4].mean() - 0.5) < 4 * 0.5 / len(pairs) ** 0.5
     assert (places[:, 1] > places[:, 0]).all() and (places[:, 3] > places[:, 2]).all()
     assert pairs.lengths.max() <= 64
@@ -46,10 +46,12 @@ def test_strangers_of_two_documents_are_the_other_one():
 
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_segments_that_belong_together_follow_each_other(corpus, kind):
-    pairs = build_pairs(corpus, 400, SPECIAL, kind, seed=3, epoch=0, short=0)  # so long that hardly any is truncated
+    pairs = build_pairs(
+        corpus, 400, SPECIAL, kind, seed=3, epoch=0, short_share=0
+    )  # so long that hardly any is truncated
     edges = set(corpus.sentences.tolist())
     whole = 0
-    for first, first_end, second, second_end, label in pairs.places.tolist():
+    for first, first_end, second, second_end, label in pairs.bounds.tolist():
         if kind == "next" and label:
             continue
         before, after = (second_end, first) if label else (first_end, second)
@@ -61,18 +63,18 @@ def test_segments_that_belong_together_follow_each_other(corpus, kind):
 
 
 def test_segments_of_truncated_pairs_keep_their_order(corpus):
-    for first, first_end, second, second_end, label in build_pairs(corpus, 24, 3, "order", 3, 0).places.tolist():
+    for first, first_end, second, second_end, label in build_pairs(corpus, 24, 3, "order", 3, 0).bounds.tolist():
         assert second_end <= first if label else first_end <= second
 
 
 def test_what_is_too_long_is_cut_at_either_end_of_the_longer_segment():
     corpus = make_corpus([2] * 2000, least=30, most=31)
-    places = build_pairs(corpus, 43, SPECIAL, "order", seed=0, epoch=0).places
+    places = build_pairs(corpus, 43, SPECIAL, "order", seed=0, epoch=0).bounds
     assert set(np.unique(places[:, 1] - places[:, 0])) == set(np.unique(places[:, 3] - places[:, 2])) == {20}
     front = places[:, 0] % 30
     assert front.min() >= 0 and front.max() <= 10 and abs(front.mean() - 5) < 0.3
     corpus.sentences[1::2] = corpus.sentences[:-1:2] + 5  # a short sentence beside a long one stays whole
-    places = build_pairs(corpus, 43, SPECIAL, "next", seed=0, epoch=0).places
+    places = build_pairs(corpus, 43, SPECIAL, "next", seed=0, epoch=0).bounds
     true = places[places[:, 4] == 0]
     assert (true[:, 1] - true[:, 0] == 5).all() and (true[:, 3] - true[:, 2] == 35).all()
 
@@ -82,7 +84,9 @@ def test_every_sentence_of_a_longer_document_is_read(kind):
     corpus = make_corpus([5, 2, 3, 7, 4, 11], least=4, most=5)
     read = set()
     for epoch in range(20):
-        for first, first_end, second, second_end, label in build_pairs(corpus, 90, 3, kind, 0, epoch, short=0).places:
+        for first, first_end, second, second_end, label in build_pairs(
+            corpus, 90, 3, kind, 0, epoch, short_share=0
+        ).bounds:
             read |= {*range(first, first_end)} | (
                 {*range(second, second_end)} if kind == "order" or not label else set()
             )
@@ -96,13 +100,13 @@ def test_a_document_of_one_sentence_is_a_stranger_only():
     assert not alone & {pair.first[0] for pair in following}
     assert alone & {pair.second[0] for pair in following}
     assert not alone & {pair.first[0] for pair in build_pairs(corpus, 40, SPECIAL, "order", seed=0, epoch=0)}
-    assert abs(following.places[:, 4].mean() - 0.5) < 0.15
+    assert abs(following.bounds[:, 4].mean() - 0.5) < 0.15
 
 
 @pytest.mark.parametrize("kind", ["next", "order"])
 def test_the_same_key_makes_the_same_pairs_and_another_others(corpus, kind):
     one, same, epoch, seed = (
-        build_pairs(corpus, 64, SPECIAL, kind, *key).places.tolist() for key in [(3, 0), (3, 0), (3, 1), (4, 0)]
+        build_pairs(corpus, 64, SPECIAL, kind, *key).bounds.tolist() for key in [(3, 0), (3, 0), (3, 1), (4, 0)]
     )
     assert one == same
     assert one != epoch and one != seed and epoch != seed
@@ -111,7 +115,7 @@ def test_the_same_key_makes_the_same_pairs_and_another_others(corpus, kind):
 def test_a_tenth_of_the_pairs_is_shorter():
     corpus = make_corpus([800] * 20, least=2, most=4)
     lengths = build_pairs(corpus, 64, SPECIAL, "order", seed=0, epoch=0).lengths
-    full = build_pairs(corpus, 64, SPECIAL, "order", seed=0, epoch=0, short=0).lengths
+    full = build_pairs(corpus, 64, SPECIAL, "order", seed=0, epoch=0, short_share=0).lengths
     assert 0.05 < (lengths < 60).mean() - (full < 60).mean() < 0.12
 
 
@@ -120,13 +124,13 @@ def test_large_corpora_are_cut_in_parts(corpus, monkeypatch):
     pairs = build_pairs(corpus, 64, SPECIAL, "next", seed=3, epoch=0)
     firsts = {pair.first[0] for pair in pairs}
     assert firsts == set(np.flatnonzero(np.diff(corpus.documents) > 1))
-    assert (pairs.places[:-1, 0] <= pairs.places[1:, 1]).all()
+    assert (pairs.bounds[:-1, 0] <= pairs.bounds[1:, 1]).all()
     assert all((pair.first[0] != pair.second[0]) == pair.label for pair in pairs)
 
 
 @pytest.mark.parametrize(
     ("sizes", "kind", "words"),
-    [([1, 1, 1], "next", "two sentences"), ([1, 1], "order", "two sentences"), ([9], "next", "strangers")],
+    [([1, 1, 1], "next", "two sentences"), ([1, 1], "order", "two sentences"), ([9], "next", "random segments")],
 )
 def test_texts_that_have_no_pairs_are_refused(sizes, kind, words):
     with pytest.raises(DataError, match=words):

@@ -98,20 +98,20 @@ class Spy:
 
     def __init__(self, monkeypatch) -> None:
         self.documents: list[int] = []
-        cut = DocumentTokenizer.cut
+        cut = DocumentTokenizer.tokenize
 
         def counted(cutter, documents):
             self.documents.append(len(documents))
             return cut(cutter, documents)
 
-        monkeypatch.setattr(DocumentTokenizer, "cut", counted)
+        monkeypatch.setattr(DocumentTokenizer, "tokenize", counted)
 
 
 # --- what comes out
 
 
 def test_tokens_are_those_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(tokens, "_CHARS", 50)
+    monkeypatch.setattr(tokens, "_BATCH_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
     write("d/train.txt", train)
     write("d/validation.txt", held_out)
@@ -214,10 +214,10 @@ def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
     )
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
-    cut = DocumentTokenizer(tokenizer).cut(["b. b.", "b."])
+    cut = DocumentTokenizer(tokenizer).tokenize(["b. b.", "b."])
     assert tokenizer.convert_ids_to_tokens(cut.tokens.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
     assert cut.word_starts.tolist() == [True] * 6
-    assert DocumentTokenizer(TOKENIZER)._blank == ""
+    assert DocumentTokenizer(TOKENIZER)._space == ""
 
 
 # --- what is held out
@@ -266,8 +266,7 @@ def test_a_held_out_document_is_dropped_from_train():
         ),
         (
             {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
-            "the tokenizer makes no tokens of the text of the validation split (d) - give other text, or another "
-            "tokenizer",
+            "the text of the validation split has no tokens (d) - give other text, or another tokenizer",
         ),
         ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - give it text"),
     ],
@@ -329,7 +328,7 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, h
     found = prepare("a.txt")
     assert files_of(here / "killed") == files_of(here / "whole") != {}
     was_noted = moment == "finish" or kill > 1
-    assert any("the preparation goes on after" in record.message for record in caplog.records) == was_noted
+    assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
     if was_noted:
         assert sum(spy.documents) < found["train"].facts["documents"] + found["validation"].facts["documents"]
 
@@ -429,7 +428,7 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
     with pytest.raises(ResourceError) as caught:
         prepare(write("a.txt", ["a", "the"]))
     assert str(caught.value).startswith("the corpus cannot be prepared: Not a directory (")
-    assert str(caught.value).endswith("- BERTKIT_CACHE names another folder")
+    assert str(caught.value).endswith("- set BERTKIT_CACHE to use another folder")
 
 
 def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypatch):

@@ -46,10 +46,10 @@ def test_a_feature_is_two_framed_segments_with_something_hidden(objective, corpu
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_pairs_and_masks_are_keyed_and_copies_come_again(objective, corpus):
     setup, copied = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
-    places = [objective.examples(corpus, LENGTH, setup, epoch).places.tolist() for epoch in (0, 0, 1, 2)]
+    places = [objective.examples(corpus, LENGTH, setup, epoch).bounds.tolist() for epoch in (0, 0, 1, 2)]
     assert places[0] == places[1]
     assert places[0] != places[2] != places[3] != places[0]
-    again = [objective.examples(corpus, LENGTH, copied, epoch).places.tolist() for epoch in (0, 1, 2, 3)]
+    again = [objective.examples(corpus, LENGTH, copied, epoch).bounds.tolist() for epoch in (0, 1, 2, 3)]
     assert again[0] == again[2] == places[0] and again[1] == again[3] == places[2]
     hidden = [make_features(objective, setup, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
     assert hidden[0] == hidden[1] != hidden[2]
@@ -70,7 +70,7 @@ def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, c
     from bertkit.evaluation.held_out import held_out_features
 
     setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
-    trained = [objective.examples(corpus, LENGTH, setup, 0).places.tolist() for setup in setups]
+    trained = [objective.examples(corpus, LENGTH, setup, 0).bounds.tolist() for setup in setups]
     scored = [held_out_features(corpus, objective, setup) for setup in setups]
     assert trained[0] != trained[1]
     for one, other in zip(*scored, strict=True):

@@ -52,7 +52,7 @@ def test_the_best_spans_are_those_of_a_plain_loop(windows, n_best, longest, seed
     lengths = [length for row in windows for length in row]
     rows = np.repeat(np.arange(len(windows)), [len(row) for row in windows])
     starts, ends = random_logits(np.random.default_rng(seed), lengths)
-    found = spans.find_n_best(starts, ends, rows, n_best=n_best, longest=longest)
+    found = spans.find_n_best(starts, ends, rows, n_best=n_best, max_tokens=longest)
     expected = loop(starts, ends, rows, n_best, longest)
     scores = [span[0] for each in expected.values() for span in each]
     assume(len(set(scores)) == len(scores))
@@ -68,9 +68,9 @@ def test_windows_are_taken_in_parts_without_a_seam(monkeypatch):
     rng = np.random.default_rng(2)
     lengths, rows = rng.integers(1, 30, 50), np.sort(rng.integers(0, 9, 50))
     starts, ends = random_logits(rng, lengths)
-    whole = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
+    whole = spans.find_n_best(starts, ends, rows, n_best=20, max_tokens=30)
     monkeypatch.setattr(spans, "_WINDOWS_AT_ONCE", 7)
-    parts = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
+    parts = spans.find_n_best(starts, ends, rows, n_best=20, max_tokens=30)
     assert {name: values.tolist() for name, values in parts.items()} == {
         name: values.tolist() for name, values in whole.items()
     }
@@ -78,7 +78,7 @@ def test_windows_are_taken_in_parts_without_a_seam(monkeypatch):
 
 def test_a_row_without_any_valid_span_has_none():
     starts, ends = [np.array([0.0, 9.0])] * 2, [np.array([9.0, 0.0]), np.array([0.0, 9.0])]
-    found = spans.find_n_best(starts, ends, np.array([0, 1]), n_best=1, longest=5)
+    found = spans.find_n_best(starts, ends, np.array([0, 1]), n_best=1, max_tokens=5)
     assert (found["row"].tolist(), found["start"].tolist(), found["end"].tolist()) == ([1], [1], [1])
 
 
@@ -88,7 +88,7 @@ def test_a_row_without_any_valid_span_has_none():
 @given(tokens=st.integers(0, 200), room=st.integers(1, 60), overlap=st.integers(0, 59))
 def test_windows_cover_everything_and_overlap_as_asked(tokens, room, overlap):
     assume(overlap < room)
-    parts = [list(range(tokens))[part] for part in spans.cut(tokens, room, overlap)]
+    parts = [list(range(tokens))[part] for part in spans.window_slices(tokens, room, overlap)]
     assert all(len(part) == room for part in parts[:-1])
     assert len(parts[-1]) <= room
     assert all(one[len(one) - overlap :] == other[:overlap] for one, other in pairwise(parts))
@@ -116,7 +116,7 @@ def array(*pairs):
 )
 def test_tokens_stand_for_what_has_no_token(text, offsets, expected):
     before = offsets.copy()
-    assert spans.stretch(text, offsets).tolist() == expected.tolist()
+    assert spans.extend_offsets(text, offsets).tolist() == expected.tolist()
     assert offsets.tolist() == before.tolist()
 
 
@@ -126,7 +126,7 @@ def test_stretched_tokens_keep_order_and_take_no_blanks(text, data):
     shown = [place for place, character in enumerate(text) if character in "ab"]
     kept = [place for place in shown if data.draw(st.booleans())]
     assume(kept)
-    stretched = spans.stretch(text, array(*((place, place + 1) for place in kept)))
+    stretched = spans.extend_offsets(text, array(*((place, place + 1) for place in kept)))
     taken = [place for start, end in stretched for place in range(start, end)]
     assert taken == sorted(set(taken))
     assert not any(text[place].isspace() for place in taken)
@@ -298,6 +298,6 @@ def test_a_question_longer_than_the_window_is_cut(name, max_length):
 
 
 def test_line_breaks_and_blanks_stay_outside():
-    assert spans.stretch("film\u200b\nbook", np.array([[0, 4], [6, 10]])).tolist() == [[0, 5], [6, 10]]
-    assert spans.stretch("the film ", np.array([[0, 3], [3, 9]])).tolist() == [[0, 3], [4, 8]]
-    assert spans.stretch("\u200b", np.zeros((0, 2), dtype=int)).tolist() == []
+    assert spans.extend_offsets("film\u200b\nbook", np.array([[0, 4], [6, 10]])).tolist() == [[0, 5], [6, 10]]
+    assert spans.extend_offsets("the film ", np.array([[0, 3], [3, 9]])).tolist() == [[0, 3], [4, 8]]
+    assert spans.extend_offsets("\u200b", np.zeros((0, 2), dtype=int)).tolist() == []

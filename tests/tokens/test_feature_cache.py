@@ -18,7 +18,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.cache import say_once
 from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache as encoded
-from bertkit.tokens.feature_cache import Encoded, add_values, content_key, encode_split, lengths_of, longest_of
+from bertkit.tokens.feature_cache import FeatureColumns, add_values, content_key, encode_split, lengths_of, longest_of
 from bertkit.tokens.features import Setup, count_tokens, longest_text
 from bertkit.workflows.steps.inputs import find_labels
 from tests.conftest import make_tokenizer
@@ -94,7 +94,7 @@ def test_kept_features_are_those_that_were_encoded(name, folder):
     encode = Counting(task)
     for _ in range(2):
         kept = encode_split(split, setup, encode)
-        assert isinstance(kept, Encoded)
+        assert isinstance(kept, FeatureColumns)
         assert as_lists(kept) == as_lists(fresh)
         assert [type(value) for value in kept[0].values() if not isinstance(value, np.ndarray)] == [
             type(value) for name, value in fresh[0].items() if not isinstance(kept[0][name], np.ndarray)
@@ -134,7 +134,7 @@ def make_outputs(feature, setup, random):
 def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     task, split, setup = prepared(name)
     fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
-    monkeypatch.setattr(Encoded, "__getitem__", None)
+    monkeypatch.setattr(FeatureColumns, "__getitem__", None)
     for features in (fresh, kept):
         assert lengths_of(features).tolist() == [count_tokens(feature) for feature in fresh]
         assert longest_of(features).tolist() == [longest_text(feature) for feature in fresh]
@@ -241,7 +241,9 @@ def test_a_damaged_file_is_noticed_and_written_anew(damage, folder, caplog):
     file.unlink()
     file.write_bytes(damaged[damage])
     assert as_lists(encode_split(split, setup, encode)) == wanted
-    assert [record.message for record in caplog.records] == [f"the features in {file} are damaged: they are made anew"]
+    assert [record.message for record in caplog.records] == [
+        f"the features in {file} are damaged and are encoded again"
+    ]
     assert as_lists(encode_split(split, setup, encode)) == wanted
     assert encode.calls == 2
 
@@ -254,8 +256,8 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_and_one_line(tmp_path, 
     for each in (split, replace(split, rows=split.rows[1:])):
         assert encode_split(each, setup, task.encode) == task.encode(each.rows, setup)
     assert len(caplog.records) == 1
-    assert caplog.records[0].message.startswith("features are not kept: ")
-    assert caplog.records[0].message.endswith("; BERTKIT_CACHE names another folder")
+    assert caplog.records[0].message.startswith("features are not cached: ")
+    assert caplog.records[0].message.endswith("; set BERTKIT_CACHE to use another folder")
 
 
 def test_a_full_disk_leaves_no_half_file(folder, monkeypatch):
@@ -301,7 +303,7 @@ def test_every_number_comes_back(values):
 
     encode.__module__ = "bertkit.tasks.odd"
     kept = encode_split(split, setup, encode)
-    assert isinstance(kept, Encoded)
+    assert isinstance(kept, FeatureColumns)
     assert [plain(each["values"]) for each in kept] == values
 
 

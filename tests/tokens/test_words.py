@@ -79,7 +79,7 @@ def byte_level():
 
 
 def spelled(tokenizer, words):
-    return [tokenizer.convert_ids_to_tokens(tokens) for tokens in tokenize_words(tokenizer, [words], longest=50)[0]]
+    return [tokenizer.convert_ids_to_tokens(tokens) for tokens in tokenize_words(tokenizer, [words], max_tokens=50)[0]]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_place_comes_in_many_ways(value, count, found):
 
 @pytest.mark.parametrize("value", ["", "x", None, True, [True], [1, 2, 3], "1:2:3", {"a": 1}, ["1", None]])
 def test_what_is_no_place_is_refused(value):
-    for count, wanted in ((1, "the index of a word"), (2, "two numbers of characters, such as 4:9")):
+    for count, wanted in ((1, "the index of a word"), (2, "two character offsets, such as 4:9")):
         with pytest.raises(DataError) as caught:
             read_target(value, count)
         assert str(caught.value) == f"the target {value!r} is not {wanted} (column 'target') - give {wanted}"
@@ -181,15 +181,15 @@ def test_every_word_has_its_own_tokens(request, name, rows, longest):
 def test_very_long_words_and_rows(byte_level, drawn, repeated):
     words = [(word * size)[:size] for word, size in drawn] * repeated
     words = words[: max(1, min(2000, 400_000 // max(map(len, words))))]
-    found = tokenize_words(byte_level, [words], longest=31)[0]
+    found = tokenize_words(byte_level, [words], max_tokens=31)[0]
     assert len(found) == len(words)
     assert all(len(tokens) <= 31 for tokens in found)
-    assert_windows_hold(found, room=62, overlap=16)
+    assert_windows_hold(found, budget=62, overlap=16)
 
 
 def test_rows_without_words_or_tokens(bert):
-    assert tokenize_words(bert, [[], []], longest=9) == [[], []]
-    assert tokenize_words(bert, [[], ["\u200b", "the", ""], []], longest=9) == [
+    assert tokenize_words(bert, [[], []], max_tokens=9) == [[], []]
+    assert tokenize_words(bert, [[], ["\u200b", "the", ""], []], max_tokens=9) == [
         [],
         [[], [bert.convert_tokens_to_ids("the")], []],
         [],
@@ -203,7 +203,7 @@ def assert_windows_hold(tokens, room, overlap):
     assert sorted(read) == [word for word, own in enumerate(tokens) if own]
     for window in windows:
         assert 0 < len(window.tokens) <= room
-        for word, place in zip(window.words, window.places, strict=True):
+        for word, place in zip(window.words, window.positions, strict=True):
             assert window.tokens[place : place + len(tokens[word])] == tokens[word]
     return windows
 
@@ -282,7 +282,7 @@ def test_without_a_blank_of_its_own_a_word_has_the_tokens_of_running_text(withou
 def test_tokens_of_words_are_those_of_the_running_text(without_blank, rows):
     blank = without_blank.convert_tokens_to_ids("Ġ")  # which speaks for no word where it is a token of its own
     rows = [[word for word in words if not any(map(str.isspace, word))] for words in rows]
-    for words, found in zip(rows, tokenize_words(without_blank, rows, longest=99), strict=True):
+    for words, found in zip(rows, tokenize_words(without_blank, rows, max_tokens=99), strict=True):
         (text,) = tokenize_texts(without_blank, [f" {' '.join(words)}"])
         assert [token for tokens in found for token in tokens if token != blank] == [
             token for token in text.ids if words and token != blank
@@ -294,7 +294,7 @@ def test_tokens_of_words_are_those_of_the_running_text(without_blank, rows):
 @given(words=some_words)
 @settings(deadline=None)
 def test_strange_words_have_their_own_tokens_in_running_text(without_blank, words):
-    found = tokenize_words(without_blank, [words], longest=99)[0]
+    found = tokenize_words(without_blank, [words], max_tokens=99)[0]
     decoded = [without_blank.backend_tokenizer.decode(tokens, skip_special_tokens=False) for tokens in found]
     assert ["".join(each.split()) for each in decoded] == ["".join(word.split()) for word in words]
 
@@ -324,9 +324,9 @@ def test_a_tokenizer_whose_tokens_cross_words_is_refused():
     trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
     tokenizer.train_from_iterator(TEXTS, trainer)
     with pytest.raises(ModelError) as caught:
-        tokenize_words(PreTrainedTokenizerFast(tokenizer_object=tokenizer), [["saw", "it"]], longest=9)
+        tokenize_words(PreTrainedTokenizerFast(tokenizer_object=tokenizer), [["saw", "it"]], max_tokens=9)
     assert str(caught.value) == (
-        "the tokenizer makes other tokens of a list of words than of the same text"
+        "the tokenizer gives a list of words other tokens than the same text"
         " - use a checkpoint whose tokenizer keeps words apart"
     )
 
