@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import bertkit
-from bertkit.corpus import tokenize as tokens
+from bertkit.corpus import tokenize
 from bertkit.corpus import tokenized as corpus
 from bertkit.corpus.sentences import split_sentences
 from bertkit.corpus.tokenize import DocumentTokenizer
@@ -65,7 +65,7 @@ def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> di
 
 
 def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
-    """Give the tokens of each document as texts, one a sentence."""
+    """Return the tokens of each document as texts, one per sentence."""
     documents = [slice(*edges) for edges in zip(split.documents[:-1], split.documents[1:] + 1, strict=True)]
     return [
         [
@@ -76,7 +76,7 @@ def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
     ]
 
 
-def cut_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
+def tokenize_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
     return [
         [" ".join(tokenizer.tokenize(sentence, split_special_tokens=True)) for sentence in split_sentences(document)]
         for document in documents
@@ -88,7 +88,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def folder_in(here: Path) -> Path:
-    """Give the folder of the one corpus that was prepared."""
+    """Return the folder of the only prepared corpus."""
     (folder,) = (path for path in (here / "cache" / "corpora").iterdir() if path.is_dir())
     return folder
 
@@ -98,11 +98,11 @@ class Spy:
 
     def __init__(self, monkeypatch) -> None:
         self.documents: list[int] = []
-        cut = DocumentTokenizer.tokenize
+        tokenize = DocumentTokenizer.tokenize
 
-        def counted(cutter, documents):
+        def counted(tokenizer, documents):
             self.documents.append(len(documents))
-            return cut(cutter, documents)
+            return tokenize(tokenizer, documents)
 
         monkeypatch.setattr(DocumentTokenizer, "tokenize", counted)
 
@@ -111,30 +111,30 @@ class Spy:
 
 
 def test_tokens_are_those_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(tokens, "_BATCH_CHARS", 50)
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
     write("d/train.txt", train)
     write("d/validation.txt", held_out)
     found = prepare("d")
-    assert texts_of(found["train"]) == cut_plainly(list(dict.fromkeys(train)))
-    assert texts_of(found["validation"]) == cut_plainly(list(dict.fromkeys(held_out)))
+    assert texts_of(found["train"]) == tokenize_plainly(list(dict.fromkeys(train)))
+    assert texts_of(found["validation"]) == tokenize_plainly(list(dict.fromkeys(held_out)))
     for split in found.values():
         assert split.sentences[0] == split.documents[0] == 0
         assert split.sentences[-1] == len(split.tokens) == len(split.word_starts)
         assert split.documents[-1] == len(split.sentences) - 1
-        assert split.document_edges().tolist() == [split.sentences[place] for place in split.documents]
-        kinds = [each.dtype for each in (split.tokens, split.word_starts, split.sentences, split.documents)]
-        assert kinds == [np.uint16, np.bool_, np.int64, np.int64]
+        assert split.document_edges().tolist() == [split.sentences[number] for number in split.documents]
+        arrays = (split.tokens, split.word_starts, split.sentences, split.documents)
+        assert [array.dtype for array in arrays] == [np.uint16, np.bool_, np.int64, np.int64]
         assert not split.tokens.flags.writeable
 
 
 def test_word_starts_are_those_of_a_plain_loop():
     found = prepare(write("a.txt", ["good unheard, so-so\nunheard unheard", "7 of. [MASK] badbad", *make_documents(9)]))
     for split in found.values():
-        wanted = []
-        for sentence in [each for document in texts_of(split) for each in document]:
-            wanted += [not token.startswith("##") for token in sentence.split()]
-        assert split.word_starts.tolist() == wanted
+        expected = []
+        for sentence in [sentence for document in texts_of(split) for sentence in document]:
+            expected += [not token.startswith("##") for token in sentence.split()]
+        assert split.word_starts.tolist() == expected
 
 
 def test_facts_are_counted():
@@ -183,7 +183,7 @@ def test_text_that_spells_a_special_token_is_text():
     assert not special & {int(token) for split in found.values() for token in split.tokens}
 
 
-def test_long_text_is_not_cut_off_whatever_the_tokenizer_did_last():
+def test_long_text_is_not_truncated_whatever_the_tokenizer_did_last():
     tokenizer = make_tokenizer()
     tokenizer(["good film"] * 2, truncation=True, max_length=4, padding="max_length")
     found = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
@@ -198,26 +198,12 @@ def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w1")
 
 
-@pytest.mark.parametrize(("size", "kind"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_tokens_take_the_bytes_they_need(size, kind):
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_tokens_take_the_bytes_they_need(size, dtype):
     found = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
     for split in found.values():
-        assert split.tokens.dtype == kind
+        assert split.tokens.dtype == dtype
         assert split.tokens[0] == size - 1
-
-
-def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
-    inner = Tokenizer(
-        models.BPE(
-            {"a": 0, "Ġ": 1, "b": 2, "Ġb": 3, ".": 4, **{c: 5 + n for n, c in enumerate("theoldmn")}}, [("Ġ", "b")]
-        )
-    )
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
-    cut = DocumentTokenizer(tokenizer).tokenize(["b. b.", "b."])
-    assert tokenizer.convert_ids_to_tokens(cut.tokens.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
-    assert cut.word_starts.tolist() == [True] * 6
-    assert DocumentTokenizer(TOKENIZER)._space == ""
 
 
 # --- what is held out
@@ -231,7 +217,7 @@ def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
     more = documents[50:] + make_documents(200, seed=5)
     random.Random(0).shuffle(more)
     others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_share=0.1)["validation"])}
-    gone = {str(text) for text in cut_plainly(documents[:50])} - {str(text) for text in cut_plainly(more)}
+    gone = {str(text) for text in tokenize_plainly(documents[:50])} - {str(text) for text in tokenize_plainly(more)}
     assert held - gone <= others
 
 
@@ -296,7 +282,7 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
             assert np.array_equal(getattr(again[split], name), getattr(kept, name))
 
 
-def test_no_more_than_a_shard_is_cut_at_once(monkeypatch):
+def test_no_more_than_a_shard_is_tokenized_at_once(monkeypatch):
     spy = Spy(monkeypatch)
     documents = make_documents(300)
     prepare(write("a.txt", documents))
@@ -306,7 +292,7 @@ def test_no_more_than_a_shard_is_cut_at_once(monkeypatch):
 
 @pytest.mark.parametrize("kill", [1, 2, 5])
 @pytest.mark.parametrize("moment", ["commit", "append", "finish"])
-def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
+def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     write("a.txt", make_documents(120) + make_documents(10))
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
@@ -333,7 +319,7 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, h
         assert sum(spy.documents) < found["train"].facts["documents"] + found["validation"].facts["documents"]
 
 
-def test_what_a_process_left_that_was_killed_in_earnest_is_gone_on_with(here):
+def test_a_preparation_killed_by_a_signal_continues(here):
     write("a.txt", make_documents(120))
     prepare("a.txt")
     script = (
@@ -377,7 +363,7 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
     assert files_of(here / "cache") == whole
 
 
-def test_a_journal_that_does_not_fit_is_not_gone_on_with(here, monkeypatch):
+def test_a_journal_that_does_not_fit_is_ignored(here, monkeypatch):
     write("a.txt", make_documents(60))
     prepare("a.txt")
     whole = files_of(here / "cache")
@@ -431,7 +417,7 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
     assert str(caught.value).endswith("- set BERTKIT_CACHE to use another folder")
 
 
-def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypatch):
+def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
     write("a.txt", make_documents(120))
     write_json, calls = corpus_files.write_json, []
 
@@ -539,5 +525,5 @@ def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
     counts = Counter(found["train"].tokens.tolist())
     total = sum(counts.values()) + size
     held_out = found["validation"].tokens.tolist()
-    wanted = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
-    assert unigram_loss(found["train"], found["validation"], size) == pytest.approx(wanted, rel=1e-12)
+    expected = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
+    assert unigram_loss(found["train"], found["validation"], size) == pytest.approx(expected, rel=1e-12)
