@@ -1,7 +1,7 @@
-"""Which documents are held out, and which are dropped because they occurred before.
+"""Which documents are held out, and which are dropped as duplicates: two passes over a corpus.
 
-Of each document 8 bytes are kept in memory, so 10 GB of text in documents of 1 kB take 80 MB. Two different documents
-of ten million have the same 8 bytes once in 400,000 such corpora.
+The first pass keeps a digest of 8 bytes per document in memory: 10 GB of text in documents of 1 kB take 80 MB. Among
+ten million documents, two different ones share a digest with a probability of 1 in 400,000.
 """
 
 from __future__ import annotations
@@ -21,38 +21,40 @@ from bertkit.recipe.pretraining import Corpus
 
 _BYTES = 8
 _ALL = 1 << 8 * _BYTES
-_REPORT = 1 << 22  # bytes between two reports
+_REPORT = 1 << 22  # bytes between two reports of progress
 
 
 class SplitDocument(NamedTuple):
-    """A document, the split it is for, and whether it occurred before."""
+    """A document, the split it belongs to, and whether it occurred before."""
 
     text: str
     split: str
     is_duplicate: bool
     bytes: int
+    """Of the text in UTF-8."""
 
 
 @dataclass(frozen=True)
 class DeduplicationPass:
-    """What one pass over all documents of a corpus has found."""
+    """The result of the first pass over a corpus: what the second one needs to know of a document it reads."""
 
     splits: tuple[str, ...]
-    """Those of the source, in the order they are read: validation before train."""
+    """The splits of the source in reading order: validation before train."""
     documents: int
+    """The number of documents in all splits, duplicates among them."""
     repeated: np.ndarray[Any, Any]
-    """Digests of the documents that occur more than once, sorted."""
+    """The digests of documents that occur more than once, sorted."""
     held_out: int
-    """Documents with a lower digest are held out; of a source with a validation split none are."""
+    """Documents with a lower digest are held out; 0 if the source has a validation split."""
     content: str
-    """SHA-256 over the digests of all documents."""
+    """A SHA-256 over the digests of all documents."""
 
 
 def find_duplicates(data: Corpus, progress: Progress) -> DeduplicationPass:
-    """Read all documents once, to know which to hold out and which to drop.
+    """Read all documents once to find those that occur again and those to hold out.
 
     Raises:
-        DataError: there is nothing to train on, or nothing to hold out.
+        DataError: nothing is left to train on, or nothing can be held out.
     """
     splits = ("validation", "train") if has_validation(data) else ("train",)
     digests, counts = array("Q"), dict[str, int]()
@@ -65,37 +67,37 @@ def find_duplicates(data: Corpus, progress: Progress) -> DeduplicationPass:
         counts[split] = len(digests) - before
         if not counts[split]:
             raise DataError(f"the {split} split has no documents", "give it text", file=data.source or None)
-    known = np.frombuffer(digests, dtype=np.uint64)
-    held = known[: counts.get("validation", 0)]
-    lost = len(np.unique(held)) if data.deduplicate else 0
-    known.sort()  # in place: what is sorted elsewhere would take as much memory again
-    again = known[1:] == known[:-1]
-    if lost and len(known) - int(again.sum()) == lost:
+    # (documents,) digests, sorted in place since a sorted copy would double the memory: equal ones are neighbors then
+    sorted_digests = np.frombuffer(digests, dtype=np.uint64)
+    validation = sorted_digests[: counts.get("validation", 0)]
+    different = len(np.unique(validation)) if data.deduplicate else 0
+    sorted_digests.sort()
+    is_repeated = sorted_digests[1:] == sorted_digests[:-1]
+    if different and len(sorted_digests) - int(is_repeated.sum()) == different:
         raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
-    repeated = np.unique(known[1:][again]) if data.deduplicate else known[:0].copy()
-    held_out = 0 if "validation" in counts else _threshold(data, int(known[0]), int(known[-1]))
-    return DeduplicationPass(splits, len(known), repeated, held_out, content.hexdigest())
+    repeated = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
+    held_out = 0 if "validation" in counts else _threshold(data, int(sorted_digests[0]), int(sorted_digests[-1]))
+    return DeduplicationPass(splits, len(sorted_digests), repeated, held_out, content.hexdigest())
 
 
-def split_documents(data: Corpus, survey: DeduplicationPass) -> Iterator[SplitDocument]:
-    """Give all documents in the order they were surveyed, each with its split.
+def split_documents(data: Corpus, deduplication: DeduplicationPass) -> Iterator[SplitDocument]:
+    """Read all documents a second time, in the same order, and yield each with its split.
 
-    A document of train that is in validation too is a duplicate there, so the held-out text is the same whatever one
-    trains on.
+    A document of both splits is a duplicate in train, not in validation: so the held-out text is the same whatever is
+    trained on.
     """
-    seen = np.zeros(len(survey.repeated), dtype=bool)
-    for split in survey.splits:
+    seen = np.zeros(len(deduplication.repeated), dtype=bool)
+    for split in deduplication.splits:
         for document in read_documents(data, split):
             text = document.text.encode()
             digest = int.from_bytes(_digest(text), "big")
-            place = int(np.searchsorted(survey.repeated, np.uint64(digest)))
-            is_repeated = place < len(seen) and int(survey.repeated[place]) == digest
-            is_duplicate = is_repeated and bool(seen[place])
+            index = int(np.searchsorted(deduplication.repeated, np.uint64(digest)))
+            is_repeated = index < len(seen) and int(deduplication.repeated[index]) == digest
+            is_duplicate = is_repeated and bool(seen[index])
             if is_repeated:
-                seen[place] = True
-            yield SplitDocument(
-                document.text, "validation" if digest < survey.held_out else split, is_duplicate, len(text)
-            )
+                seen[index] = True
+            own_split = "validation" if digest < deduplication.held_out else split
+            yield SplitDocument(document.text, own_split, is_duplicate, len(text))
 
 
 def _digest(text: bytes) -> bytes:
@@ -103,9 +105,9 @@ def _digest(text: bytes) -> bytes:
 
 
 def _threshold(data: Corpus, least: int, most: int) -> int:
-    """Give the digest below which documents are held out, so that neither split is empty.
+    """Compute the digest below which documents are held out, so that neither split is empty.
 
-    A document's own digest decides, so others that are added or taken away do not move it.
+    The document's own digest decides: it stays in its split when other documents come and go.
     """
     if least == most:
         hint = "put a blank line between documents, or --set data.documents=lines if each line is one"
@@ -114,17 +116,17 @@ def _threshold(data: Corpus, least: int, most: int) -> int:
 
 
 def _read_digests(data: Corpus, split: str, progress: Progress) -> Iterator[bytes]:
-    """Give the digest of each document, and report how many bytes were read of those that files have."""
+    """Yield the digest of each document, and report how much of the files is read."""
     files = (corpus_files(data) or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
-    done = said = 0
+    done = reported = 0
     progress.start(f"reading {split}", total)
     try:
         for document in read_documents(data, split):
             text = document.text.encode()
             done += len(text)
-            if total and done - said >= _REPORT:
-                said = done
+            if total and done - reported >= _REPORT:
+                reported = done
                 progress.update(min(done, total), {})
             yield _digest(text)
     finally:

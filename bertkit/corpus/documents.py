@@ -1,4 +1,4 @@
-"""Text to pretrain on, a document at a time: from files, folders, data sets of the hub, and the demo text."""
+"""Text to pretrain on, document by document: from files, folders, data sets of the hub, and the demo text."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ _SETTING = re.compile(r"--set '?data\.(\w+)")
 
 
 class Document(NamedTuple):
-    """A text, and where it begins."""
+    """A text and where it begins."""
 
     text: str
     source: str
+    """The file, or the data set and its split."""
     line: int
-    """In text files, csv and jsonl; the row in json, Parquet and the hub's data sets."""
+    """The line in text files, csv and jsonl; the row in json, Parquet and data sets of the hub."""
 
 
 def read_documents(data: Corpus, split: str) -> Iterator[Document]:
-    """Give the documents of a split that has any, none of them blank, in the order of the source.
+    """Read the documents of a split in the order of the source, without empty ones.
 
     Raises:
-        DataError: what is there is no text, or not as the recipe says.
+        DataError: the source holds no text, or differs from what the recipe says.
         RecipeError: ``data.documents`` does not fit the source.
-        UnavailableError: a hub data set that cannot be reached.
+        UnavailableError: the hub cannot be reached.
     """
     return islice(chain.from_iterable(_read_sources(data, split)), data.limit)
 
@@ -55,16 +56,16 @@ def has_validation(data: Corpus) -> bool:
         return True
     try:
         next(_read_hub(data, "validation"), None)
-    except DataError:  # no such split; of any other fault the training split tells
+    except DataError:  # there is no such split; any other fault is raised again by the training split
         return False
     return True
 
 
 def corpus_files(data: Corpus) -> dict[str, list[Path]] | None:
-    """Give the files of ``train`` and, where there are any, ``validation``; None of the hub and the demo text.
+    """Find the files of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text.
 
     Raises:
-        DataError: there are none, or one is of another kind.
+        DataError: there are no files, or one is of a type that is not read.
     """
     if data.source == "demo":
         return None
@@ -75,17 +76,17 @@ def corpus_files(data: Corpus) -> dict[str, list[Path]] | None:
         return _find_files(source, data)
     if source.is_file() and not data.files:
         return {"train": [_check_ending(source)]}
-    found = files_by_split(Data(source=data.source, files=data.files))
-    if found is None:
+    by_split = files_by_split(Data(source=data.source, files=data.files))
+    if by_split is None:
         return None
-    if "train" not in found:
-        raise DataError(f"no train split (found: {', '.join(found)})", "--set data.files.train=FILE")
-    expanded = {split: [each for file in files for each in _expand(file)] for split, files in found.items()}
+    if "train" not in by_split:
+        raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
+    expanded = {split: [file for path in paths for file in _expand(path)] for split, paths in by_split.items()}
     return {split: files for split, files in expanded.items() if split in ("train", "validation")}
 
 
 def _expand(path: Path) -> list[Path]:
-    """Give the files of a folder, or the file itself."""
+    """Return the files of a folder, or the file itself."""
     if not path.exists():
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
         raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
@@ -93,44 +94,44 @@ def _expand(path: Path) -> list[Path]:
 
 
 def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:
-    """Part the files of a folder into splits by their names and those of the folders in it; else all are train."""
+    """Assign the files of a folder to splits by their names and their folders' names; all are train if none is."""
     files = _text_files(folder)
-    found: dict[str | None, list[Path]] = {}
+    by_split: dict[str | None, list[Path]] = {}
     for file in files:
-        found.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
-    if "train" not in found and "validation" not in found:
+        by_split.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
+    if "train" not in by_split and "validation" not in by_split:
         return {"train": files}
-    if None in found and "train" not in found:
-        found["train"] = found.pop(None)
-    if "train" not in found:
+    if None in by_split and "train" not in by_split:
+        by_split["train"] = by_split.pop(None)
+    if "train" not in by_split:
         hint = "name its files: --set data.files.train=..."
         raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
-    left = sum(len(others) for split, others in found.items() if split not in ("train", "validation"))
+    left_out = sum(len(unused) for split, unused in by_split.items() if split not in ("train", "validation"))
     for split in ("train", "validation"):
-        say_once(f"{split}: {_files(len(found.get(split, ())))} of {folder}")
-    if left:
-        say_once(f"{_files(left)} of {folder} named after neither split: left out")
-    return {split: found[split] for split in ("train", "validation") if split in found}
+        say_once(f"{split}: {_count_files(len(by_split.get(split, ())))} of {folder}")
+    if left_out:
+        say_once(f"{_count_files(left_out)} of {folder} named after neither split: left out")
+    return {split: by_split[split] for split in ("train", "validation") if split in by_split}
 
 
 def _text_files(folder: Path) -> list[Path]:
     files = sorted(
         file
         for file in folder.rglob("*")
-        if _ending(file) and file.is_file() and not any(part[0] == "." for part in file.relative_to(folder).parts)
+        if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
     )
     if not files:
-        held = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
-        raise DataError(f"no text in the folder; it holds {held}", f"known are {', '.join(_ENDINGS)}", file=folder)
+        names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise DataError(f"no text in the folder; it holds {names}", f"known are {', '.join(_ENDINGS)}", file=folder)
     return files
 
 
 def _split_of(path: Path, data: Corpus) -> str | None:
-    """Give the split that a file or a folder above it is named after."""
+    """Find the split that a file, or a folder above it, is named after; None if there is none."""
     names = [*path.parts[:-1], path.name.lower().removesuffix(".gz").removesuffix(_ending(path))]
     for split, usual in SPLIT_NAMES.items():
-        wanted = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
-        if any(re.fullmatch(f"({wanted}){_NUMBERED}", name.lower()) for name in names):
+        choices = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
+        if any(re.fullmatch(f"({choices}){_NUMBERED}", name.lower()) for name in names):
             return split
     return None
 
@@ -143,13 +144,13 @@ def _ending(path: Path) -> str:
 
 def _check_ending(file: Path) -> Path:
     if not _ending(file):
-        hint = f"known are {', '.join(_ENDINGS)}, and these but .parquet with .gz"
-        raise DataError("files of this kind are not read", hint, file=file)
+        hint = f"known are {', '.join(_ENDINGS)}; all but .parquet may also end in .gz"
+        raise DataError("files of this type are not read", hint, file=file)
     return file
 
 
 def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
-    """Give the documents of each file of a split, or of all of it where it is not in files."""
+    """Yield the documents of each file of a split, or of the whole split if it is not in files."""
     if data.source == "demo":
         paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0) if split == "train" else ()
         yield (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
@@ -166,8 +167,8 @@ def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
-    wanted = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
-    return read_hub_split(wanted, data.splits.get(split, split))
+    hub_set = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
+    return read_hub_split(hub_set, data.splits.get(split, split))
 
 
 def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
@@ -175,7 +176,7 @@ def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
         yield from read_records(file, Data(encoding=data.encoding, format="lines" if is_lines else "auto"))
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
-        if not set(keys) <= set(Corpus.model_fields):  # what can be set for rows, but not for a corpus
+        if not set(keys) <= set(Corpus.model_fields):  # a setting that rows have and a corpus does not
             error.remedy = "repair the file, or save it as .jsonl"
         raise
 
@@ -195,39 +196,39 @@ def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[t
 
 
 def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
-    """Make documents of lines or rows as ``data.documents`` says.
+    """Build documents from lines or rows as ``data.documents`` says.
 
-    Rows may be lines of documents too, which a blank row ends; a row may hold several lines.
+    Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
     """
-    kind = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
-    if kind == "rows" and is_lines:
+    unit = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
+    if unit == "rows" and is_lines:
         hint = "--set data.documents=blank_lines, or lines"
         raise RecipeError("data.documents: a text file has lines, not rows", hint)
-    if kind != "rows" and not is_lines:
+    if unit != "rows" and not is_lines:
         texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
-    if kind == "blank_lines":
+    if unit == "blank_lines":
         texts = _join_lines(texts, name)
     return (Document(text, name, line) for line, text in texts if text and not text.isspace())
 
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Join lines up to a blank one."""
-    start, size, held = 0, 0, list[str]()
+    """Join lines up to the next blank one."""
+    start, size, joined = 0, 0, list[str]()
     for number, line in lines:
         if not line or line.isspace():
-            if held:
-                yield start, "\n".join(held)
-            size, held = 0, []
+            if joined:
+                yield start, "\n".join(joined)
+            size, joined = 0, []
             continue
-        start = start if held else number
-        held.append(line)
+        start = start if joined else number
+        joined.append(line)
         size += len(line)
         if size > MAX_CHARS:
             hint = "put a blank line after each, or --set data.documents=lines"
             raise DataError(f"a document of more than {MAX_CHARS:,} characters", hint, file=name, row=start)
-    if held:
-        yield start, "\n".join(held)
+    if joined:
+        yield start, "\n".join(joined)
 
 
-def _files(count: int) -> str:
+def _count_files(count: int) -> str:
     return f"{count} file{'' if count == 1 else 's'}"

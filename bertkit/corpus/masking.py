@@ -1,26 +1,29 @@
-"""Which tokens of a text are hidden from a model, and what stands in their place.
+"""Choose the tokens to mask, one by one, as whole words or as spans, and replace them.
 
-Special tokens and padding are never hidden: they are not `maskable`. Every function draws from the generator it is
-given and from nothing else.
+Special tokens and padding are never masked: `maskable` is False for them. Every function draws from the generator it
+is given and from no other source, so the same generator gives the same mask.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 Values = np.ndarray[Any, Any]
 
 _MASKED, _RANDOM = 0.8, 0.1  # the rest of the chosen tokens stay as they are
-_TRIES = 20  # places to try for a span of one length
+_TRIES = 20  # first words to try for a span
 
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 
-def ordinary_tokens(tokenizer: Any) -> Values:
-    """Give the ids that may replace a token at random: none that is special, added or reserved as unused."""
+def ordinary_tokens(tokenizer: PreTrainedTokenizerFast) -> Values:
+    """Find the ids that may replace a masked token at random: all but special, added and unused ones, sorted."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()
     return np.array(
@@ -29,7 +32,7 @@ def ordinary_tokens(tokenizer: Any) -> Values:
 
 
 def count_chosen(maskable: Values, rate: float) -> int:
-    """Give how many tokens a rate means: rounded, and at least one where there is any.
+    """Compute how many tokens to mask at a rate: the rounded share, but at least one if any token is maskable.
 
     >>> count_chosen(np.ones(100, bool), 0.15), count_chosen(np.ones(2, bool), 0.15), count_chosen(np.ones(0, bool), 1)
     (15, 1, 0)
@@ -39,21 +42,21 @@ def count_chosen(maskable: Values, rate: float) -> int:
 
 
 def choose_tokens(maskable: Values, rate: float, random: np.random.Generator) -> Values:
-    """Choose tokens one by one: an exact number, not a coin for each (Devlin et al. 2019, section 3.1)."""
+    """Choose an exact number of tokens one by one, shape (tokens,) (Devlin et al. 2019, section 3.1)."""
     chosen = np.zeros(len(maskable), bool)
     chosen[random.choice(np.flatnonzero(maskable), count_chosen(maskable, rate), replace=False, shuffle=False)] = True
     return chosen
 
 
 def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.random.Generator) -> Values:
-    """Choose whole words in random order until the number of tokens is reached (BERT's whole-word masking).
+    """Choose whole words in random order until enough tokens are chosen, shape (tokens,) (BERT's whole-word masking).
 
-    A word that would exceed the number is passed over for a shorter one, so the number may be missed by less than a
-    word. It is never less than the shortest word, so that something is hidden in every text.
+    A word that would exceed the number is skipped for a shorter one, so slightly fewer tokens may be chosen. But the
+    shortest word always fits, so that something is masked in every text.
     """
     starts, ends, _ = _find_words(maskable, word_starts)
     chosen = np.zeros(len(maskable), bool)
-    left = _number(maskable, ends - starts, rate)
+    left = _count_in_words(maskable, ends - starts, rate)
     order = random.permutation(len(starts))
     for start, end in zip(starts[order].tolist(), ends[order].tolist(), strict=True):
         if end - start <= left:
@@ -65,26 +68,33 @@ def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.
 
 
 def choose_spans(
-    maskable: Values, word_starts: Values, rate: float, random: np.random.Generator, p: float = 0.2, longest: int = 10
+    maskable: Values,
+    word_starts: Values,
+    rate: float,
+    random: np.random.Generator,
+    p: float = 0.2,
+    max_words: int = 10,
 ) -> tuple[Values, Values]:
-    """Choose spans of whole words until the number of tokens is reached (SpanBERT: Joshi et al. 2020, section 3.1).
+    """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
-    Lengths in words are geometric with `p`, drawn again above `longest`: 3.8 words on average, as in the paper. A
-    span begins at any word, ends with its text at the latest, and keeps a token of distance from other spans, so that
-    the tokens around it can be seen. The last span has as many of its words as the number still allows.
+    Lengths in words are geometric with `p`, truncated at `max_words`: 3.8 words on average, as in the paper. A span
+    begins at any word, stays within its text, and keeps a distance of a token from other spans, so that the tokens
+    around it are visible. The last span is shortened to the words that the number of tokens still allows.
 
     Returns:
-        Whether a token is chosen, and the spans in order: first token and last + 1, shape (spans, 2).
+        Whether a token is chosen, shape (tokens,), and the spans in order, first and last + 1 token, shape (spans, 2).
     """
     starts, ends, text_ends = _find_words(maskable, word_starts)
-    chosen = np.zeros(len(maskable) + 2, bool)  # with a free place before the first and after the last token
-    left, spans = _number(maskable, ends - starts, rate), []
-    weights = (1 - p) ** np.arange(longest)
-    lengths = 1 + random.choice(longest, size=left, p=weights / weights.sum())
+    # `chosen` is shifted by one: it has a free position before the first token and one after the last, so that one
+    # slice, one token wider than the span on both sides, tells whether the span keeps its distance from all others
+    chosen = np.zeros(len(maskable) + 2, bool)
+    left, spans = _count_in_words(maskable, ends - starts, rate), []
+    weights = (1 - p) ** np.arange(max_words)
+    lengths = 1 + random.choice(max_words, size=left, p=weights / weights.sum())
     for length in lengths.tolist():
         for word in random.integers(len(starts), size=_TRIES).tolist():
             start, last = starts[word], min(word + length, text_ends[word])
-            last = word + np.searchsorted(ends[word:last], start + left, side="right")  # as many words as may be
+            last = word + np.searchsorted(ends[word:last], start + left, side="right")  # the words that still fit
             if last > word and not chosen[start : ends[last - 1] + 2].any():
                 end = ends[last - 1]
                 chosen[start + 1 : end + 1] = True
@@ -104,30 +114,39 @@ def corrupt(
     ordinary: Values,
     spans: Values | None = None,
 ) -> Values:
-    """Replace 80 % of the chosen tokens by the mask and 10 % by a random ordinary token; 10 % stay.
+    """Replace 80 % of the chosen tokens by the mask token and 10 % by a random ordinary one; 10 % stay.
 
-    With spans, the three ways are drawn once for a span, and all its tokens go the same way (SpanBERT, section 3.1).
+    With `spans`, one of the three is drawn per span and applies to all its tokens (SpanBERT, section 3.1).
+
+    Returns:
+        New token ids, shape (tokens,), int64.
     """
-    places = np.flatnonzero(chosen)
-    fate = random.random(len(places) if spans is None else len(spans))
+    # one draw per masked position, or per span and repeated for its tokens: spans are in order, as positions are
+    positions = np.flatnonzero(chosen)
+    draws = random.random(len(positions) if spans is None else len(spans))
     if spans is not None:
-        fate = np.repeat(fate, spans[:, 1] - spans[:, 0])
-    strange = random.choice(ordinary, len(places))
-    replaced = np.array(tokens, dtype=np.int64)
-    replaced[places] = np.select([fate < _MASKED, fate < _MASKED + _RANDOM], [mask_token_id, strange], replaced[places])
-    return replaced
+        draws = np.repeat(draws, spans[:, 1] - spans[:, 0])
+    random_tokens = random.choice(ordinary, len(positions))
+    corrupted = np.array(tokens, dtype=np.int64)
+    corrupted[positions] = np.select(
+        [draws < _MASKED, draws < _MASKED + _RANDOM], [mask_token_id, random_tokens], corrupted[positions]
+    )
+    return corrupted
 
 
-def _number(maskable: Values, sizes: Values, rate: float) -> int:
-    """Give how many tokens to choose in words of these sizes: enough for one of them."""
+def _count_in_words(maskable: Values, sizes: Values, rate: float) -> int:
+    """Compute how many tokens to choose in words of these sizes: at least enough for the shortest word."""
     return max(count_chosen(maskable, rate), int(sizes.min(initial=len(maskable)))) if len(sizes) else 0
 
 
 def _find_words(maskable: Values, word_starts: Values) -> tuple[Values, Values, Values]:
-    """Give each word's first token and last + 1, and the number of the first word beyond its text.
+    """Find the first and last + 1 token of each word, and the first word after its text: three arrays (words,).
 
-    A text is a stretch of maskable tokens; its first token begins a word even where the text was cut inside one.
+    A text is a run of maskable tokens between special ones; its first token begins a word, even if the text was
+    chunked inside one.
     """
+    # a word starts (ends) where a token begins a word or its left (right) neighbor is not maskable; a text's
+    # last word is the next one, at or after the word, that ends before such a neighbor. No loop runs over tokens.
     before, after = np.append(False, maskable[:-1]), np.append(maskable[1:], False)
     follows = np.append(word_starts[1:], True)
     starts = np.flatnonzero(maskable & (word_starts | ~before))

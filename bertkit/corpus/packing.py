@@ -1,11 +1,11 @@
-"""Documents packed into blocks of tokens, so that hardly anything that is computed is padding."""
+"""Documents packed into blocks of tokens, so that batches have hardly any padding."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
@@ -14,164 +14,193 @@ from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemp
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerFast
 
-_AT_ONCE = 4096  # ends of documents that are packed together
+_AT_ONCE = 4096  # partial chunks packed together, in document order
 
 
 @dataclass(frozen=True)
 class Block:
-    """Stretches of a corpus that stand in one block, each of one document, without special tokens."""
+    """The chunks of documents that share a block, without special tokens."""
 
     tokens: list[Numbers]
-    """Ids of each stretch."""
+    """The token ids of each chunk."""
     word_starts: list[Numbers]
-    """Whether each token begins a word."""
+    """Whether each token begins a word, per chunk."""
 
 
 class Blocks(Sequence[Block]):
-    """The blocks of a corpus, as places only: no token is read before a block is used.
+    """The blocks of a corpus as offsets: no token is read before its block is used.
 
-    ``lengths`` are the tokens of each block, special ones included.
+    ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
+    ``edges[b]`` up to ``edges[b + 1]``; ``lengths`` (blocks,) count the tokens of a block, special ones included.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, stretches: Numbers, edges: Numbers, special: int) -> None:
-        self.corpus, self.stretches, self.edges = corpus, stretches, edges
-        sizes = np.concatenate([[0], np.cumsum(stretches[:, 1] - stretches[:, 0])])
+    def __init__(self, corpus: TokenizedCorpus, chunks: Numbers, edges: Numbers, special: int) -> None:
+        self.corpus, self.chunks, self.edges = corpus, chunks, edges
+        sizes = np.concatenate([[0], np.cumsum(chunks[:, 1] - chunks[:, 0])])
         self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + special * np.diff(edges)
 
     def __len__(self) -> int:
         return len(self.edges) - 1
 
     @overload
-    def __getitem__(self, place: int) -> Block: ...
+    def __getitem__(self, index: int) -> Block: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Block]: ...
-    def __getitem__(self, place: int | slice) -> Block | list[Block]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
-        stretches = self.stretches[self.edges[place] : self.edges[place + 1]].tolist()
+    def __getitem__(self, index: slice) -> list[Block]: ...
+    def __getitem__(self, index: int | slice) -> Block | list[Block]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        chunks = self.chunks[self.edges[number] : self.edges[number + 1]].tolist()
         return Block(
-            [self.corpus.tokens[start:end].astype(np.int64) for start, end in stretches],
-            [np.asarray(self.corpus.word_starts[start:end], dtype=bool) for start, end in stretches],
+            [self.corpus.tokens[start:end].astype(np.int64) for start, end in chunks],
+            [np.asarray(self.corpus.word_starts[start:end], dtype=bool) for start, end in chunks],
         )
 
 
 def pack_blocks(corpus: TokenizedCorpus, length: int, special: int, packing: str) -> Blocks:
-    """Split a corpus into blocks of at most `length` tokens, `special` of which stand around each stretch.
+    """Split a corpus into blocks of at most `length` tokens.
 
     Args:
-        corpus: what is cut.
-        length: tokens of a block, special ones included.
-        special: tokens around each stretch, such as [CLS] and [SEP].
-        packing: ``none``: each block holds one stretch of one document. ``apart`` and ``joined``: the ends of several
-            documents share a block; those that fit best into each other, not those that follow each other.
+        corpus: the documents.
+        length: the size of a block, special tokens included.
+        special: the number of special tokens around each chunk, such as [CLS] and [SEP].
+        packing: ``none``: a block holds one chunk of one document. ``documents`` and ``joined``: chunks shorter than a
+            block, from the ends of documents, share blocks; they are combined by size, not by order.
     """
-    room = length - special
-    starts, ends = _chunk_documents(corpus.document_edges(), room)
+    budget = length - special
+    starts, ends = _chunk_documents(corpus.document_edges(), budget)
     if packing == "none":
         return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
+    # (chunks,) the block of each chunk, numbered by its first chunk; full chunks are blocks already. A stable sort
+    # then puts the chunks of a block side by side, so that two arrays of offsets describe millions of blocks.
     sizes = ends - starts
-    blocks = np.arange(len(starts))  # a block is named by its first stretch; a full stretch is one
-    rest = np.flatnonzero(sizes < room)
-    for first in range(0, len(rest), _AT_ONCE):
-        some = rest[first : first + _AT_ONCE]
-        for group in pack((sizes[some] + special).tolist(), length):
-            blocks[some[group]] = some[group[0]]
+    blocks = np.arange(len(starts))
+    partial = np.flatnonzero(sizes < budget)
+    for first in range(0, len(partial), _AT_ONCE):
+        batch = partial[first : first + _AT_ONCE]
+        for group in pack((sizes[batch] + special).tolist(), length):
+            blocks[batch[group]] = batch[group[0]]
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order], prepend=-1, append=-1))
     return Blocks(corpus, np.stack([starts[order], ends[order]], 1), edges, special)
 
 
-def pack(sizes: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Pack things into boxes, the largest first, each into the fullest box that has room for it.
+def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """Pack items into bins by best fit decreasing: the largest item first, each into the fullest bin that it fits.
 
-    >>> list(pack([5, 4, 2, 3, 6], room=8))
+    Yields:
+        The numbers of the items in a bin, ascending.
+
+    >>> list(pack([5, 4, 2, 3, 6], capacity=8))
     [[2, 4], [0, 3], [1]]
     """
-    boxes: list[list[int]] = []
-    left: list[tuple[int, int]] = []  # room left and number of each box, the least first
+    bins: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # free space and number of each bin, sorted, so that a search finds the best fit
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        place = bisect_left(left, (sizes[number], 0))
-        if place == len(left):
-            rest, box = room, len(boxes)
-            boxes.append([])
+        index = bisect_left(free, (sizes[number], 0))
+        if index == len(free):
+            space, target = capacity, len(bins)
+            bins.append([])
         else:
-            rest, box = left.pop(place)
-        boxes[box].append(number)
-        insort(left, (rest - sizes[number], box))
-    yield from (sorted(box) for box in boxes)
+            space, target = free.pop(index)
+        bins[target].append(number)
+        insort(free, (space - sizes[number], target))
+    yield from map(sorted, bins)
 
 
-def _chunk_documents(edges: Numbers, room: int) -> tuple[Numbers, Numbers]:
-    """Give the first token and the one after the last of each stretch; a document has one every `room` tokens."""
-    counts = -(-np.diff(edges) // room)
+def _chunk_documents(edges: Numbers, budget: int) -> tuple[Numbers, Numbers]:
+    """Split each document into chunks of `budget` tokens; its last one may be shorter.
+
+    Args:
+        edges: first tokens of the documents, and the number of all tokens, shape (documents + 1,).
+        budget: the size of a chunk.
+
+    Returns:
+        The first and the last + 1 token of each chunk, both of shape (chunks,).
+    """
+    # all documents at once: each is repeated as often as it has chunks, which are numbered from 0 in each document
+    counts = -(-np.diff(edges) // budget)
     first = np.repeat(edges[:-1], counts)
     number = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = first + number * room
-    return starts, np.minimum(starts + room, np.repeat(edges[1:], counts))
+    starts = first + number * budget
+    return starts, np.minimum(starts + budget, np.repeat(edges[1:], counts))
 
 
 @dataclass(frozen=True)
-class Text:
-    """A block with its special tokens: arrays of shape (tokens,)."""
+class TokenizedText:
+    """An example with its special tokens: arrays of shape (tokens,)."""
 
     tokens: Numbers
+    """Token ids."""
     maskable: Numbers
     """False for special tokens."""
     word_starts: Numbers
-    parts: Numbers
-    """Which stretch a token belongs to, counted from 0."""
+    """Whether a token begins a word."""
+    segment_ids: Numbers
+    """The chunk of a block, or the segment of a pair, that a token belongs to, counted from 0."""
 
 
-def join_block(block: Block, frame: SpecialTokenTemplate) -> Text:
-    """Put the special tokens around each stretch of a block."""
-    tokens, maskable, starts, parts = [], [], [], []
-    around = len(frame.before), len(frame.after)
+def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
+    """Put the special tokens around each chunk of a block, and join the chunks."""
+    tokens, maskable, starts, segment_ids = [], [], [], []
+    around = len(template.before), len(template.after)
     for number, (ids, begins) in enumerate(zip(block.tokens, block.word_starts, strict=True)):
-        tokens.append(np.concatenate([frame.before, ids, frame.after]))
+        tokens.append(np.concatenate([template.before, ids, template.after]))
         maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
         starts.append(np.pad(begins, around, constant_values=True))
-        parts.append(np.full(len(ids) + sum(around), number))
-    joined = [np.concatenate(each) for each in (tokens, maskable, starts, parts)]
-    return Text(joined[0].astype(np.int64), *joined[1:])
+        segment_ids.append(np.full(len(ids) + sum(around), number))
+    return TokenizedText(
+        np.concatenate(tokens).astype(np.int64),
+        np.concatenate(maskable),
+        np.concatenate(starts),
+        np.concatenate(segment_ids),
+    )
 
 
-def block_collator(tokenizer: Any, *, apart: bool, first_position: int = 0) -> Collator:
-    """Make the collator of features with ``input_ids``, ``labels`` and ``parts``.
+def block_collator(tokenizer: PreTrainedTokenizerFast, *, within_documents: bool, first_position: int = 0) -> Collator:
+    """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
-    It gives ``input_ids`` and ``labels`` of shape (rows, tokens) and ``attention_mask`` of the same shape. Where
-    several parts share a block and are kept apart, the mask is of shape (rows, 1, tokens, tokens), and
-    ``position_ids`` begin anew with each part: what the model computes of a part is what it would compute of it alone.
+    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays
+    `within_documents` and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and
+    ``position_ids`` restart with each segment: the model computes the same for a segment as it does for it alone.
+
+    Args:
+        tokenizer: pads the batch.
+        within_documents: whether tokens attend to those of their own segment only.
+        first_position: the position id of a text's first token, which is not 0 in RoBERTa.
     """
     import torch
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         shape = len(features), max(len(feature["input_ids"]) for feature in features)
         ids, labels = np.full(shape, tokenizer.pad_token_id), np.full(shape, IGNORED)
-        parts = np.full(shape, -1)
-        for line, feature in enumerate(features):
+        segment_ids = np.full(shape, -1)
+        for row, feature in enumerate(features):
             size = len(feature["input_ids"])
-            ids[line, :size], labels[line, :size] = feature["input_ids"], feature["labels"]
-            parts[line, :size] = feature["parts"]
+            ids[row, :size], labels[row, :size] = feature["input_ids"], feature["labels"]
+            segment_ids[row, :size] = feature["segment_ids"]
         batch = {"input_ids": ids, "labels": labels}
-        if apart and parts.max() > 0:
-            # padding attends to itself, so that no row of the mask is empty
-            batch["attention_mask"] = parts[:, None, :, None] == parts[:, None, None, :]
-            batch["position_ids"] = first_position + _positions(parts)
+        if within_documents and segment_ids.max() > 0:
+            # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
+            # a token that attends to nothing would make the softmax NaN.
+            batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+            batch["position_ids"] = first_position + _positions(segment_ids)
         else:
-            batch["attention_mask"] = (parts >= 0).astype(np.int64)
+            batch["attention_mask"] = (segment_ids >= 0).astype(np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate
 
 
-def _positions(parts: Numbers) -> Numbers:
-    """Count the places in each row from 0 on, anew where a part begins.
+def _positions(segment_ids: Numbers) -> Numbers:
+    """Number the tokens of each segment from 0, shape (rows, tokens).
 
     >>> _positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()
     [[0, 1, 0, 1, 2, 0]]
     """
-    places = np.broadcast_to(np.arange(parts.shape[1]), parts.shape)
-    begins = np.diff(parts, axis=1, prepend=parts[:, :1] - 1) != 0
-    return places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    # subtract from each column the column where its segment begins, which a running maximum carries to the right
+    columns = np.broadcast_to(np.arange(segment_ids.shape[1]), segment_ids.shape)
+    begins = np.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
+    return columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)

@@ -1,15 +1,15 @@
-"""Pairs of segments, for objectives that ask whether two texts belong together or which comes first.
+"""Pairs of segments, for objectives that predict whether two segments belong together or which one comes first.
 
-``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are strangers, taken
-from another document. ``order`` (Lan et al. 2020, section 3.1): the segments follow each other, and half of the pairs
-are swapped.
+Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are random
+segments of another document. Type ``order`` (Lan et al. 2020, section 3.1): the segments follow each other, and half of
+the pairs are swapped.
 
-A pair is places in a corpus, so that millions take little memory. It begins at a sentence and ends with the sentence
-that fills it; what exceeds the length is cut off, at random from the front or the back of the longer segment. Cutting
-only where the segments do not meet would give the order away: a text that begins inside a sentence would be the first.
+A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
+sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
+Truncating only the outer ends would give the order away: a text that begins inside a sentence would be the first.
 
-A document of one sentence has no second segment: it is never a first one; its sentence can be a stranger. The last
-sentence of a document, where it is left alone, forms a pair with the one before it.
+A document of one sentence has no pair of its own, but its sentence can be a random segment. If the last sentence of a
+document is left over, it forms a pair with the sentence before it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
-from bertkit.corpus.packing import Text
+from bertkit.corpus.packing import TokenizedText
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import DataError, RecipeError
 from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerFast
 
-NEXT, RANDOM, SWAPPED = 0, 1, 1  # the labels, as BertForPreTraining and AlbertForPreTraining have them
+NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
 
-Kind = Literal["next", "order"]
+PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
-_AT_ONCE = 2**20  # sentences that are planned together
+_AT_ONCE = 2**20  # sentences processed together, which limits memory
 
 
 @dataclass(frozen=True)
@@ -49,46 +50,56 @@ class Pair:
 
 
 class Pairs(Sequence[Pair]):
-    """The pairs of one epoch; ``places`` has first start and end, second start and end, and label: (pairs, 5)."""
+    """The pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
 
-    def __init__(self, corpus: TokenizedCorpus, places: Numbers, special: int) -> None:
-        self.corpus, self.places = corpus, places
-        self.lengths = places[:, 1] - places[:, 0] + places[:, 3] - places[:, 2] + special
+    ``bounds`` (pairs, 5) are the start and end of the first segment, those of the second one, and the label;
+    ``lengths`` (pairs,) count the tokens of a pair, special ones included.
+    """
+
+    def __init__(self, corpus: TokenizedCorpus, bounds: Numbers, special: int) -> None:
+        self.corpus, self.bounds = corpus, bounds
+        self.lengths = bounds[:, 1] - bounds[:, 0] + bounds[:, 3] - bounds[:, 2] + special
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.bounds)
 
     @overload
-    def __getitem__(self, place: int) -> Pair: ...
+    def __getitem__(self, index: int) -> Pair: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Pair]: ...
-    def __getitem__(self, place: int | slice) -> Pair | list[Pair]:
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
-        first, first_end, second, second_end, label = self.places[range(len(self))[place]].tolist()
-        both = slice(first, first_end), slice(second, second_end)
-        ids = [self.corpus.tokens[part].astype(np.int64) for part in both]
-        starts = [np.asarray(self.corpus.word_starts[part], dtype=bool) for part in both]
+    def __getitem__(self, index: slice) -> list[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        first, first_end, second, second_end, label = self.bounds[range(len(self))[index]].tolist()
+        segments = slice(first, first_end), slice(second, second_end)
+        ids = [self.corpus.tokens[segment].astype(np.int64) for segment in segments]
+        starts = [np.asarray(self.corpus.word_starts[segment], dtype=bool) for segment in segments]
         return Pair(ids[0], ids[1], starts[0], starts[1], label)
 
 
 def build_pairs(
-    corpus: TokenizedCorpus, length: int, special: int, kind: Kind, seed: int, epoch: int, short: float = 0.1
+    corpus: TokenizedCorpus,
+    length: int,
+    special: int,
+    pair_type: PairType,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
 ) -> Pairs:
-    """Split a corpus into pairs of at most `length` tokens; the same ones for the same seed and epoch.
+    """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
 
     Args:
-        corpus: what is cut.
-        length: tokens of a pair, special ones included.
-        special: how many are special.
-        kind: what the label tells: ``next`` or ``order``.
-        seed: of the run.
-        epoch: each one cuts, mixes and swaps anew.
-        short: share of pairs that are cut to a shorter length, drawn evenly, so that a model meets short texts too.
+        corpus: the documents.
+        length: the size of a pair, special tokens included.
+        special: the number of special tokens of a pair.
+        pair_type: what the label tells, ``next`` or ``order``.
+        seed: the seed of the run.
+        epoch: each epoch has other pairs.
+        short_share: the share of pairs with a smaller length, drawn uniformly, so that the model sees short texts too.
 
     Raises:
-        RecipeError: hardly any room beside the special tokens.
-        DataError: no document has two sentences, or strangers are wanted and there is one document only.
+        RecipeError: fewer than four tokens are left beside the special ones.
+        DataError: no document has two sentences, or random segments need a second document.
     """
     if length - special < _MIN_BUDGET:
         what = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
@@ -96,117 +107,139 @@ def build_pairs(
     documents = np.asarray(corpus.documents)
     sizes = np.diff(documents)
     if not (sizes > 1).any():
-        raise DataError("no document has two sentences, so there are no pairs", "see data.documents, or take mlm")
-    if kind == "next" and np.count_nonzero(sizes) < 2:
-        raise DataError("one document has no strangers for its sentences", "see data.documents, or take sop")
-    # a spawn key keeps the stream apart from those that are keyed by numbers of examples
+        raise DataError("no document has two sentences, so there are no pairs", "see data.documents, or use mlm")
+    if pair_type == "next" and np.count_nonzero(sizes) < 2:
+        raise DataError(
+            "random segments need a second document, and there is only one", "see data.documents, or use sop"
+        )
+    # the spawn key separates this stream from those that are keyed by (seed, epoch, number of the example)
     random = np.random.default_rng(np.random.SeedSequence((seed, epoch), spawn_key=(length,)))
     edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
-    parts = []
+    budget = length - special
+    bounds = []
     for first, end in pairwise(edges.tolist()):
-        chains = _split_chains(corpus.sentences, documents[first : end + 1], length - special, random, kind, short)
-        segments = _random_segments(corpus, chains, random) if kind == "next" else _in_any_order(corpus, chains)
-        parts.append(_truncate(segments, length - special, random))
-    return Pairs(corpus, np.concatenate(parts), special)
+        chains = _split_chains(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
+        untruncated = _next_bounds(corpus, chains, random) if pair_type == "next" else _order_bounds(corpus, chains)
+        bounds.append(_truncate(untruncated, budget, random))
+    return Pairs(corpus, np.concatenate(bounds), special)
 
 
 @dataclass(frozen=True)
 class _Chains:
-    """Stretches of sentences of one document, as numbers of sentences, one entry a pair."""
+    """Runs of sentences of one document that pairs are made of, as numbers of sentences; arrays of shape (pairs,)."""
 
     start: Numbers
     second: Numbers
-    """Where the second segment begins."""
+    """The first sentence of the second segment."""
     end: Numbers
-    wanted: Numbers
-    """How many tokens the pair should have."""
+    """The last sentence + 1."""
+    length: Numbers
+    """The number of tokens that the pair should have."""
     label: Numbers
     document: Numbers
-    """First sentence of the document and the one after its last, shape (pairs, 2)."""
+    """The first and the last + 1 sentence of the document, shape (pairs, 2)."""
 
 
 def _split_chains(
-    sentences: Numbers, documents: Numbers, room: int, random: np.random.Generator, kind: Kind, short: float
+    sentences: Numbers,
+    documents: Numbers,
+    budget: int,
+    short_share: float,
+    random: np.random.Generator,
+    pair_type: PairType,
 ) -> _Chains:
-    """Split documents into chains of sentences.
-
-    What a pair that begins at a sentence would be is drawn for every sentence at once. Then a walk tells where pairs
-    begin: where the one before ended, or where a stranger took the place of what would have followed.
-    """
+    """Split documents into chains of sentences."""
+    # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
+    # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
+    # each after the end of the last pair, or at its second segment if that was replaced by a random one.
     low, high = int(documents[0]), int(documents[-1])
     count, numbers = high - low, np.arange(low, high)
     edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
-    wanted = np.where(random.random(count) < short, random.integers(2, room + 1, count), room)
+    length = np.where(random.random(count) < short_share, random.integers(2, budget + 1, count), budget)
     label = random.integers(2, size=count)
-    end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + wanted)
+    end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
     end = np.clip(end, numbers + 2, None)
     end = np.minimum(end, edges[:, 1])
     second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
-    met = _walk(np.where(label == RANDOM, second, end) - low if kind == "next" else end - low)
-    alone = edges[met, 1] == numbers[met] + 1  # takes the sentence before along, where there is one
-    start = numbers[met] - alone
-    middle = np.where(alone, numbers[met], second[met])
-    kept = start >= edges[met, 0]
-    met = met[kept]
-    return _Chains(start[kept], middle[kept], end[met], wanted[met], label[met], edges[met])
+    begins = _walk(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
+    is_last = edges[begins, 1] == numbers[begins] + 1  # left over: it is joined with the sentence before, if any
+    start = numbers[begins] - is_last
+    middle = np.where(is_last, numbers[begins], second[begins])
+    kept = start >= edges[begins, 0]
+    begins = begins[kept]
+    return _Chains(start[kept], middle[kept], end[begins], length[begins], label[begins], edges[begins])
 
 
 def _walk(following: Numbers) -> Numbers:
-    """Give the places that are met on the way from the first one, each telling the next.
+    """Follow indices from the first one to the end of the array, and return those on the way.
 
     >>> _walk(np.array([2, 2, 3, 5, 5])).tolist()
     [0, 2, 3]
     """
-    steps, place, met = following.tolist(), 0, []
-    while place < len(steps):
-        met.append(place)
-        place = steps[place]
-    return np.array(met, dtype=np.int64)
+    steps, index, visited = following.tolist(), 0, []
+    while index < len(steps):
+        visited.append(index)
+        index = steps[index]
+    return np.array(visited, dtype=np.int64)
 
 
-def _random_segments(corpus: TokenizedCorpus, chains: _Chains, random: np.random.Generator) -> Numbers:
-    """Give the segments of chains, where labeled so with a second one that begins at any sentence of other documents.
+def _next_bounds(corpus: TokenizedCorpus, chains: _Chains, random: np.random.Generator) -> Numbers:
+    """Compute the bounds of pairs whose second segment, if labeled so, is a random one; shape (pairs, 5).
 
-    All sentences are equally likely, so that a long document has as many strangers as it has first segments.
+    A random segment begins at any sentence of the other documents with equal probability, so a long document has as
+    many of them as it has first segments.
     """
     sentences, documents = np.asarray(corpus.sentences), np.asarray(corpus.documents)
+    # draw among the sentences outside the pair's document: as many fewer, and skip over the document
     first, last = chains.document.T
     begin = random.integers(documents[-1] - (last - first))
     begin += (begin >= first) * (last - first)
-    missing = chains.wanted - (sentences[chains.second] - sentences[chains.start])
+    # the random segment has the tokens that the first one leaves, but stays in its document
+    missing = chains.length - (sentences[chains.second] - sentences[chains.start])
     end = np.searchsorted(sentences, sentences[begin] + missing)
     end = np.clip(end, begin + 1, documents[np.searchsorted(documents, begin, side="right")])
-    strange = chains.label == RANDOM
-    begin, end = np.where(strange, begin, chains.second), np.where(strange, end, chains.end)
-    return np.stack([*(sentences[each] for each in (chains.start, chains.second, begin, end)), chains.label], 1)
+    is_random = chains.label == RANDOM
+    begin, end = np.where(is_random, begin, chains.second), np.where(is_random, end, chains.end)
+    bounds = (sentences[numbers] for numbers in (chains.start, chains.second, begin, end))
+    return np.stack([*bounds, chains.label], 1)
 
 
-def _in_any_order(corpus: TokenizedCorpus, chains: _Chains) -> Numbers:
-    """Give the segments of chains, swapped where labeled so."""
-    start, second, end = (np.asarray(corpus.sentences)[each] for each in (chains.start, chains.second, chains.end))
-    straight, swapped = np.stack([start, second, second, end], 1), np.stack([second, end, start, second], 1)
-    return np.column_stack([np.where(chains.label[:, None] == SWAPPED, swapped, straight), chains.label])
+def _order_bounds(corpus: TokenizedCorpus, chains: _Chains) -> Numbers:
+    """Compute the bounds of pairs whose segments, if labeled so, are swapped; shape (pairs, 5)."""
+    sentences = np.asarray(corpus.sentences)
+    start, second, end = (sentences[numbers] for numbers in (chains.start, chains.second, chains.end))
+    ordered, swapped = np.stack([start, second, second, end], 1), np.stack([second, end, start, second], 1)
+    return np.column_stack([np.where(chains.label[:, None] == SWAPPED, swapped, ordered), chains.label])
 
 
-def _truncate(places: Numbers, room: int, random: np.random.Generator) -> Numbers:
-    """Split the longer segment of each pair, at random in front and at the back, until both have room."""
-    one, other = places[:, 1] - places[:, 0], places[:, 3] - places[:, 2]
-    kept = np.minimum(other, np.maximum(room // 2, room - one))
-    for column, excess in ((0, one - np.minimum(one, room - kept)), (2, other - kept)):
+def _truncate(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
+    """Truncate the longer segment of each pair to the budget, in place, at random in front or at the back."""
+    # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest.
+    # Removing n tokens one by one from a random end is one binomial draw.
+    first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
+    kept = np.minimum(second, np.maximum(budget // 2, budget - first))
+    for column, excess in ((0, first - np.minimum(first, budget - kept)), (2, second - kept)):
         front = random.binomial(excess, 0.5)
-        places[:, column] += front
-        places[:, column + 1] -= excess - front
-    return places
+        bounds[:, column] += front
+        bounds[:, column + 1] -= excess - front
+    return bounds
 
 
-def join_pair(pair: Pair, frame: SpecialTokenTemplate) -> Text:
-    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; `parts` of the text are its segments."""
-    before, between, after = (np.array(each, dtype=np.int64) for each in (frame.before, frame.between, frame.after))
+def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
+    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; its `segment_ids` are 0 and 1."""
+    specials = (template.before, template.between, template.after)
+    before, between, after = (np.array(ids, dtype=np.int64) for ids in specials)
     tokens = [before, pair.first, between, pair.second, after]
-    special = [np.ones(len(each), dtype=bool) for each in (before, between, after)]
-    starts = [special[0], pair.first_word_starts, special[1], pair.second_word_starts, special[2]]
-    sizes = [len(each) for each in tokens]
-    return Text(
+    special_starts = [np.ones(len(ids), dtype=bool) for ids in specials]
+    starts = [
+        special_starts[0],
+        pair.first_word_starts,
+        special_starts[1],
+        pair.second_word_starts,
+        special_starts[2],
+    ]
+    sizes = [len(ids) for ids in tokens]
+    return TokenizedText(
         np.concatenate(tokens),
         np.repeat([False, True, False, True, False], sizes),
         np.concatenate(starts),
@@ -214,11 +247,11 @@ def join_pair(pair: Pair, frame: SpecialTokenTemplate) -> Text:
     )
 
 
-def pair_collator(tokenizer: Any) -> Collator:
-    """Make the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
+def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
+    """Build the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
 
-    It pads on the right: tensors of shape (rows, tokens), ``attention_mask`` among them, and ``pair_labels`` of shape
-    (rows,).
+    A batch is padded on the right: these and ``attention_mask`` are of shape (rows, tokens), ``pair_labels`` of
+    shape (rows,).
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Split text into sentences, by a few rules that hold for most languages with Latin or Chinese marks.
+"""Split text into sentences by a few rules that fit most languages with Latin or Chinese punctuation.
 
-A line never goes on in the next one: in BERT's format a line is a sentence already, and elsewhere it is a heading, an
-item or a paragraph. Text that is broken at a fixed width has to be joined before.
+A sentence never continues on the next line: in BERT's format a line is a sentence, and elsewhere it is a heading, an
+item or a paragraph. Text with hard line breaks has to be unwrapped before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEFORE_NAMES = re.compile(
     r"|e\.g|i\.e|viz|ca|approx|bzw|z\.b|d\.h|u\.a",
     re.IGNORECASE,
 )
-"""Nearly always followed by more of the sentence."""
+"""Abbreviations that hardly ever end a sentence."""
 _BEFORE_NUMBERS = re.compile(
     "nos?|nr|figs?|eqs?|vols?|pp?|ch|sec|art|op|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec", re.IGNORECASE
 )
@@ -25,32 +25,32 @@ _INITIALS = re.compile(r"[^\W\d_](\.[^\W\d_])*")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Give the sentences of a text without the white space around them; all else is in one of them.
+    """Split a text into sentences without the white space around them; no other character is lost.
 
-    A sentence ends at a line's end, or at ``. ! ? …`` and closing quotes or brackets before white space; ``。！？``
-    need none. It goes on after an abbreviation or initial, and where the next word begins with a small letter, unless
-    the line has small letters only.
+    A sentence ends with its line, or after ``. ! ? …`` and closing quotes or brackets that white space follows;
+    ``。！？`` need no white space. It continues after an abbreviation or initial, and if the next word begins with a
+    lowercase letter, unless all letters of the line are lowercase.
 
     >>> split_sentences('Dr. J. Bell paid $3.50. "Why?" he asked. No. 5 was for the U.S. Army!')
     ['Dr. J. Bell paid $3.50.', '"Why?" he asked.', 'No. 5 was for the U.S. Army!']
     """
-    found = []
+    sentences = []
     for line in text.splitlines():
-        start, is_small = 0, line.islower()
+        start, is_lower = 0, line.islower()
         for mark in _MARK.finditer(line):
-            if _ends(line, start, mark, is_small):
-                found.append(line[start : mark.end()].strip())
+            if _ends_sentence(line, start, mark, is_lower):
+                sentences.append(line[start : mark.end()].strip())
                 start = mark.end()
-        found.append(line[start:].strip())
-    return [sentence for sentence in found if sentence]
+        sentences.append(line[start:].strip())
+    return [sentence for sentence in sentences if sentence]
 
 
-def _ends(line: str, start: int, mark: re.Match[str], is_small: bool) -> bool:
-    """Tell whether a sentence that begins at `start` ends with these marks."""
+def _ends_sentence(line: str, start: int, mark: re.Match[str], is_lower: bool) -> bool:
+    """Tell whether the sentence that begins at `start` ends with these marks."""
     if mark[0][0] in "。！？｡":
         return True
     after = line[mark.end() : mark.end() + 40].lstrip().lstrip(_OPENING)[:1]
-    if after.islower() and not is_small:
+    if after.islower() and not is_lower:
         return False
     if mark[0][0] != "." or mark[0].startswith(".."):
         return True
@@ -59,7 +59,7 @@ def _ends(line: str, start: int, mark: re.Match[str], is_small: bool) -> bool:
 
 
 def _is_abbreviation(before: str, after: str) -> bool:
-    """Tell whether a dot belongs to the word before it, where the next word does not begin with a small letter.
+    """Tell whether a period belongs to the word before it; the next word does not begin with a lowercase letter.
 
     >>> _is_abbreviation("by J", "S"), _is_abbreviation("the U.S", "A"), _is_abbreviation("at 5 p.m", "H")
     (True, True, False)
@@ -68,5 +68,5 @@ def _is_abbreviation(before: str, after: str) -> bool:
     if _BEFORE_NAMES.fullmatch(word) or (after.isdigit() and _BEFORE_NUMBERS.fullmatch(word)):
         return True
     if word.isdigit():
-        return before.strip() == word  # the number of an item or a chapter, at the start of a line
+        return before.strip() == word  # the number of an item or a chapter begins the line
     return word.isupper() and word != "I" and bool(_INITIALS.fullmatch(word))

@@ -23,7 +23,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, keeping, say_once, touch
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, find_template, window
+from bertkit.tokens.features import Feature, find_template, max_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -53,10 +53,10 @@ class Teacher:
         tokenizer = load_tokenizer(self.folder)
         if _content(tokenizer) != _content(setup.tokenizer):
             raise _other_vocabulary(self)
-        if tokenizer.model_max_length < window(setup):
+        if tokenizer.model_max_length < max_tokens(setup):
             what = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
             raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
-        tokenizer.model_max_length = window(setup)
+        tokenizer.model_max_length = max_tokens(setup)
         setup = replace(setup, tokenizer=tokenizer, labels=self.labels)
         model = student.task.load_model(self.folder, setup, new_head=False)
         return replace(student, model=model.to(student.machine.device).eval(), setup=setup)
@@ -226,4 +226,4 @@ def _write(logits: Logits, file: Path) -> None:
         with keeping(file) as temporary, temporary.open("wb") as stream:
             np.savez(stream, **logits)
     except OSError as error:
-        say_once(f"the teachers' logits are not kept: {error}; BERTKIT_CACHE names another folder")
+        say_once(f"the teachers' logits are not kept: {error}; set BERTKIT_CACHE to use another folder")

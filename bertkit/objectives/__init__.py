@@ -1,8 +1,29 @@
 """Pretraining objectives: one module each, and what such a module must offer.
 
-An objective turns a corpus into examples, hides something in them, and says what the model must answer. All its
-random choices come from the generator it is given, which is keyed by seed, epoch and example. Its module imports
-torch and transformers inside its functions only.
+An objective is one file: ``bertkit/objectives/NAME.py``, or an importable module of your own. Nothing registers it;
+a recipe with ``objective: NAME`` finds it by its name. `mlm` is the one to read first, and `sop` shows how little is
+left when an objective resembles another one.
+
+The data goes through the functions of the module in this order::
+
+    tokenized corpus --examples--> examples of an epoch, as offsets
+             example --feature---> token ids with masks, and labels: every random draw of the data happens here
+            features --collator--> batch of tensors
+
+    training:        batch --count, losses--> items and summed loss per term; their means are weighted by TERMS
+    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores
+    end of the run:  model --encoder, auxiliary_checkpoints--> plain checkpoints
+
+Three rules keep runs reproducible and scores comparable:
+
+* `feature` draws from the generator it is given and from nothing else. The generator is seeded for each example, so the
+  result is the same whichever process makes the batch, and a resumed run sees what an unbroken one would.
+* `losses` returns sums and `count` the items they are summed over. The mean is computed over the whole optimizer step,
+  so micro-batches and several processes do not change it.
+* `feature` gets ``progress=None`` on held-out text and then ignores what the recipe says of masking, so that all runs
+  are scored on the same task.
+
+torch and transformers are imported inside functions, so that naming an objective costs nothing.
 """
 
 from __future__ import annotations
@@ -23,27 +44,28 @@ from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, fin
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 HELD_OUT_RATE = 0.15
-"""The share of tokens that is hidden in held-out text (Devlin et al. 2019, section 3.1)."""
+"""The share of tokens that is masked in held-out text (Devlin et al. 2019, section 3.1)."""
 
 Example = Any
-"""What an objective makes its features from: a block of documents, or a pair of segments."""
+"""The input of `feature`: a block of documents, or a pair of segments."""
 
 
 class Examples(Protocol):
-    """The examples of an epoch: places in a corpus, from which an example is read when it is asked for."""
+    """The examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
 
     lengths: Any
-    """(examples,) tokens of each, special ones included; a numpy array."""
+    """A numpy array of shape (examples,): the tokens of each, special ones included."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, place: int, /) -> Example: ...
+    def __getitem__(self, index: int, /) -> Example: ...
 
 
 Totals = dict[str, float]
-"""Sums over held-out batches, such as of a loss and of its items; added up key by key."""
+"""Sums over a held-out batch, such as those of a loss and of its items; added up key by key over all batches."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +73,14 @@ class PretrainSetup:
     """What an objective knows beside its examples."""
 
     recipe: PretrainRecipe
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerFast
     model_folder: Path | None
-    """The checkpoint to go on from; None for a new model."""
-    config: Any
-    """Config of the model: the checkpoint's, or that of the recipe's size."""
+    """The checkpoint to continue from; None for a new model."""
+    config: PretrainedConfig
+    """The config of the model: the checkpoint's, or that of the recipe's size."""
 
     @cached_property
-    def frame(self) -> SpecialTokenTemplate:
+    def template(self) -> SpecialTokenTemplate:
         """The special tokens around a text."""
         return find_template(self.tokenizer, pair=False)
 
@@ -68,66 +90,83 @@ class PretrainSetup:
         return find_template(self.tokenizer, pair=True)
 
     @cached_property
-    def ordinary(self) -> Numbers:
-        """Ids of the tokens that may stand in the place of a hidden one."""
+    def ordinary_tokens(self) -> Numbers:
+        """The ids that may replace a masked token at random, shape (ids,)."""
         return ordinary_tokens(self.tokenizer)
 
 
 class Objective(Protocol):
-    """A pretraining objective: three constants and eleven functions.
-
-    A model whose attribute `bertkit_teaching` has a `teacher` is put beside it in the end.
-    """
+    """What a module of an objective has: three constants and eleven functions, mostly of a few lines."""
 
     OPTIONS: Mapping[str, Any]
-    """Keys a recipe may set under ``options``: an Option each, or just its default."""
+    """The keys that a recipe may set under ``options``, each with an `Option` or just its default."""
     TERMS: Mapping[str, float]
-    """Parts of the loss -> their weights in it, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+    """The terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
     BEST_METRIC: str
-    """The score of held-out text by which the best checkpoint is chosen, the smallest; mostly ``loss``."""
+    """The score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
 
     def check(self, setup: PretrainSetup) -> None:
-        """Refuse what this objective cannot pretrain, before the text is read; raises RecipeError or ModelError."""
+        """Refuse a recipe, or a model, that this objective cannot pretrain.
 
-    def load_model(self, setup: PretrainSetup) -> Any:
-        """Load the checkpoint, or make a new model of the recipe's size, with this objective's heads."""
+        It runs before the text is read, so that a mistake costs seconds.
+
+        Raises:
+            RecipeError: the recipe does not fit the objective.
+            ModelError: the checkpoint does not fit it.
+        """
+
+    def load_model(self, setup: PretrainSetup) -> PreTrainedModel:
+        """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
+
+        The model's attribute `bertkit_new` lists the weights that the checkpoint lacks; `load_to_pretrain` sets it. If
+        the attribute `bertkit_teaching` has a `teacher`, the report compares the finished model with it.
+        """
 
     def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:
-        """Split a corpus into examples of at most `length` tokens; made anew each epoch, so quick and lazy."""
+        """Split a corpus into examples of at most `length` tokens, special ones included.
+
+        It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
+        """
 
     def feature(
         self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
     ) -> Feature:
-        """Hide something in an example.
+        """Build the ``input_ids`` of an example, with masks, and its labels.
 
-        `progress` is the share of training that is done; None on held-out text, where 15 % is hidden whatever the
-        recipe says, so that scores compare.
+        Args:
+            example: one of `examples`.
+            progress: the share of training that is done, in [0, 1); None for held-out text.
+            random: the only source of random numbers.
+            setup: the setup of the run.
         """
 
     def collator(self, setup: PretrainSetup) -> Collator:
-        """Make the function that turns a list of features into a batch of tensors, the first axis rows."""
+        """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
 
     def count(self, batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-        """Count for each term what its loss is a mean over."""
+        """Count the items that the loss of each term is summed over."""
 
-    def losses(self, model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Give for each term the sum of its loss over the batch."""
+    def losses(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
 
-    def accumulate(self, model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-        """Sum up what `score` needs from a held-out batch."""
+    def accumulate(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+        """Compute the sums over a held-out batch that `score` needs; gradients are off."""
 
     def score(self, totals: Totals) -> dict[str, float]:
-        """Give the scores of held-out text; ``loss``, the weighted sum of the terms' means, among them."""
+        """Compute the scores of held-out text from the sums over all its batches.
 
-    def encoder(self, model: Any, setup: PretrainSetup) -> Any:
-        """Give the part of a pretrained model that is saved as a plain checkpoint."""
+        ``loss``, the weighted sum of the terms' means, is among them.
+        """
 
-    def auxiliary_checkpoints(self, model: Any, setup: PretrainSetup) -> Mapping[str, Any]:
-        """Give the other parts that are saved as plain checkpoints, by the names of their folders beside the first."""
+    def encoder(self, model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+        """Return the part of the finished model that is saved as a plain checkpoint."""
+
+    def auxiliary_checkpoints(self, model: PreTrainedModel, setup: PretrainSetup) -> Mapping[str, PreTrainedModel]:
+        """Return the other parts to save as plain checkpoints, by the names of their folders beside the encoder."""
 
 
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
-    """Give the share of tokens to hide: from ``mask_rate`` to ``last_mask_rate`` in the course of training.
+    """Compute the share of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
 
     On held-out text it is 15 %, whatever the recipe says.
     """
@@ -151,9 +190,9 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
     """Load the objective of a recipe and check the recipe's options.
 
     Raises:
-        RecipeError: no such objective, a module that lacks a function, or options it does not know.
+        RecipeError: there is no such objective, its module lacks a function, or it does not have an option.
     """
-    parts = (*_FUNCTIONS, *_CONSTANTS)
-    objective = cast(Objective, load_module("objective", recipe.objective, __name__, parts, "docs/pretraining.md"))
+    members = (*_FUNCTIONS, *_CONSTANTS)
+    objective = cast(Objective, load_module("objective", recipe.objective, __name__, members, "docs/pretraining.md"))
     check_options(recipe.options, objective.OPTIONS)
     return objective

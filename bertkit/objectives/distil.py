@@ -1,8 +1,8 @@
-"""A student of a masked language model, made of its layers and taught by it while both read (Sanh et al. 2019).
+"""Distill a masked language model into a student made of some of its layers (DistilBERT: Sanh et al. 2019).
 
-The teacher's distributions are compared at hidden tokens only: there alone the heads are computed, which cost more
-than all layers of a small encoder, and there alone the teacher is unsure and has something to tell. The paper's code
-offers both.
+The distributions of teacher and student are compared at masked tokens only. There the teacher is uncertain, so its
+probabilities carry information; and the heads, which cost more than all layers of a small encoder, are computed at
+one token in seven. The paper's code offers both.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
+    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     **mlm.OPTIONS,
@@ -29,9 +30,9 @@ OPTIONS: Mapping[str, Any] = {
     "student_layers": Option(None, read=read_layers),
 }
 TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
-"""The weights with which DistilBERT was trained."""
+"""DistilBERT's weights."""
 
-_IS_TEXT = "is_text"  # what is not padding, (rows, tokens): a mask of documents kept apart does not tell
+_IS_TEXT = "is_text"  # batch key: (rows, tokens), False for padding, which a mask of (tokens, tokens) does not show
 
 BEST_METRIC = mlm.BEST_METRIC
 
@@ -40,38 +41,43 @@ feature = mlm.feature
 auxiliary_checkpoints = mlm.auxiliary_checkpoints
 
 
-class _Answers(NamedTuple):
-    """What student and teacher say of a batch: logits (masked, vocabulary), and states (tokens of text, width)."""
+class _Outputs(NamedTuple):
+    """The outputs of student and teacher for a batch."""
 
     logits: torch.Tensor
+    """(masked, vocabulary)"""
     teacher_logits: torch.Tensor
+    """(masked, vocabulary)"""
     states: torch.Tensor
+    """(tokens, width), the last hidden states without padding."""
     teacher_states: torch.Tensor
+    """(tokens, width)"""
     labels: torch.Tensor
+    """(masked,)"""
     temperature: float
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a recipe without a teacher, or with one of which no student can be made."""
+    """Refuse a recipe without a teacher, or with a teacher that no student can be made of."""
     mlm.check(setup)
     _read_layers(setup)
 
 
 def _read_layers(setup: PretrainSetup) -> list[int]:
-    """Give the teacher's layers that the student is made of.
+    """Read which of the teacher's layers the student is made of.
 
     Raises:
-        RecipeError: no teacher is named, or it has no such layers.
-        ModelError: a teacher of which no student can be made.
+        RecipeError: no teacher is named, or it does not have these layers.
+        ModelError: no student can be made of this teacher.
     """
     if setup.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
-    wanted = read_option(OPTIONS, setup.recipe, "student_layers")
-    return choose_layers(read_layers(wanted), setup.config)
+    layers = read_option(OPTIONS, setup.recipe, "student_layers")
+    return choose_layers(read_layers(layers), setup.config)
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Make the student of the checkpoint, which is its teacher; raises as `check` does, and `load_teacher`."""
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Build the student from the checkpoint, its teacher; raises what `check` and `load_teacher` raise."""
     layers = _read_layers(setup)
     teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
@@ -80,79 +86,81 @@ def load_model(setup: PretrainSetup) -> Any:
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks, which also tells text from padding."""
+    """Build the collator of blocks; a batch also tells text from padding."""
     import torch
 
-    collate = mlm.collator(setup)
+    collate_blocks = mlm.collator(setup)
 
-    def collate_whole(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate(features)
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate_blocks(features)
         sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
         return {**batch, _IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
 
-    return collate_whole
+    return collate
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens, for two terms, and all tokens."""
-    hidden = mlm.count(batch)["mlm"]
-    return {"soft": hidden, "mlm": hidden, "cosine": int(batch[_IS_TEXT].sum())}
+    """Count the masked tokens, for two terms, and all tokens."""
+    masked = mlm.count(batch)["mlm"]
+    return {"soft": masked, "mlm": masked, "cosine": int(batch[_IS_TEXT].sum())}
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sums of the three terms: what the teacher says, what was hidden, and where the states point."""
-    return _sum_up(_ask(model, batch))
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the three terms: the divergence from soft targets, the masked tokens, and the angles between states."""
+    return _sum_terms(_run_both(model, batch))
 
 
-def _sum_up(answers: _Answers) -> dict[str, torch.Tensor]:
+def _sum_terms(outputs: _Outputs) -> dict[str, torch.Tensor]:
     return {
-        "soft": soft_sum(answers.logits, answers.teacher_logits, answers.temperature),
-        "mlm": sum_of_losses(answers.logits, answers.labels),
-        "cosine": cosine_sum(answers.states, answers.teacher_states),
+        "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
+        "mlm": sum_of_losses(outputs.logits, outputs.labels),
+        "cosine": cosine_sum(outputs.states, outputs.teacher_states),
     }
 
 
-def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum up the terms, the right answers of both models, and the answers that are the same."""
-    answers = _ask(model, batch)
-    sums = {name: float(value) for name, value in _sum_up(answers).items()}
-    teacher_outputs = masked_totals(answers.teacher_logits, answers.labels)
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
+    outputs = _run_both(model, batch)
+    sums = {name: float(value) for name, value in _sum_terms(outputs).items()}
+    teacher_totals = masked_totals(outputs.teacher_logits, outputs.labels)
     return {
         **sums,
-        **masked_totals(answers.logits, answers.labels),
-        "tokens": float(len(answers.states)),
-        "agreed": float((answers.logits.argmax(-1) == answers.teacher_logits.argmax(-1)).sum()),
-        **{f"teacher_{name}": value for name, value in teacher_outputs.items()},
+        **masked_totals(outputs.logits, outputs.labels),
+        "tokens": float(len(outputs.states)),
+        "agreed": float((outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)).sum()),
+        **{f"teacher_{name}": value for name, value in teacher_totals.items()},
     }
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give the weighted loss and its terms, the student's scores, and the teacher's beside them."""
+    """Compute the weighted loss and its terms, and the scores of the student and of the teacher."""
     masked = totals["masked"]
-    soft, gap = totals["soft"] / masked, totals["cosine"] / totals["tokens"]
-    teacher_outputs = {
+    soft, distance = totals["soft"] / masked, totals["cosine"] / totals["tokens"]
+    teacher_totals = {
         name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")
     }
     return {
-        "loss": TERMS["soft"] * soft + TERMS["mlm"] * totals["mlm"] / masked + TERMS["cosine"] * gap,
+        "loss": TERMS["soft"] * soft + TERMS["mlm"] * totals["mlm"] / masked + TERMS["cosine"] * distance,
         **masked_scores(totals),
-        **{f"teacher_{name}": value for name, value in masked_scores(teacher_outputs).items()},
+        **{f"teacher_{name}": value for name, value in masked_scores(teacher_totals).items()},
         "agreement": totals["agreed"] / masked,
         "soft_loss": soft,
-        "cosine": 1 - gap,
+        "cosine": 1 - distance,
     }
 
 
-def encoder(model: Any, setup: PretrainSetup) -> Any:
-    """Give the student, head included; its tokenizer gives no token types where it knows none."""
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the student with its head; the tokenizer of a DistilBERT makes no token types."""
     if model.config.model_type == "distilbert":
         names = setup.tokenizer.model_input_names
         setup.tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
     return model
 
 
-def soft_sum(logits: torch.Tensor, teacher_outputs: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Give the sum of T² KL(teacher || student) at a temperature, so that gradients are as large at any one.
+def soft_sum(logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Sum T² KL(teacher || student) over tokens, both at temperature T; T² keeps gradients equally large at any T.
+
+    Logits are of shape (tokens, vocabulary).
 
     >>> import torch
     >>> same = torch.tensor([[1.0, 2.0, 3.0]])
@@ -161,29 +169,30 @@ def soft_sum(logits: torch.Tensor, teacher_outputs: torch.Tensor, temperature: f
     """
     from torch.nn.functional import kl_div
 
-    given, wanted = ((each.float() / temperature).log_softmax(dim=-1) for each in (logits, teacher_outputs))
-    return temperature**2 * kl_div(given, wanted, reduction="sum", log_target=True)
+    student = (logits.float() / temperature).log_softmax(dim=-1)
+    teacher = (teacher_logits.float() / temperature).log_softmax(dim=-1)
+    return temperature**2 * kl_div(student, teacher, reduction="sum", log_target=True)
 
 
-def cosine_sum(states: torch.Tensor, teacher_outputs: torch.Tensor) -> torch.Tensor:
-    """Give the sum of 1 - cosine between the states of the same tokens, (tokens, width)."""
+def cosine_sum(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
+    """Sum 1 - cosine between the states of student and teacher over tokens; both are of shape (tokens, width)."""
     from torch.nn.functional import cosine_similarity
 
-    return (1 - cosine_similarity(states.float(), teacher_outputs.float(), dim=-1)).sum()
+    return (1 - cosine_similarity(states.float(), teacher_states.float(), dim=-1)).sum()
 
 
-def _ask(model: Any, batch: Mapping[str, torch.Tensor]) -> _Answers:
-    """Let student and teacher read a batch; only the student is learning."""
+def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Outputs:
+    """Run student and teacher on a batch, the teacher without gradients."""
     import torch
 
     teaching: Teaching = getattr(model, "module", model).bertkit_teaching
     is_text = batch[_IS_TEXT]
-    read = {name: values for name, values in batch.items() if name != _IS_TEXT}
-    read["output_hidden_states"] = True  # type: ignore[assignment]
+    inputs = {name: values for name, values in batch.items() if name != _IS_TEXT}
+    inputs["output_hidden_states"] = True  # type: ignore[assignment]
     with torch.no_grad():
-        teacher_outputs, _ = run_at_masked(teaching.teacher.to(is_text.device), read)
-    outputs, labels = run_at_masked(model, read)
-    return _Answers(
+        teacher_outputs, _ = run_at_masked(teaching.teacher.to(is_text.device), inputs)
+    outputs, labels = run_at_masked(model, inputs)
+    return _Outputs(
         outputs.logits[0],
         teacher_outputs.logits[0],
         outputs.hidden_states[-1][is_text],

@@ -1,4 +1,4 @@
-"""Masked language modeling: guess the tokens that are hidden (Devlin et al. 2019, section 3.1; Liu et al. 2019)."""
+"""Masked language modeling: predict the masked tokens (Devlin et al. 2019, section 3.1; Liu et al. 2019)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.masking import choose_tokens, choose_words, corrupt
-from bertkit.corpus.packing import Block, Blocks, Text, block_collator, join_block, pack_blocks
+from bertkit.corpus.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import KEEP_APART
@@ -19,6 +19,7 @@ from bertkit.tokens.features import IGNORED, Collator, Feature
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": Option(0.15, least=0.01, most=0.9),
@@ -30,14 +31,14 @@ BEST_METRIC = "loss"
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse a model that cannot keep the documents of a block apart, where the recipe wants that."""
+    """Refuse a model whose attention cannot stay within the documents of a block, if the recipe says so."""
     if setup.recipe.training.packing == "documents" and setup.config.model_type not in KEEP_APART:
         what = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
         raise RecipeError(what, "--set training.packing=joined, or none")
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with tokens."""
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a masked language modeling head."""
     from transformers import AutoModelForMaskedLM
 
     return load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config)
@@ -46,28 +47,30 @@ def load_model(setup: PretrainSetup) -> Any:
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
     """Split the corpus into blocks, the same in each epoch."""
     packing = setup.recipe.training.packing
-    return pack_blocks(corpus, length, setup.frame.size, packing)
+    return pack_blocks(corpus, length, setup.template.size, packing)
 
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide tokens, or whole words, of a block."""
-    text = join_block(example, setup.frame)
-    return {**hide(text, progress, random, setup), "parts": text.parts}
+    """Mask tokens, or whole words, of a block."""
+    text = join_block(example, setup.template)
+    return {**mask(text, progress, random, setup), "segment_ids": text.segment_ids}
 
 
-def hide(text: Text, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide tokens, or whole words, of a text: ``input_ids``, and ``labels`` where they are hidden."""
+def mask(text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
     import numpy as np
 
-    chosen = choose(text, progress, random, setup)
+    chosen = choose_masked(text, progress, random, setup)
     return {
-        "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary),
+        "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary_tokens),
         "labels": np.where(chosen, text.tokens, IGNORED),
     }
 
 
-def choose(text: Text, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Numbers:
-    """Choose what to hide of a text: a flag for each token."""
+def choose_masked(
+    text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup
+) -> Numbers:
+    """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
     rate = masking_rate(OPTIONS, setup, progress)
     if read_option(OPTIONS, setup.recipe, "whole_words"):
         return choose_words(text.maskable, text.word_starts, rate, random)
@@ -75,38 +78,39 @@ def choose(text: Text, progress: float | None, random: np.random.Generator, setu
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks."""
-    apart = setup.recipe.training.packing == "documents"
-    return block_collator(setup.tokenizer, apart=apart, first_position=first_position(setup.config))
+    """Build the collator of blocks."""
+    within_documents = setup.recipe.training.packing == "documents"
+    position = first_position(setup.config)
+    return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens."""
+    """Count the masked tokens."""
     return {"mlm": int((batch["labels"] != IGNORED).sum())}
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sum of the cross-entropies of the hidden tokens."""
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens."""
     outputs, labels = run_at_masked(model, batch)
     return {"mlm": sum_of_losses(outputs.logits, labels)}
 
 
-def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum up losses and right answers."""
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch)
     return masked_totals(outputs.logits, labels)
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give loss, perplexity and the share of hidden tokens that are found."""
+    """Compute the loss, the perplexity and the accuracy of masked tokens."""
     return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
 
 
-def encoder(model: Any, setup: PretrainSetup) -> Any:
-    """Give the model, head included: a plain checkpoint for masked language modeling."""
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model with its head: a plain checkpoint for masked language modeling."""
     return model
 
 
-def auxiliary_checkpoints(model: Any, setup: PretrainSetup) -> dict[str, Any]:
-    """Give nothing: the encoder is all there is."""
+def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+    """Return no other checkpoint: the encoder is the whole model."""
     return {}

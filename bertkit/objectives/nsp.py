@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus.sentence_pairs import Kind, Pair, Pairs, build_pairs, join_pair, pair_collator
+from bertkit.corpus.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import RecipeError
 from bertkit.modeling.load import load_to_pretrain
@@ -16,6 +16,7 @@ from bertkit.tokens.features import Collator, Feature
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
@@ -27,63 +28,65 @@ _TYPES = ("albert", "bert")  # whose models for pretraining have a head over pai
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse an architecture that has no head over pairs."""
+    """Refuse an architecture that has no head for pairs of segments."""
     if setup.config.model_type not in _TYPES:
         what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
         raise RecipeError(what, f"take one of type {' or '.join(_TYPES)}, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with tokens and one that judges pairs."""
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
     return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
 
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
-    """Pair the segments of the corpus, anew in each epoch; half of the second segments are strangers."""
+    """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
     return pairs_of_epoch(corpus, length, setup, epoch, "next")
 
 
-def pairs_of_epoch(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, kind: Kind) -> Pairs:
-    """Pair the segments of the corpus; with ``training.dupe_factor``, the pairs come again after so many epochs."""
+def pairs_of_epoch(
+    corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType
+) -> Pairs:
+    """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     training = setup.recipe.training
-    copy = epoch % training.dupe_factor if training.dupe_factor else epoch
-    return build_pairs(corpus, length, setup.pair_template.size, kind, training.seed, copy)
+    version = epoch % training.dupe_factor if training.dupe_factor else epoch
+    return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
 
 
 def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide tokens, or whole words, of a pair."""
+    """Mask tokens, or whole words, of a pair."""
     text = join_pair(example, setup.pair_template)
-    hidden = mlm.hide(text, progress, random, setup)
-    return {**hidden, "token_type_ids": text.parts, "pair_labels": example.label}
+    masked = mlm.mask(text, progress, random, setup)
+    return {**masked, "token_type_ids": text.segment_ids, "pair_labels": example.label}
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of pairs."""
+    """Build the collator of pairs."""
     return pair_collator(setup.tokenizer)
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens and the pairs."""
+    """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sums of the cross-entropies of the hidden tokens and of the pairs."""
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
 
-def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum up losses and right answers."""
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
     return accumulate_pairs(model, batch)
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give loss, perplexity and the shares of hidden tokens and of pairs that are found."""
+    """Compute the loss, the perplexity, and the accuracies of masked tokens and of pairs."""
     return score_pairs(totals)
 
 
-def encoder(model: Any, setup: PretrainSetup) -> Any:
-    """Give the model, both heads included: a plain checkpoint for pretraining."""
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model with both heads: a plain checkpoint for pretraining."""
     return model

@@ -1,7 +1,7 @@
-"""Replaced token detection: find the tokens that a small generator has filled in (ELECTRA: Clark et al. 2020).
+"""Replaced token detection: find the tokens that a small generator has replaced (ELECTRA: Clark et al. 2020).
 
-The generator learns to fill gaps; what it draws is put into them, and the discriminator tells for each token whether
-it is the original. Only the discriminator is the result.
+The generator predicts masked tokens. Tokens drawn from its predictions fill the masked positions, and the discriminator
+classifies every token as original or replaced. The discriminator is the result of pretraining.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ from bertkit.tokens.features import IGNORED, Collator, Feature
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
 OPTIONS: Mapping[str, Any] = {**mlm.OPTIONS, "generator_size": Option(0.25, least=0.125, most=1.0)}
 TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
-"""The weight of the discriminator is the paper's (section 3.1); its loss is that much smaller than the generator's."""
+"""The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""
 BEST_METRIC = "perplexity"
-"""A better generator makes harder exercises, so of all scores only its own have the same task at every step."""
+"""A better generator makes the discriminator's task harder, so only the generator's scores compare between steps."""
 
-_GENERATOR = "generator"  # folder beside the discriminator
-_PADDING = -1.0  # in place of a number from [0, 1)
+_GENERATOR = "generator"  # the generator's folder beside the discriminator
+_PADDING = -1.0  # padding has this in place of a random number from [0, 1)
 _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
 
 
 def check(setup: PretrainSetup) -> None:
-    """Refuse what is no ELECTRA."""
+    """Refuse a model that is no ELECTRA."""
     if setup.config.model_type != "electra":
-        is_there = setup.model_folder is not None
-        remedy = "name an ELECTRA, or take the objective mlm" if is_there else "--size electra-small or electra-base"
-        raise RecipeError(f"rtd wants an ELECTRA, not a model of type {setup.config.model_type}", remedy)
+        has_checkpoint = setup.model_folder is not None
+        remedy = (
+            "name an ELECTRA, or use the objective mlm" if has_checkpoint else "--size electra-small or electra-base"
+        )
+        raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Load discriminator and generator, or make them new; a generator is new where none is beside the checkpoint.
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load or build the discriminator and the generator; without a generator beside the checkpoint, a new one is built.
 
     Raises:
-        RecipeError: a generator without whole heads.
-        ModelError: one that cannot share the discriminator's embeddings.
+        RecipeError: the size of the generator leaves a fraction of an attention head.
+        ModelError: the generator's shape does not allow sharing embeddings with the discriminator.
     """
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
@@ -67,8 +70,8 @@ def load_model(setup: PretrainSetup) -> Any:
     )
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
-            what = f"{name} is {getattr(smaller, name)}, that of the discriminator {getattr(config, name)}"
-            raise ModelError(what, "take both from one run, or leave the generator out", file=beside)
+            what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
+            raise ModelError(what, "use both from one run, or leave the generator out", file=beside)
     discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
     generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
     model = ElectraPair(discriminator, generator)
@@ -82,21 +85,21 @@ def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: 
 
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide tokens, or whole words, of a block, and throw the dice that decide what the generator puts there."""
+    """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
     import numpy as np
 
-    text = join_block(example, setup.frame)
-    chosen = mlm.choose(text, progress, random, setup)
+    text = join_block(example, setup.template)
+    chosen = mlm.choose_masked(text, progress, random, setup)
     return {
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
         "labels": np.where(chosen, text.tokens, IGNORED),
-        "parts": text.parts,
+        "segment_ids": text.segment_ids,
         "chances": random.random(len(chosen), dtype=np.float32),
     }
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks; ``chances`` of padding are negative."""
+    """Build the collator of blocks; the random numbers of padding are negative."""
     import numpy as np
     import torch
 
@@ -104,21 +107,21 @@ def collator(setup: PretrainSetup) -> Collator:
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = collate_blocks(features)
-        chances = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
-        for line, each in enumerate(features):
-            chances[line, : len(each["chances"])] = each["chances"]
-        return {**batch, "chances": torch.from_numpy(chances)}
+        draws = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
+        for row, feature in enumerate(features):
+            draws[row, : len(feature["chances"])] = feature["chances"]
+        return {**batch, "chances": torch.from_numpy(draws)}
 
     return collate
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens, and all tokens: the discriminator judges each, special ones too."""
+    """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
     return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["chances"] >= 0).sum())}
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sums of the generator's cross-entropies and of the discriminator's."""
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the generator, and those of the discriminator."""
     return _sums(model(**batch), batch)
 
 
@@ -133,8 +136,8 @@ def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     }
 
 
-def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum up both losses, the generator's right answers, and what the discriminator takes for replaced."""
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
     tokens = batch["chances"] >= 0
     replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
@@ -142,12 +145,12 @@ def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     return {
         **masked_totals(outputs.masked_logits, outputs.masked_labels),
         "rtd": float(_sums(outputs, batch)["rtd"]),
-        **{name: float(places.sum()) for name, places in counts.items()},
+        **{name: float(positions.sum()) for name, positions in counts.items()},
     }
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give the loss, the generator's scores, and precision, recall and F1 of the tokens taken for replaced."""
+    """Compute the loss, the generator's scores, and precision, recall and F1 of finding replaced tokens."""
     mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["tokens"]
     caught, both = totals["caught"], totals["replaced"] + totals["suspected"]
     return {
@@ -160,11 +163,11 @@ def score(totals: Totals) -> dict[str, float]:
     }
 
 
-def encoder(model: Any, setup: PretrainSetup) -> Any:
-    """Give the discriminator: a plain ELECTRA."""
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the discriminator: a plain ELECTRA."""
     return model.discriminator
 
 
-def auxiliary_checkpoints(model: Any, setup: PretrainSetup) -> dict[str, Any]:
-    """Give the generator: an ELECTRA for masked language modeling, from which training can go on."""
+def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+    """Return the generator: an ELECTRA for masked language modeling, which a later run continues with."""
     return {_GENERATOR: model.generator}

@@ -1,6 +1,6 @@
-"""Masked tokens and the order of sentences: have the two segments been swapped? (Lan et al. 2020, section 3.1).
+"""Masked tokens and sentence order: have the two segments been swapped? (Lan et al. 2020, section 3.1).
 
-All but the pairs is that of next-sentence prediction.
+Everything but the pairs is shared with next-sentence prediction.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bertkit.objectives import PretrainSetup, nsp
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = nsp.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
@@ -25,15 +26,15 @@ accumulate, score, encoder, auxiliary_checkpoints = nsp.accumulate, nsp.score, n
 
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
-    """Pair the segments of the corpus, anew in each epoch; half of the pairs are swapped."""
+    """Pair the segments of the corpus, differently in each epoch; half of the pairs are swapped."""
     return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens and the pairs."""
+    """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sums of the cross-entropies of the hidden tokens and of the pairs."""
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

@@ -1,4 +1,4 @@
-"""Masked spans, and their tokens told from what stands around them (SpanBERT: Joshi et al. 2020, section 3)."""
+"""Masked spans, predicted in their context and from their boundaries alone (SpanBERT: Joshi et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bertkit.tokens.features import IGNORED, Collator, Feature
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
@@ -32,8 +33,8 @@ _EDGES = ("span_starts", "span_ends")
 examples = mlm.examples
 
 
-def load_model(setup: PretrainSetup) -> Any:
-    """Load the checkpoint, or make a new model, with a head that answers with tokens, and one over boundaries."""
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
         from bertkit.modeling.span_boundary import add_span_boundary
@@ -45,26 +46,28 @@ def load_model(setup: PretrainSetup) -> Any:
 
 
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
-    """Hide spans of a block; with boundaries, tell for each hidden token where its span begins and ends."""
+    """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
     import numpy as np
 
-    text = join_block(example, setup.frame)
+    text = join_block(example, setup.template)
     rate = masking_rate(OPTIONS, setup, progress)
     chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
-    hidden: Feature = {
-        "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary, spans),
+    mask_token_id = setup.tokenizer.mask_token_id
+    masked: Feature = {
+        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans),
         "labels": np.where(chosen, text.tokens, IGNORED),
-        "parts": text.parts,
+        "segment_ids": text.segment_ids,
     }
     if read_option(OPTIONS, setup.recipe, "boundary"):
+        # (tokens,) each edge (spans,) is repeated for the tokens of its span: spans are in the order of the positions
         for name, edge in zip(_EDGES, spans.T, strict=True):
-            hidden[name] = np.zeros(len(chosen), dtype=np.int64)
-            hidden[name][chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
-    return hidden
+            masked[name] = np.zeros(len(chosen), dtype=np.int64)
+            masked[name][chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
+    return masked
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks; with boundaries, of the edges of spans: (rows, tokens)."""
+    """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
     import torch
 
     collate_blocks = mlm.collator(setup)
@@ -73,68 +76,72 @@ def collator(setup: PretrainSetup) -> Collator:
         batch = collate_blocks(features)
         for name in _EDGES if _EDGES[0] in features[0] else ():
             batch[name] = torch.zeros_like(batch["labels"])
-            for line, each in zip(batch[name], features, strict=True):
-                line[: len(each[name])] = torch.from_numpy(each[name])
+            for row, feature in zip(batch[name], features, strict=True):
+                row[: len(feature[name])] = torch.from_numpy(feature[name])
         return batch
 
     return collate
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
-    """Count the hidden tokens; with boundaries, they are told twice."""
+    """Count the masked tokens; with boundaries, both terms predict them."""
     tokens = mlm.count(batch)["mlm"]
     return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
-def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give the sum of the cross-entropies of the hidden tokens; with boundaries, also as these tell them."""
-    logits, labels, told = _run(model, batch)
-    summed = {"mlm": sum_of_losses(logits, labels)}
-    return summed if told is None else {**summed, "sbo": sum_of_losses(told, labels)}
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
+    logits, labels, boundary_logits = _run(model, batch)
+    sums = {"mlm": sum_of_losses(logits, labels)}
+    return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
 
 
-def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum up losses and right answers."""
-    logits, labels, told = _run(model, batch)
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
+    logits, labels, boundary_logits = _run(model, batch)
     totals = masked_totals(logits, labels)
-    return totals if told is None else {**totals, "sbo": float(sum_of_losses(told, labels))}
+    return totals if boundary_logits is None else {**totals, "sbo": float(sum_of_losses(boundary_logits, labels))}
 
 
 def score(totals: Totals) -> dict[str, float]:
-    """Give loss, perplexity and the share of hidden tokens that are found."""
+    """Compute the loss, the perplexity and the accuracy of masked tokens."""
     return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
 
 
-def encoder(model: Any, setup: PretrainSetup) -> Any:
-    """Give the model without the head over boundaries: a plain checkpoint for masked language modeling."""
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
     from copy import copy
 
     plain = copy(model)
-    plain._modules = {name: part for name, part in model._modules.items() if name != "span_boundary"}
+    plain._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
     return plain
 
 
-def _run(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Give logits of hidden tokens, their labels, and logits as the boundaries tell them, None without.
+def _run(
+    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them).
 
-    The head over boundaries runs inside the model's forward pass, like any other part: there autocast is on, and
-    gradients of several processes are added up.
+    Shapes are (1, masked, vocabulary), (masked,) and (masked, vocabulary). The boundary head runs inside the model's
+    forward pass, because only there autocast is on and gradients of several processes are added up.
     """
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
         outputs, labels = run_at_masked(model, inputs)
         return outputs.logits, labels, None
-    told = []
-    whole = getattr(model, "module", model)
+    boundary_logits = []
+    unwrapped = getattr(model, "module", model)
 
-    def tell(module: Any, arguments: Any, outputs: Any) -> None:
-        states, hidden = outputs["last_hidden_state"], batch["labels"] != IGNORED
-        words = whole.get_input_embeddings().weight
-        told.append(whole.span_boundary(states, hidden, batch["span_starts"], batch["span_ends"], words))
+    def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
+        states, is_masked = outputs["last_hidden_state"], batch["labels"] != IGNORED
+        embeddings = unwrapped.get_input_embeddings().weight
+        logits = unwrapped.span_boundary(states, is_masked, batch["span_starts"], batch["span_ends"], embeddings)
+        boundary_logits.append(logits)
 
-    hook = whole.base_model.register_forward_hook(tell)  # comes before the one that gathers hidden tokens
+    # registered before the hook that gathers the masked positions, so it sees the states of all tokens
+    hook = unwrapped.base_model.register_forward_hook(run_boundary_head)
     try:
         outputs, labels = run_at_masked(model, inputs)
     finally:
         hook.remove()
-    return outputs.logits, labels, told[0]
+    return outputs.logits, labels, boundary_logits[0]

@@ -87,7 +87,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     questions = _encode_once([row["question"].lstrip() for row in rows], setup)
     contexts = _encode_once([row["context"] for row in rows], setup)
     offsets = {
-        text: spans.stretch(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
+        text: spans.extend_offsets(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
         for text, encoded in contexts.items()
     }
     overlap = _option(setup.recipe, "overlap")
@@ -97,7 +97,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         tokens, places = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(frame.before) + len(question) + len(frame.between)
         room = whole - len(question)
-        for part in spans.cut(len(tokens), room, min(overlap, room // 2)):
+        for part in spans.window_slices(len(tokens), room, min(overlap, room // 2)):
             feature = {"row": number, **frame.fill(question, tokens[part])}
             feature.update(context=first, offsets=places[part])
             if "answers" in row:
@@ -139,7 +139,7 @@ def decode(
         [output["end_logits"][part] for output, part in zip(outputs, inside, strict=True)],
         np.array([row for row, _, _ in kept]),
         n_best=_option(setup.recipe, "n_best"),
-        longest=_option(setup.recipe, "max_answer_length"),
+        max_tokens=_option(setup.recipe, "max_answer_length"),
     )
     offsets = np.concatenate([offsets for _, _, offsets in kept])
     before = np.cumsum([0, *(len(offsets) for _, _, offsets in kept)])[found["window"]]

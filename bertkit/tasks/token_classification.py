@@ -89,12 +89,12 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, longest=room // 2)):
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=room // 2)):
         if "O" not in numbers:  # a word without tokens must be read off somewhere: here it cannot be outside
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
         for part in split_windows(tokens, room, overlap):
             feature = {"row": number, **frame.fill(part.tokens)}
-            places = [len(frame.before) + place for place in part.places]
+            places = [len(frame.before) + place for place in part.positions]
             if "tags" in rows[number]:
                 feature["labels"] = [IGNORED] * len(feature["input_ids"])
                 for word, place in zip(part.words, places, strict=True):

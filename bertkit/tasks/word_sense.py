@@ -94,7 +94,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     numbers = {name: number for number, name in enumerate(setup.labels)}
     senses = _senses(setup)
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, longest=room // 2)):
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=room // 2)):
         row = rows[number]
         if row["word"].replace("/", "_") not in senses:
             what = f"row {number + 1}: the model knows no senses of {row['word']!r}"
@@ -103,7 +103,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
             what = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
             raise DataError(what, "correct the row", column="target")
         part = next(each for each in split_windows(tokens, room, room // 2) if row["target"] in each.words)
-        first = len(frame.before) + part.places[part.words.index(row["target"])]
+        first = len(frame.before) + part.positions[part.words.index(row["target"])]
         places = list(range(first, first + len(tokens[row["target"]])))
         feature = {"row": number, **frame.fill(part.tokens), "places": places}
         if "sense" in row:

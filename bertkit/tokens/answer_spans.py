@@ -1,4 +1,4 @@
-"""Spans of a text in tokens: where an answer lies, and which spans a model believes in most."""
+"""Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans."""
 
 from __future__ import annotations
 
@@ -11,60 +11,70 @@ import numpy as np
 Values = np.ndarray[Any, Any]
 
 _WINDOWS_AT_ONCE = 256
-_BLANKS = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # U+3000 is the last space
 
 
-def stretch(text: str, offsets: Values) -> Values:
-    """Let tokens stand for the characters beside them that have no token, such as combining or zero-width ones.
+def extend_offsets(text: str, offsets: Values) -> Values:
+    """Extend tokens over the adjacent characters that have no token, such as combining or zero-width ones.
 
-    So an answer in whole words is found whole, whatever the tokenizer leaves out. Blanks end the stretching, and those
-    that a token has at its ends (in byte-level vocabularies) are no part of an answer.
+    So an answer of whole words is found whole, whatever the tokenizer leaves out. White space stops the extension, and
+    is cut off the ends of tokens, which include it in byte-level vocabularies: it is no part of an answer.
 
     Args:
-        text: what was encoded.
+        text: the encoded text.
         offsets: first and last + 1 character of each token, shape (tokens, 2).
+
+    Returns:
+        New offsets, shape (tokens, 2).
     """
-    blank = _find_blanks(text)
-    offsets = _without_blanks(offsets, blank)
-    stretched = offsets.copy()
+    is_space = _find_spaces(text)
+    offsets = _trim_spaces(offsets, is_space)
+    extended = offsets.copy()
+    # (tokens + 1, 2) characters between neighboring tokens, before the first one and after the last one.
+    # Nearly all are a single space: a running count of visible characters finds the few that need the slow loop.
     gaps = np.stack([np.append(0, offsets[:, 1]), np.append(offsets[:, 0], len(text))], axis=1)
-    visible = np.append(0, np.cumsum(~blank))  # most gaps are a blank between two words, where nothing is to be done
+    visible = np.append(0, np.cumsum(~is_space))
     for number in np.flatnonzero(visible[gaps[:, 1]] > visible[gaps[:, 0]]):
         gap = text[gaps[number, 0] : gaps[number, 1]]
         head, tail = (len(re.search(edge, gap)[0]) for edge in (r"^\S*", r"\S*\Z"))  # type: ignore[index]
         if number > 0:
-            stretched[number - 1, 1] += head
+            extended[number - 1, 1] += head
             tail = 0 if head == len(gap) else tail
         if number < len(offsets):
-            stretched[number, 0] -= tail
-    return stretched
+            extended[number, 0] -= tail
+    return extended
 
 
-def _find_blanks(text: str) -> Values:
-    """Tell for each character whether it is a blank, and one more time no, for the end of the text."""
+def _find_spaces(text: str) -> Values:
+    """Tell which characters are white space, shape (characters + 1,), with False for the end of the text."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return np.append(_BLANKS[np.minimum(codes, len(_BLANKS) - 1)], False)
+    return np.append(_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
 
 
-def _without_blanks(offsets: Values, blank: Values) -> Values:
+def _trim_spaces(offsets: Values, is_space: Values) -> Values:
+    """Move the ends of all tokens past white space, one character of every token at a time."""
     starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
-    while (leading := (starts < ends) & blank[starts]).any():
+    while (leading := (starts < ends) & is_space[starts]).any():
         starts += leading
-    while (trailing := (starts < ends) & blank[ends - 1]).any():
+    while (trailing := (starts < ends) & is_space[ends - 1]).any():
         ends -= trailing
     return np.stack([starts, ends], axis=1)
 
 
-def cut(tokens: int, room: int, overlap: int) -> list[slice]:
-    """Split so many tokens in windows; the last one is where the text ends."""
+def window_slices(count: int, max_tokens: int, overlap: int) -> list[slice]:
+    """Split `count` tokens into windows of `max_tokens`; the last one ends with the text and may be shorter.
+
+    >>> window_slices(10, max_tokens=6, overlap=2)
+    [slice(0, 6, None), slice(4, 10, None)]
+    """
     starts = [0]
-    while starts[-1] + room < tokens:
-        starts.append(starts[-1] + room - overlap)
-    return [slice(start, start + room) for start in starts]
+    while starts[-1] + max_tokens < count:
+        starts.append(starts[-1] + max_tokens - overlap)
+    return [slice(start, start + max_tokens) for start in starts]
 
 
-def find_answer_tokens(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """Give the first and last token of the first gold answer; (-1, -1) where it is not whole in the window."""
+def find_answer_tokens(gold: Mapping[str, Any], offsets: Values) -> tuple[int, int]:
+    """Find the first and last token of the first gold answer; (-1, -1) if the window does not hold all of it."""
     if not gold["text"] or not len(offsets):
         return -1, -1
     start = gold["answer_start"][0]
@@ -73,44 +83,47 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: np.ndarray[Any, Any]) -
         return -1, -1
     first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
     last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
-    return (  # several tokens may stand for one character: all of them are meant
+    return (  # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
         int(np.searchsorted(offsets[:, 0], first, side="left")),
         int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
     )
 
 
 def find_n_best(
-    starts: Sequence[Values], ends: Sequence[Values], rows: Values, *, n_best: int, longest: int
+    starts: Sequence[Values], ends: Sequence[Values], rows: Values, *, n_best: int, max_tokens: int
 ) -> dict[str, Values]:
-    """Find the best spans of every row over all its windows, without a loop over windows.
+    """Find the best spans of every row over all its windows.
 
-    As in the usual loop, the `n_best` highest starts and ends of each window are combined to spans of at most
-    `longest` tokens; then the `n_best` spans of a row are kept.
+    As in `run_squad.py`, the `n_best` highest starts and ends of each window are combined to spans of at most
+    `max_tokens` tokens; then the `n_best` spans of each row are kept.
 
     Args:
-        starts: logits of each window's context tokens to begin the answer.
-        ends: the same to end it.
-        rows: each window's row, shape (windows,), ascending.
-        n_best: how many to keep.
-        longest: most tokens of an answer.
+        starts: logits that the answer begins at a token of the window's context, one array per window.
+        ends: logits that it ends there.
+        rows: the row of each window, shape (windows,), ascending.
+        n_best: spans to keep per row.
+        max_tokens: the length of the longest answer.
 
     Returns:
-        ``row``, ``window``, ``start``, ``end`` (tokens of the window's context, the last included), ``start_logit``,
-        ``end_logit`` and ``score`` of the spans, by row and then best first.
+        Arrays of shape (spans,), sorted by row and then best first: ``row``, ``window``, ``start`` and ``end`` (the
+        first and the last token in the window's context), ``start_logit``, ``end_logit`` and ``score``, their sum.
     """
+    # Windows of similar length go through the array code together: no Python loop over windows or spans, and the
+    # arrays (windows, longest window) and (windows, n_best, n_best) stay small and hardly padded.
     by_length = sorted(range(len(starts)), key=lambda number: len(starts[number]))
-    found = []
+    batches = []
     for first in range(0, len(starts), _WINDOWS_AT_ONCE):
-        part = by_length[first : first + _WINDOWS_AT_ONCE]
-        spans = _best_window_spans([starts[n] for n in part], [ends[n] for n in part], n_best, longest)
-        spans["window"] = np.array(part)[spans["window"]]
-        found.append(spans)
-    spans = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+        batch = by_length[first : first + _WINDOWS_AT_ONCE]
+        spans = _best_window_spans([starts[n] for n in batch], [ends[n] for n in batch], n_best, max_tokens)
+        spans["window"] = np.array(batch)[spans["window"]]
+        batches.append(spans)
+    spans = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     spans["row"] = rows[spans["window"]]
-    order = np.argsort(spans["row"], kind="stable")  # those of one window stay best first
-    shared = np.bincount(rows)[spans["row"][order]] > 1
-    mixed = order[shared]
-    order[shared] = mixed[np.lexsort((-spans["score"][mixed], spans["row"][mixed]))]
+    order = np.argsort(spans["row"], kind="stable")  # the spans of one window stay best first
+    # only rows with several windows have to be sorted by score; then `rank` counts the spans of each row from 0
+    is_shared = np.bincount(rows)[spans["row"][order]] > 1
+    shared = order[is_shared]
+    order[is_shared] = shared[np.lexsort((-spans["score"][shared], spans["row"][shared]))]
     sorted_rows = spans["row"][order]
     rank = np.arange(len(order)) - np.searchsorted(sorted_rows, sorted_rows)
     kept = order[rank < n_best]
@@ -118,14 +131,15 @@ def find_n_best(
 
 
 def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None) -> Values:
-    """Give the softmax of each span's score among those of its row, and of no answer where that has `nulls`.
+    """Compute the softmax of each span's score over the spans of its row, and over no answer if `nulls` are given.
 
     Args:
-        scores: of spans, shape (spans,), best first in each row.
-        rows: each span's row, ascending.
-        count: how many rows there are.
-        nulls: score of no answer, shape (rows,), or None.
+        scores: the scores of the spans, shape (spans,), best first in each row.
+        rows: the row of each span, ascending.
+        count: the number of rows.
+        nulls: the score of no answer, shape (rows,), or None.
     """
+    # the highest score of each row is subtracted before `exp`, so that no weight overflows: its first span's, or null's
     highest = np.full(count, -np.inf) if nulls is None else nulls.astype(np.float64)
     best = np.flatnonzero(np.diff(rows, prepend=-1))
     highest[rows[best]] = np.maximum(highest[rows[best]], scores[best])
@@ -135,36 +149,39 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
 
 
 def _best_window_spans(
-    starts: Sequence[Values], ends: Sequence[Values], n_best: int, longest: int
+    starts: Sequence[Values], ends: Sequence[Values], n_best: int, max_tokens: int
 ) -> dict[str, Values]:
-    """Give the `n_best` spans of each window, best first, as flat arrays."""
-    widths = np.array([len(one) for one in starts])
-    there = np.arange(max(1, widths.max())) < widths[:, None]
-    first, last = (np.full(there.shape, -np.inf, dtype=np.float32) for _ in range(2))
-    first[there], last[there] = np.concatenate(starts), np.concatenate(ends)
-    begins, finishes = _highest(first, n_best), _highest(last, n_best)
-    begin_logits, finish_logits = np.take_along_axis(first, begins, 1), np.take_along_axis(last, finishes, 1)
-    more = (finishes[:, None, :] - begins[:, :, None]).view(np.uint64)  # tokens after the first; below 0 becomes huge
-    scores = np.where(more < longest, begin_logits[:, :, None] + finish_logits[:, None, :], -np.inf)
+    """Find the `n_best` spans of each window, best first, as flat arrays of shape (spans,)."""
+    # logits of all windows in one array (windows, longest window), padded with -inf, which is never among the best
+    lengths = np.array([len(window) for window in starts])
+    is_token = np.arange(max(1, lengths.max())) < lengths[:, None]
+    start_logits, end_logits = (np.full(is_token.shape, -np.inf, dtype=np.float32) for _ in range(2))
+    start_logits[is_token], end_logits[is_token] = np.concatenate(starts), np.concatenate(ends)
+    firsts, lasts = _highest(start_logits, n_best), _highest(end_logits, n_best)
+    first_logits, last_logits = np.take_along_axis(start_logits, firsts, 1), np.take_along_axis(end_logits, lasts, 1)
+    # (windows, n_best, n_best) scores of all pairs. As unsigned numbers, negative lengths are huge, so one comparison
+    # excludes spans that end before they begin and spans that are too long.
+    distances = (lasts[:, None, :] - firsts[:, :, None]).view(np.uint64)
+    scores = np.where(distances < max_tokens, first_logits[:, :, None] + last_logits[:, None, :], -np.inf)
     scores = scores.reshape(len(scores), -1)
     best = _highest(scores, n_best)
     best_scores = np.take_along_axis(scores, best, 1)
     windows, columns = np.nonzero(best_scores > -np.inf)
-    chosen = best[windows, columns]
-    one, other = chosen // finishes.shape[1], chosen % finishes.shape[1]
+    pairs = best[windows, columns]
+    first, last = pairs // lasts.shape[1], pairs % lasts.shape[1]
     return {
         "window": windows,
-        "start": begins[windows, one],
-        "end": finishes[windows, other],
-        "start_logit": begin_logits[windows, one],
-        "end_logit": finish_logits[windows, other],
+        "start": firsts[windows, first],
+        "end": lasts[windows, last],
+        "start_logit": first_logits[windows, first],
+        "end_logit": last_logits[windows, last],
         "score": best_scores[windows, columns],
     }
 
 
 def _highest(values: Values, count: int) -> Values:
-    """Give the columns of the highest values of each line, highest first."""
+    """Find the columns of the `count` highest values of each row, highest first, shape (rows, count)."""
     count = min(count, values.shape[1])
-    columns = np.argpartition(-values, count - 1, axis=1)[:, :count]
+    columns = np.argpartition(-values, count - 1, axis=1)[:, :count]  # linear in the columns; only `count` are sorted
     order = np.argsort(-np.take_along_axis(values, columns, 1), axis=1, kind="stable")
     return np.take_along_axis(columns, order, 1)

@@ -1,7 +1,7 @@
-"""Features that are computed once: columns of numbers in a file that is named by its content and mapped into memory.
+"""Features that are computed once: columns of numbers in a memory-mapped file that is named after their content.
 
-The features of a split depend on its rows, on the tokenizer and on the recipe. The same three give the same file, in
-this run and in the next, so a text is cut into tokens once.
+The features of a split depend on its rows, on the tokenizer and on the recipe. The same three find the same file, in
+this run and in later ones, so a text is tokenized once.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
-_LEAST_ROWS = 1000  # fewer are encoded before a file is found, opened and checked
+_LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 _DIGEST = hashlib.sha256().digest_size
 
 
-class Encoded(Sequence[Feature]):
-    """Features as columns: lists of numbers are handed out as arrays, and nothing can be written into them.
+class FeatureColumns(Sequence[Feature]):
+    """Features that are stored as Arrow columns; their lists of numbers are read as arrays, and none can be changed.
 
-    ``lengths`` and ``longest`` are what `count_tokens` and `longest_text` give for each feature.
+    ``lengths`` and ``longest``, of shape (features,), are `count_tokens` and `longest_text` of each feature.
     """
 
     def __init__(self, table: Any) -> None:
@@ -54,14 +54,14 @@ class Encoded(Sequence[Feature]):
         return int(self._count)
 
     @overload
-    def __getitem__(self, place: int) -> Feature: ...
+    def __getitem__(self, index: int) -> Feature: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Feature]: ...
-    def __getitem__(self, place: int | slice) -> Feature | list[Feature]:
-        """Give one feature, made for this call: a key that was added to it would be lost, so it takes none."""
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(self._count))]
-        number = range(self._count)[place]
+    def __getitem__(self, index: slice) -> list[Feature]: ...
+    def __getitem__(self, index: int | slice) -> Feature | list[Feature]:
+        """Build a feature from the columns, as a read-only mapping: a key added to it would be lost."""
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        number = range(self._count)[index]
         feature = {name: read(number) for name, read in self._readers.items()}
         return cast(Feature, MappingProxyType(feature))
 
@@ -69,17 +69,17 @@ class Encoded(Sequence[Feature]):
         return map(self.__getitem__, range(self._count))
 
     def tokens(self) -> Numbers:
-        """Give each token that occurs, once."""
+        """Return the token ids that occur, sorted and without repetition."""
         return np.unique(_numbers(self._tokens))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
-        """Give every feature one more key, in this process only."""
+        """Add a key with a value per feature, in this process only."""
         self._readers[name] = values.__getitem__
 
 
 def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) -> None:
-    """Give every feature one more key."""
-    if isinstance(features, Encoded):
+    """Add a key with a value per feature."""
+    if isinstance(features, FeatureColumns):
         features.add(name, values)
         return
     for feature, value in zip(features, values, strict=True):
@@ -87,21 +87,21 @@ def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) ->
 
 
 def lengths_of(features: Sequence[Feature]) -> Numbers:
-    """Give the tokens that each feature costs; see `count_tokens`."""
-    if isinstance(features, Encoded):
+    """Count the tokens that each feature costs, shape (features,); see `count_tokens`."""
+    if isinstance(features, FeatureColumns):
         return features.lengths
     return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
 def longest_of(features: Sequence[Feature]) -> Numbers:
-    """Give the tokens of each feature's longest text."""
-    if isinstance(features, Encoded):
+    """Count the tokens of each feature's longest text, shape (features,)."""
+    if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
 def items_of(features: Sequence[Feature]) -> Numbers | None:
-    """Give how many labels each feature has where labels belong to tokens; None where they belong to rows."""
+    """Count the labels of each feature, shape (features,), if labels belong to tokens; None if they belong to rows."""
     first = np.asarray(features[0].get("labels") if len(features) else None)
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
@@ -111,8 +111,8 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
 
 
 def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
-    """Give each token that occurs in any feature, once."""
-    if isinstance(features, Encoded):
+    """Return the token ids that occur in any feature, sorted and without repetition."""
+    if isinstance(features, FeatureColumns):
         return features.tokens()
     texts = (feature["input_ids"] for feature in features)
     flat = (
@@ -122,25 +122,25 @@ def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
 
 
 def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature]:
-    """Encode the rows of a split, or map the file with their features that an earlier run has left.
+    """Encode the rows of a split, or map the file of their features that an earlier run has written.
 
-    Only the families of bertkit are kept: of another one nobody can tell whether its code is still the same. Nor are
-    small splits, which are encoded faster than read.
+    Only features of bertkit's own task families are cached, since a change in the code of another one would go
+    unnoticed; small splits are not, because they are encoded faster than read.
 
     Args:
         split: the rows.
-        setup: all that `encode` knows beside them.
-        encode: a task family's.
+        setup: everything else that `encode` depends on.
+        encode: the function of a task family.
     """
     if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not is_ours(encode):
         return _encode(split, setup, encode)
     file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
-    found = _read(file)
-    return found if found is not None else _write(_encode(split, setup, encode), file)
+    cached = _read(file)
+    return cached if cached is not None else _write(_encode(split, setup, encode), file)
 
 
 def content_key(split: Split, setup: Setup) -> str:
-    """Give a SHA-256 over all that features can depend on, and rather over too much than too little."""
+    """Compute a SHA-256 of everything that features can depend on; in doubt, a setting is included."""
     recipe = setup.recipe
     settings = [
         *(
@@ -157,7 +157,7 @@ def content_key(split: Split, setup: Setup) -> str:
 
 
 def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
-    """Encode without the garbage collector: it would go over all these lists again and again, and find nothing."""
+    """Encode without the garbage collector, which would scan all the new lists again and again and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -168,33 +168,33 @@ def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
 
 
 def is_ours(encode: Encode) -> bool:
-    """Tell whether a task family comes with bertkit, so that its code is part of the content key."""
+    """Tell whether a task family is one of bertkit's, whose code is part of the content key."""
     return encode.__module__.startswith("bertkit.")
 
 
-def _read(file: Path) -> Encoded | None:
-    """Map a file of features; None where there is none, or one that is not as it was written."""
+def _read(file: Path) -> FeatureColumns | None:
+    """Map a file of features; None if it is missing, damaged or unreadable."""
     try:
         if not file.is_file():
             return None
         with pa.memory_map(str(file)) as stream:
-            whole = stream.read_buffer()
-        body, digest = whole[:-_DIGEST], whole[-_DIGEST:]
+            content = stream.read_buffer()
+        body, digest = content[:-_DIGEST], content[-_DIGEST:]
         if hashlib.sha256(body).digest() != digest.to_pybytes():
-            raise pa.ArrowInvalid("its checksum is another")
-        found = Encoded(pa.ipc.open_file(pa.BufferReader(body)).read_all())
+            raise pa.ArrowInvalid("the checksum differs")
+        columns = FeatureColumns(pa.ipc.open_file(pa.BufferReader(body)).read_all())
     except pa.ArrowInvalid:
-        log.info(f"the features in {file} are damaged: they are made anew")
+        log.info(f"the features in {file} are damaged and are encoded again")
         return None
     except OSError as error:
-        say_once(f"features cannot be read: {error}; BERTKIT_CACHE names another folder")
+        say_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
         return None
     touch(file)
-    return found
+    return columns
 
 
 def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
-    """Write features and give them back from the file, or as they are where a file cannot hold them or be written."""
+    """Write features to a file and return them mapped from it, or unchanged if they cannot be written."""
     table = _table(features)
     if table is None:
         return features
@@ -207,14 +207,14 @@ def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
             with beside.open("ab") as stream:
                 stream.write(digest.digest())
     except OSError as error:
-        say_once(f"features are not kept: {error}; BERTKIT_CACHE names another folder")
+        say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
         return features
-    found = _read(file)
-    return found if found is not None else features
+    cached = _read(file)
+    return cached if cached is not None else features
 
 
 def _table(features: list[Feature]) -> Any:
-    """Give features as columns of numbers; None where they are not all of one kind, or other than numbers."""
+    """Convert features to an Arrow table; None if their keys differ or a value is no number or list of numbers."""
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
         return None
@@ -223,16 +223,18 @@ def _table(features: list[Feature]) -> Any:
 
 
 def _column(values: list[Any]) -> Any:
-    """Give an Arrow array of whole numbers, of other numbers, or of lists or matrices of them; None of all else."""
-    kinds = set(map(type, values))
-    if kinds <= {int} or kinds == {float}:
+    """Convert the values of a key to an Arrow array of numbers, of lists or of (n, 2) matrices; None of all else."""
+    types = set(map(type, values))
+    if types <= {int} or types == {float}:
         try:
-            return _flat(_shrunk(np.array(values, dtype=np.float64 if kinds == {float} else np.int64)))
+            return _flat(_shrunk(np.array(values, dtype=np.float64 if types == {float} else np.int64)))
         except OverflowError:
             return None
-    if kinds == {list}:
+    # Lists become one flat array of all their numbers and the offsets of the rows in it, (rows + 1,); lists of lists
+    # recurse. A row is then read as a slice, without a Python object for each number.
+    if types == {list}:
         inner = _column(list(chain.from_iterable(values)))
-    elif kinds == {np.ndarray} and {(each.dtype, each.shape[1:]) for each in values} == {(np.dtype(np.int64), (2,))}:
+    elif types == {np.ndarray} and {(value.dtype, value.shape[1:]) for value in values} == {(np.dtype(np.int64), (2,))}:
         inner = pa.FixedSizeListArray.from_arrays(_flat(_shrunk(np.concatenate(values).ravel())), 2)
     else:
         return None
@@ -242,28 +244,28 @@ def _column(values: list[Any]) -> Any:
 
 
 def _flat(values: Numbers) -> Any:
-    """Give numbers as an Arrow array; `pyarrow.array` and `to_numpy` would import pandas first."""
+    """Wrap numbers in an Arrow array without a copy; `pyarrow.array` and `to_numpy` would import pandas."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _numbers(array: Any) -> Numbers:
-    """Give the numbers of an Arrow array where they lie."""
-    kind = np.dtype(str(array.type).replace("double", "float64"))
-    return np.frombuffer(array.buffers()[1], dtype=kind, count=len(array), offset=array.offset * kind.itemsize)
+    """View the numbers of an Arrow array without a copy."""
+    dtype = np.dtype(str(array.type).replace("double", "float64"))
+    return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
 
 
 def _shrunk(values: Numbers) -> Numbers:
-    """Give whole numbers in as few bytes as they fit in: most are tokens, segments and characters."""
+    """Cast integers to the smallest dtype that holds them: most are token ids, token types and characters."""
     if not len(values) or values.dtype != np.int64:
         return values
-    kinds = (np.int8, np.int16, np.int32)
+    dtypes = (np.int8, np.int16, np.int32)
     least, most = values.min(), values.max()
-    fitting = (kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max)
+    fitting = (dtype for dtype in dtypes if np.iinfo(dtype).min <= least and most <= np.iinfo(dtype).max)
     return values.astype(next(fitting, np.int64))
 
 
 def _reader(array: Any) -> Callable[[int], Any]:
-    """Give the function that gives the value of a row: a number, an array, or a list of arrays."""
+    """Build the function that reads the value of a row: a number, an array, or a list of arrays."""
     if not pa.types.is_large_list(array.type):
         return _numbers(array).item
     edges, inner = _numbers(array.offsets), array.values
@@ -272,12 +274,13 @@ def _reader(array: Any) -> Callable[[int], Any]:
         return lambda row: [read(number) for number in range(edges[row], edges[row + 1])]
     is_matrix = pa.types.is_fixed_size_list(inner.type)
     values = _numbers(inner.values).reshape(-1, 2) if is_matrix else _numbers(inner)
-    kind = np.float64 if values.dtype == np.float64 else np.int64
-    return lambda row: values[edges[row] : edges[row + 1]].astype(kind)
+    dtype = np.float64 if values.dtype == np.float64 else np.int64
+    return lambda row: values[edges[row] : edges[row + 1]].astype(dtype)
 
 
 def _sizes(tokens: Any) -> tuple[Numbers, Numbers]:
-    """Give the tokens that each feature costs, and those of its longest text, from the column ``input_ids``."""
+    """Count the tokens that each feature costs, and those of its longest text, both of shape (features,)."""
+    # read off the offsets of ``input_ids``, without any token: of texts, or of choices and of the texts in them
     counts = np.diff(_numbers(tokens.offsets))
     if not pa.types.is_large_list(tokens.values.type):
         return counts, counts

@@ -1,4 +1,4 @@
-"""Features: rows as the numbers an encoder reads, and batches of them as padded tensors."""
+"""Features: rows as the token ids an encoder reads, and batches of them as padded tensors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from bertkit.recipe import Recipe, Row
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedTokenizerFast
 
 Feature = dict[str, Any]
-"""What one forward pass reads of one row: ``input_ids`` and the like, ``labels``, ``row``.
+"""One input of a forward pass, by name: ``input_ids`` and the like, ``labels``, and the number of its ``row``.
 
-Lists of numbers are lists where they were just made, and arrays where `bertkit.tokens.feature_cache` has kept them.
+Numbers come as lists from a task's ``encode``, and as arrays from `bertkit.tokens.feature_cache`.
 """
 
 IGNORED = -100
-"""Label of a token that has none: no loss and no score counts it, as in torch's and transformers' losses."""
+"""The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
 
@@ -31,13 +32,13 @@ class Setup:
     """What every step of a run needs to know; `labels` is in the order of the model's outputs."""
 
     recipe: Recipe
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerFast
     labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
-    """The special tokens around one text or two, and the segment numbers where the tokenizer makes them."""
+    """The special tokens around one text or two, and the token types of the texts if the tokenizer has any."""
 
     before: list[int]
     between: list[int]
@@ -46,11 +47,11 @@ class SpecialTokenTemplate:
 
     @property
     def size(self) -> int:
-        """How many special tokens there are."""
+        """The number of special tokens."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
-        """Give ``input_ids`` (and ``token_type_ids``) of texts that are already tokens."""
+        """Put the special tokens around token ids: ``input_ids``, and ``token_type_ids`` if the tokenizer has them."""
         start = [*self.before, *first]
         rest = [*self.between, *second, *self.after] if second is not None else self.after
         feature: Feature = {"input_ids": [*start, *rest]}
@@ -61,12 +62,12 @@ class SpecialTokenTemplate:
         return feature
 
 
-def find_template(tokenizer: Any, *, pair: bool) -> SpecialTokenTemplate:
-    """Read the special tokens off an encoded example, since every tokenizer has its own."""
+def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialTokenTemplate:
+    """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
-    first = [place for place, side in enumerate(sides) if side == 0]
-    second = [place for place, side in enumerate(sides) if side == 1] or first
+    first = [position for position, side in enumerate(sides) if side == 0]
+    second = [position for position, side in enumerate(sides) if side == 1] or first
     types = encoded.get("token_type_ids")
     return SpecialTokenTemplate(
         before=ids[: first[0]],
@@ -76,10 +77,11 @@ def find_template(tokenizer: Any, *, pair: bool) -> SpecialTokenTemplate:
     )
 
 
-def tokenize_texts(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
-    """Give the tokens of whole texts, or of texts that are lists of words, without special ones around them.
+def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+    """Tokenize texts, or lists of words, without truncation and special tokens.
 
-    Each result has ``ids``, ``offsets`` (first and last + 1 character) and ``word_ids``.
+    Returns:
+        An encoding per text, with ``ids``, ``offsets`` (first and last + 1 character) and ``word_ids``.
     """
     are_words = not isinstance(texts[0], str)
     encoded = tokenizer(
@@ -94,13 +96,13 @@ def tokenize_texts(tokenizer: Any, texts: Sequence[str] | Sequence[Sequence[str]
 
 
 def count_tokens(feature: Feature) -> int:
-    """Count the tokens a feature costs; several texts (choices) cost as many times the longest."""
+    """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
     ids = feature["input_ids"]
     return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
 
 
 def text_lengths(feature: Feature) -> list[int]:
-    """Give the tokens of each text of a feature: of its one text, or of its choices.
+    """Count the tokens of each text of a feature: of its only text, or of its choices.
 
     >>> text_lengths({"input_ids": [2, 9, 3]}), text_lengths({"input_ids": [[2, 9, 3], [2, 3]]})
     ([3], [3, 2])
@@ -120,9 +122,9 @@ def _are_several(ids: Any) -> bool:
 
 
 def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, cut to the recipe's ``max_length``.
+    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, truncated to `max_tokens`.
 
-    A text that spells ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
+    A text that contains ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
     """
     texts = [row["text"] for row in rows]
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
@@ -130,7 +132,7 @@ def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         texts,
         pairs,
         truncation=True,
-        max_length=window(setup),
+        max_length=max_tokens(setup),
         return_attention_mask=False,
         split_special_tokens=True,
     )
@@ -139,30 +141,30 @@ def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     ]
 
 
-def window(setup: Setup) -> int:
-    """Give the length to cut at: the recipe's ``max_length``, or the model's where that is shorter."""
+def max_tokens(setup: Setup) -> int:
+    """Return the length that inputs are truncated to: the recipe's ``max_length``, or the model's if it is shorter."""
     return min(setup.recipe.training.max_length, int(setup.tokenizer.model_max_length))
 
 
-def token_budget(setup: Setup, frame: SpecialTokenTemplate) -> int:
-    """Give the tokens that are left for text beside the special ones.
+def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
+    """Compute how many tokens of an input are left for text beside the special tokens.
 
     Raises:
-        RecipeError: hardly any.
+        RecipeError: fewer than four are left.
     """
-    room = window(setup) - frame.size
-    if room < _MIN_BUDGET:
-        what = f"training.max_length {window(setup)} leaves {max(room, 0)} tokens for text"
-        raise RecipeError(what, f"give at least {frame.size + _MIN_BUDGET}")
-    return room
+    budget = max_tokens(setup) - template.size
+    if budget < _MIN_BUDGET:
+        what = f"training.max_length {max_tokens(setup)} leaves {max(budget, 0)} tokens for text"
+        raise RecipeError(what, f"give at least {template.size + _MIN_BUDGET}")
+    return budget
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
-    """Make the collator that pads a batch on the right to its longest row.
+    """Build the collator that pads a batch on the right to its longest row.
 
-    It gives ``input_ids``, ``attention_mask`` and, where the tokenizer makes them, ``token_type_ids`` of shape
-    ``(rows, tokens)``, and ``labels`` of shape ``(rows,)`` or ``(rows, labels)``, or ``(rows, tokens)`` padded
-    with `IGNORED`, where every row has them.
+    A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
+    have them. If every feature has ``labels``, theirs are of shape (rows,) or (rows, labels); with `label_per_token`
+    they are of shape (rows, tokens), padded with `IGNORED`.
     """
     import numpy as np
     import torch
@@ -187,7 +189,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
 
 
 def count_items(batch: Mapping[str, Any]) -> int:
-    """Count what a mean loss is a mean over: labels that are not ignored, or rows.
+    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows.
 
     >>> import torch
     >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})

@@ -1,4 +1,4 @@
-"""Tokenizers learned from text: the same text gives the same tokenizer, byte for byte."""
+"""Train tokenizers from text: the same text gives the same tokenizer, byte for byte."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, UsageError
 
-Read = Callable[[], Iterable[str]]
-"""Gives the text anew, document by document: it is read more than once and never held."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ReadTexts = Callable[[], Iterable[str]]
+"""Starts a new pass over the documents: they are read more than once and never all in memory."""
 
 _BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -22,125 +25,128 @@ _BYTES = 256
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a tokenizer is to be."""
+class TokenizerSpec:
+    """The settings of a new tokenizer."""
 
-    kind: str
+    type: str
+    """A key of `TOKENIZER_TYPES`."""
     vocabulary_size: int
     lowercase: bool
     min_frequency: int
-    """How often a letter (unless it is bytes) and a pair that is joined must occur."""
+    """How often a letter (unless tokens are bytes) and a pair to merge must occur."""
     special: tuple[str, ...]
-    """Special tokens beside those of the kind."""
+    """Special tokens beside those of the type."""
     max_length: int
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of tokenizer: what the model it is named after has, and how it is learned."""
+class TokenizerType:
+    """A type of tokenizer: the defaults of the model that is known for it, and how it is trained."""
 
     special: tuple[str, ...]
     vocabulary_size: int
     lowercase: bool
-    learn: Callable[[Plan, Read], Any]
+    train: Callable[[TokenizerSpec, ReadTexts], PreTrainedTokenizerFast]
 
 
-def check_plan(plan: Plan) -> None:
-    """Refuse a tokenizer that cannot be, before any text is read.
+def check_spec(spec: TokenizerSpec) -> None:
+    """Check the settings of a tokenizer before any text is read.
 
     Raises:
-        UsageError: special tokens that are none or come twice, or no room for letters.
+        UsageError: a special token is empty, repeated or already there, or the vocabulary is too small for letters.
     """
-    special = KINDS[plan.kind].special
-    for token in plan.special:
-        if token in special or plan.special.count(token) > 1 or not token or token != token.strip():
+    special = TOKENIZER_TYPES[spec.type].special
+    for token in spec.special:
+        if token in special or spec.special.count(token) > 1 or not token or token != token.strip():
             raise UsageError(f"--special {token!r}", f"give new tokens; there are: {', '.join(special)}")
-    least = len(special) + len(plan.special) + (_BYTES if plan.kind == "bpe" else 4)
-    if plan.vocabulary_size < least:
-        what = "special tokens and one a byte" if plan.kind == "bpe" else "special tokens and letters"
-        raise UsageError(f"--vocabulary-size {plan.vocabulary_size}", f"{what} need at least {least}")
+    least = len(special) + len(spec.special) + (_BYTES if spec.type == "bpe" else 4)
+    if spec.vocabulary_size < least:
+        what = "special tokens and one per byte" if spec.type == "bpe" else "special tokens and letters"
+        raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{what} need at least {least}")
 
 
-def train_tokenizer_from(plan: Plan, read: Read) -> Any:
-    """Learn a tokenizer of transformers from text.
+def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+    """Train a tokenizer on text.
 
     Raises:
-        DataError: the text has too few letters to learn from.
+        DataError: the text has too few letters to train on.
     """
-    return KINDS[plan.kind].learn(plan, read)
+    return TOKENIZER_TYPES[spec.type].train(spec, read_texts)
 
 
-def _learn_wordpiece(plan: Plan, read: Read) -> Any:
-    """Learn tokens of words (Wu et al. 2016, as BERT has them).
+def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+    """Train a WordPiece tokenizer (Wu et al. 2016) like BERT's.
 
-    The trainer numbers tokens such as ``##e`` in the random order of a hash table, and breaks ties by number. So they
-    are found first, then given in order.
+    The trainer numbers tokens such as ``##e`` in the random order of a hash table, and breaks ties by number. So a
+    first pass collects them, and a second pass gets them in alphabetical order.
     """
     from tokenizers import trainers
     from transformers import BertTokenizer
 
-    backend = BertTokenizer(do_lower_case=plan.lowercase).backend_tokenizer
-    letters = _frequent_letters(backend.normalizer, read(), plan)
-    special = [*_BERT, *plan.special]
+    backend = BertTokenizer(do_lower_case=spec.lowercase).backend_tokenizer
+    letters = _frequent_letters(backend.normalizer, read_texts(), spec)
+    special = [*_BERT, *spec.special]
 
     def train(tokens: Sequence[str], size: int) -> list[str]:
         trainer = trainers.WordPieceTrainer(
             vocab_size=size,
-            min_frequency=plan.min_frequency,
+            min_frequency=spec.min_frequency,
             special_tokens=list(tokens),
             initial_alphabet=letters,
             limit_alphabet=len(letters),
             show_progress=False,
         )
-        backend.train_from_iterator(read(), trainer)
+        backend.train_from_iterator(read_texts(), trainer)
         vocabulary = backend.get_vocab()
         return sorted(vocabulary, key=vocabulary.__getitem__)
 
     inner = sorted(token for token in train(special, 0) if len(token) == 3 and token.startswith("##"))
-    tokens = train([*special, *inner], plan.vocabulary_size)
+    tokens = train([*special, *inner], spec.vocabulary_size)
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    return BertTokenizer(vocab=vocabulary, do_lower_case=plan.lowercase, **_settings(plan))
+    return BertTokenizer(vocab=vocabulary, do_lower_case=spec.lowercase, **_settings(spec))
 
 
-def _frequent_letters(normalizer: Any, texts: Iterable[str], plan: Plan) -> list[str]:
-    """Give the letters that occur often enough, in at most a quarter of the vocabulary.
+def _frequent_letters(normalizer: Any, texts: Iterable[str], spec: TokenizerSpec) -> list[str]:
+    """Find the letters that occur at least `min_frequency` times; they fill at most a quarter of the vocabulary.
 
-    Text from the web has thousands of letters that occur now and then, and each would be a token, or two.
+    Text from the web has thousands of rare letters, and each would take a token or two.
     """
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(normalizer.normalize_str(text))
-    found = [(-count, letter) for letter, count in counts.items() if count >= plan.min_frequency]
-    most = (plan.vocabulary_size - len(KINDS[plan.kind].special) - len(plan.special)) // 4
-    letters = [letter for _, letter in sorted(found) if not letter.isspace()][:most]
+    frequent = sorted((-count, letter) for letter, count in counts.items() if count >= spec.min_frequency)
+    most = (spec.vocabulary_size - len(TOKENIZER_TYPES[spec.type].special) - len(spec.special)) // 4
+    letters = [letter for _, letter in frequent if not letter.isspace()][:most]
     if not letters:
-        raise DataError("the text has no letter often enough", "give more text, or a lower --min-frequency")
+        raise DataError("no letter of the text is frequent enough", "give more text, or a lower --min-frequency")
     return letters
 
 
-def _learn_bpe(plan: Plan, read: Read) -> Any:
-    """Learn pairs of bytes to join (Radford et al. 2019, as RoBERTa has them)."""
+def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer (Radford et al. 2019) like RoBERTa's."""
     from tokenizers import normalizers, pre_tokenizers, trainers
     from transformers import AddedToken, PreTrainedTokenizerFast, RobertaTokenizer
 
     backend = RobertaTokenizer().backend_tokenizer
-    if plan.lowercase:
+    if spec.lowercase:
         backend.normalizer = normalizers.Lowercase()
     trainer = trainers.BpeTrainer(
-        vocab_size=plan.vocabulary_size,
-        min_frequency=plan.min_frequency,
-        special_tokens=[*_ROBERTA, *plan.special],
+        vocab_size=spec.vocabulary_size,
+        min_frequency=spec.min_frequency,
+        special_tokens=[*_ROBERTA, *spec.special],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(read(), trainer)
+    backend.train_from_iterator(read_texts(), trainer)
     model = json.loads(backend.to_str())["model"]
-    mask = AddedToken("<mask>", lstrip=True, special=True)  # the blank before it belongs to the word it stands for
-    settings = {"mask_token": mask, **_settings(plan)}
+    mask = AddedToken("<mask>", lstrip=True, special=True)  # the space before it belongs to the masked word
+    settings = {"mask_token": mask, **_settings(spec)}
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
-    if not plan.lowercase:
+    if not spec.lowercase:
         return tokenizer
-    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()  # that class knows none and would lose it
+    tokenizer.backend_tokenizer.normalizer = (
+        normalizers.Lowercase()
+    )  # RobertaTokenizer has no normalizer and would drop it
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), _ROBERTA[:4], strict=True))
     names |= {"cls_token": "<s>", "sep_token": "</s>"}
     inputs = ["input_ids", "attention_mask"]
@@ -149,35 +155,38 @@ def _learn_bpe(plan: Plan, read: Read) -> Any:
     )
 
 
-def _learn_unigram(plan: Plan, read: Read) -> Any:
-    """Learn tokens with a probability each (Kudo 2018, as ALBERT and XLM-R have them)."""
+def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+    """Train a unigram language model of tokens (Kudo 2018) like ALBERT's and XLM-R's."""
     from tokenizers import trainers
     from transformers import AlbertTokenizer
 
-    kind = {"do_lower_case": plan.lowercase, "keep_accents": not plan.lowercase}
-    backend = AlbertTokenizer(**kind).backend_tokenizer
+    case = {"do_lower_case": spec.lowercase, "keep_accents": not spec.lowercase}
+    backend = AlbertTokenizer(**case).backend_tokenizer
     normalize = backend.normalizer.normalize_str
-    letters = set(_frequent_letters(backend.normalizer, read(), plan))
-    special = [*_ALBERT, *plan.special]
+    letters = set(_frequent_letters(backend.normalizer, read_texts(), spec))
+    special = [*_ALBERT, *spec.special]
     trainer = trainers.UnigramTrainer(
-        vocab_size=plan.vocabulary_size, special_tokens=special, unk_token="<unk>", show_progress=False
+        vocab_size=spec.vocabulary_size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    # the trainer makes a token of every letter it sees
-    texts = ("".join(letter if letter in letters else " " for letter in normalize(text)) for text in read())
+    # the trainer makes a token of every letter it sees, so rare ones are replaced by spaces
+    texts = ("".join(letter if letter in letters else " " for letter in normalize(text)) for text in read_texts())
     backend.train_from_iterator(texts, trainer)
     tokens = _settled_scores(json.loads(backend.to_str())["model"]["vocab"], special)
-    return AlbertTokenizer(vocab=tokens, model_input_names=_INPUTS, **kind, **_settings(plan))
+    return AlbertTokenizer(vocab=tokens, model_input_names=_INPUTS, **case, **_settings(spec))
 
 
 def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str]) -> list[tuple[str, float]]:
-    """Take out of scores what the trainer leaves to chance.
+    """Make the scores of the unigram trainer reproducible: (token, score), special tokens first, then the best.
 
-    It adds them up in the random order of a hash table, which is seen in the last digits, and gives letters that it
-    had dropped scores near the lowest in that order too.
+    The trainer sums scores in the random order of a hash table, which changes their last digits. It also adds letters
+    that it had dropped, with scores near the lowest that follow that order.
+
+    Raises:
+        DataError: the text is too small, so no score is finite.
     """
     scores = {token: round(score, 6) for token, score in tokens if token not in special}
     if not scores or not all(map(math.isfinite, scores.values())):
-        raise DataError("the text is too small to learn tokens from", "give more text")
+        raise DataError("the text is too small to train a tokenizer on", "give more text")
     letters = {token for token in scores if len(token) == 1}
     lowest = min(scores.values())
     rare = lowest + 1e-4 * (len(letters) + 1)
@@ -186,13 +195,13 @@ def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str])
     return [*((token, 0.0) for token in special), *ordered]
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
-    settings: dict[str, Any] = {"model_max_length": plan.max_length}
-    return {**settings, "extra_special_tokens": list(plan.special)} if plan.special else settings
+def _settings(spec: TokenizerSpec) -> dict[str, Any]:
+    settings: dict[str, Any] = {"model_max_length": spec.max_length}
+    return {**settings, "extra_special_tokens": list(spec.special)} if spec.special else settings
 
 
-KINDS = {
-    "wordpiece": Kind(_BERT, 30_522, True, _learn_wordpiece),
-    "bpe": Kind(_ROBERTA, 50_265, False, _learn_bpe),
-    "unigram": Kind(_ALBERT, 30_000, True, _learn_unigram),
+TOKENIZER_TYPES = {
+    "wordpiece": TokenizerType(_BERT, 30_522, True, _train_wordpiece),
+    "bpe": TokenizerType(_ROBERTA, 50_265, False, _train_bpe),
+    "unigram": TokenizerType(_ALBERT, 30_000, True, _train_unigram),
 }

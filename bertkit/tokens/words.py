@@ -1,4 +1,4 @@
-"""Words and their tokens: texts cut into words, words into tokens, tokens into windows, and all of it mapped back."""
+"""Words and their tokens: split texts into words, words into tokens, and rows into windows of tokens."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.tokens.features import tokenize_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+Numbers = np.ndarray[Any, Any]
 
 _PROBE = ("The", "old", "man", "saw", "it", "again", ".")
 _TESTED_ROWS = 100
@@ -20,22 +25,22 @@ _TESTED_ROWS = 100
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a row that fits the model, and the words that are read off there.
+    """The part of a row that fits the model, and the words whose predictions are taken from it.
 
-    `words` are those to which this window gives more context than any other does; `places` are the positions of
-    their first tokens, counted from the window's first token.
+    `words` are those that have more context in this window than in any other; `positions` are the offsets of their
+    first tokens in `tokens`.
     """
 
     tokens: list[int]
     words: list[int]
-    places: list[int]
+    positions: list[int]
 
 
 def read_list(value: Any, column: str) -> list[Any]:
-    """Give a list, which comes as one, as JSON, or as text parted by blanks.
+    """Read a list that is given as a list, as JSON, or as text separated by spaces.
 
     Raises:
-        DataError: something else.
+        DataError: the value is none of these.
     """
     if isinstance(value, str):
         if not value.lstrip().startswith("["):
@@ -50,10 +55,10 @@ def read_list(value: Any, column: str) -> list[Any]:
 
 
 def read_words(value: Any) -> list[str]:
-    """Give the words of the column ``tokens``, in any form that `read_list` reads.
+    """Read the words of the column ``tokens``, in any form that `read_list` accepts.
 
     Raises:
-        DataError: something else.
+        DataError: the value is no list of strings.
     """
     words = read_list(value, "tokens")
     if not all(isinstance(word, str) for word in words):
@@ -62,28 +67,28 @@ def read_words(value: Any) -> list[str]:
 
 
 def read_target(value: Any, count: int) -> list[int]:
-    """Give a place in a text as `count` whole numbers, which come as numbers, as text, or parted by ``:``.
+    """Read the position of a target word: `count` whole numbers, given as numbers or as text with ``:`` between them.
 
     Raises:
-        DataError: something else.
+        DataError: the value is something else.
     """
-    parts = value.split(":") if isinstance(value, str) else value
-    listed = list(parts) if isinstance(parts, (list, tuple)) else [parts]
+    values = value.split(":") if isinstance(value, str) else value
+    values = list(values) if isinstance(values, (list, tuple)) else [values]
     try:
-        numbers = [int(part) for part in listed if not isinstance(part, bool)]
+        numbers = [int(number) for number in values if not isinstance(number, bool)]
     except (TypeError, ValueError):
         numbers = []
-    if len(numbers) != count or len(listed) != count:
-        wanted = "the index of a word" if count == 1 else "two numbers of characters, such as 4:9"
-        raise DataError(f"the target {value!r} is not {wanted}", f"give {wanted}", column="target")
+    if len(numbers) != count or len(values) != count:
+        expected = "the index of a word" if count == 1 else "two character offsets, such as 4:9"
+        raise DataError(f"the target {value!r} is not {expected}", f"give {expected}", column="target")
     return numbers
 
 
 def split_text(text: str) -> list[tuple[int, int]]:
-    """Split a text into words and marks, as (first, last + 1) characters; blanks belong to none.
+    """Split a text into words and punctuation marks, without white space: (first, last + 1) character of each.
 
-    A mark inside a word or number stays inside (3.5, don't), and so does the last one of initials (U.N.); any other at
-    its end is a word of its own, as in most annotated corpora.
+    A mark inside a word or number belongs to it (3.5, don't), and so does the last period of initials (U.N.). Any
+    other mark is a word of its own, as in most annotated corpora.
 
     >>> text = "Mr. O'Hara of the U.N. paid $3.50 (twice)."
     >>> [text[start:end] for start, end in split_text(text)]
@@ -91,155 +96,161 @@ def split_text(text: str) -> list[tuple[int, int]]:
     """
     spans: list[tuple[int, int]] = []
     start = None
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         belongs = _is_letter(char)
-        if not belongs and start is not None and _is_inside(text, place):
+        if not belongs and start is not None and _is_inside(text, index):
             belongs = True
         elif char == "." and start is not None:
-            belongs = re.fullmatch(r"\w(\.\w)+", text[start:place]) is not None
+            belongs = re.fullmatch(r"\w(\.\w)+", text[start:index]) is not None
         if belongs:
-            start = place if start is None else start
+            start = index if start is None else start
             continue
         if start is not None:
-            spans.append((start, place))
+            spans.append((start, index))
             start = None
         if not char.isspace():
-            spans.append((place, place + 1))
+            spans.append((index, index + 1))
     if start is not None:
         spans.append((start, len(text)))
     return spans
 
 
-def tokenize_words(tokenizer: Any, rows: Sequence[Sequence[str]], longest: int) -> list[list[list[int]]]:
-    """Give each row's words as lists of tokens, which are empty where a word has none (a zero-width character, say).
+def tokenize_words(
+    tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]], max_tokens: int
+) -> list[list[list[int]]]:
+    """Tokenize the words of each row; a word without tokens (a zero-width character, say) has an empty list.
 
-    A byte-level tokenizer tells the beginning of a word by the blank before it. Given words without blanks, it makes
-    of ``["hello", "world"]`` the tokens of "helloworld", in silence, unless it was told to add the blank. So a probe
-    and the first rows have to give the same tokens as words and in running text; where the probe does not, tokens are
-    taken from running text and find their words by their characters.
+    A byte-level tokenizer marks the beginning of a word by the space before it. Unless it adds that space itself, it
+    silently tokenizes the list ``["hello", "world"]`` as "helloworld". So a probe sentence and the first rows are
+    tokenized both as words and as running text. If the probe differs, all rows are tokenized as running text, and
+    their tokens are assigned to words by character offsets.
 
     Args:
-        tokenizer: a fast one.
+        tokenizer: a fast tokenizer.
         rows: lists of words.
-        longest: of a word of more tokens only the first are kept: it is its beginning that speaks for a word.
+        max_tokens: how many tokens of a word are kept; the first ones, since a word's first token represents it.
 
     Raises:
-        ModelError: words cannot be told from its tokens.
+        ModelError: the tokenizer joins words, so its tokens cannot be assigned to them.
     """
     filled = [number for number, words in enumerate(rows) if words]
     texts = [rows[number] for number in filled]
     if _share_aligned(tokenizer, [_PROBE]) == 1:
         probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
         if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
-            raise _not_told_apart()
-        tokens = [_by_words(each, len(words)) for each, words in zip(_as_words(tokenizer, texts), texts, strict=True)]
+            raise _joined_words_error()
+        encodings = zip(_encode_words(tokenizer, texts), texts, strict=True)
+        tokens = [_split_by_word_ids(encoding, len(words)) for encoding, words in encodings]
     else:
-        _by_characters(_as_text(tokenizer, [_PROBE])[0], _PROBE)  # raises where a token has parts of two words
-        tokens = [_by_characters(each, words) for each, words in zip(_as_text(tokenizer, texts), texts, strict=True)]
-    found: list[list[list[int]]] = [[] for _ in rows]
-    for number, each in zip(filled, tokens, strict=True):
-        found[number] = [word[:longest] for word in each]
-    return found
+        _split_by_offsets(_encode_text(tokenizer, [_PROBE])[0], _PROBE)  # raises if a token spans two words
+        encodings = zip(_encode_text(tokenizer, texts), texts, strict=True)
+        tokens = [_split_by_offsets(encoding, words) for encoding, words in encodings]
+    tokens_of_rows: list[list[list[int]]] = [[] for _ in rows]
+    for number, words_of_row in zip(filled, tokens, strict=True):
+        tokens_of_rows[number] = [word[:max_tokens] for word in words_of_row]
+    return tokens_of_rows
 
 
-def _as_words(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_words(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> list[Any]:
     return tokenize_texts(tokenizer, [list(words) for words in rows]) if rows else []
 
 
-def _as_text(tokenizer: Any, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_text(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> list[Any]:
+    """Encode each row as running text, with a space before every word."""
     return tokenize_texts(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
 
 
-def _share_aligned(tokenizer: Any, rows: Sequence[Sequence[str]]) -> float:
-    """Give the share of rows that have the same tokens as words and in running text."""
-    pairs = zip(_as_words(tokenizer, rows), _as_text(tokenizer, rows), strict=True)
-    # what stands for a bare blank (SentencePiece) may begin the running text
-    return float(np.mean([one.ids == other.ids or one.ids == other.ids[1:] for one, other in pairs]))
+def _share_aligned(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> float:
+    """Compute the share of rows, in [0, 1], that have the same tokens as words and as running text."""
+    pairs = zip(_encode_words(tokenizer, rows), _encode_text(tokenizer, rows), strict=True)
+    # SentencePiece may begin running text with a token for the bare space
+    return float(np.mean([words.ids == text.ids or words.ids == text.ids[1:] for words, text in pairs]))
 
 
-def _by_words(encoded: Any, count: int) -> list[list[int]]:
+def _split_by_word_ids(encoding: Any, count: int) -> list[list[int]]:
     tokens: list[list[int]] = [[] for _ in range(count)]
-    for token, word in zip(encoded.ids, encoded.word_ids, strict=True):
+    for token, word in zip(encoding.ids, encoding.word_ids, strict=True):
         tokens[word].append(token)
     return tokens
 
 
-def _by_characters(encoded: Any, words: Sequence[str]) -> list[list[int]]:
-    """Give the tokens of running text (a blank before every word) to the words that their characters belong to."""
-    blanks = np.cumsum([0, *(len(word) + 1 for word in words)])
+def _split_by_offsets(encoding: Any, words: Sequence[str]) -> list[list[int]]:
+    """Assign the tokens of running text (a space before every word) to words by their characters.
+
+    Raises:
+        ModelError: a token covers characters of two words.
+    """
+    # a token belongs to the word after the last space at or before its start: byte-level tokens include that space
+    spaces = np.cumsum([0, *(len(word) + 1 for word in words)])
     text = f" {' '.join(words)}"
     tokens: list[list[int]] = [[] for _ in words]
-    for token, (start, end) in zip(encoded.ids, encoded.offsets, strict=True):
-        word = int(np.searchsorted(blanks, start, side="right")) - 1
+    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        word = int(np.searchsorted(spaces, start, side="right")) - 1
         if end == start or word >= len(words):
             continue
-        if end > blanks[word + 1] and text[blanks[word + 1] : end].strip():
-            raise _not_told_apart()
+        if end > spaces[word + 1] and text[spaces[word + 1] : end].strip():
+            raise _joined_words_error()
         tokens[word].append(token)
     return tokens
 
 
-def _not_told_apart() -> ModelError:
-    what = "the tokenizer makes other tokens of a list of words than of the same text"
+def _joined_words_error() -> ModelError:
+    what = "the tokenizer gives a list of words other tokens than the same text"
     return ModelError(what, "use a checkpoint whose tokenizer keeps words apart")
 
 
-def split_windows(tokens: Sequence[Sequence[int]], room: int, overlap: int) -> list[Window]:
-    """Split a row's words into windows of at most `room` tokens that overlap by at least `overlap` where they can.
+def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) -> list[Window]:
+    """Split a row's words into windows of at most `budget` tokens that overlap by at least `overlap` if they can.
 
-    Every word with tokens belongs to exactly one window: the one with the most context on its poorer side (Devlin
-    et al. 2018, `run_squad.py`, which does so for answers). A word is never cut, so none may have more than `room`.
+    Every word with tokens belongs to exactly one window: the one whose smaller side of context is largest (Devlin
+    et al. 2018, `run_squad.py`, which chooses answers so). Words are never split, so none may exceed `budget`.
 
-    >>> [(w.words, w.places) for w in split_windows([[1], [2], [3, 4], [5], [6]], room=4, overlap=2)]
+    >>> [(w.words, w.positions) for w in split_windows([[1], [2], [3, 4], [5], [6]], budget=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
     """
     sizes = [len(word) for word in tokens]
     ends = np.cumsum([0, *sizes])
-    spans = _find_window_spans(ends, room, max(0, overlap))
+    spans = _find_window_spans(ends, budget, max(0, overlap))
     if not spans:
         return []
-    best = np.full(len(tokens), -1)
-    context = np.full(len(tokens), -1)
+    # (words,) the window with the most context so far, and that context: tokens on the smaller side of the word.
+    # Each window updates its own words at once; comparing every word with every window would be quadratic.
+    best_windows = np.full(len(tokens), -1)
+    best_context = np.full(len(tokens), -1)
     for number, (first, last) in enumerate(spans):
-        inside = np.arange(first, last)
-        here = np.minimum(ends[inside] - ends[first], ends[last] - ends[inside + 1])
-        better = here > context[inside]
-        best[inside[better]], context[inside[better]] = number, here[better]
+        words = np.arange(first, last)
+        context = np.minimum(ends[words] - ends[first], ends[last] - ends[words + 1])
+        is_better = context > best_context[words]
+        best_windows[words[is_better]], best_context[words[is_better]] = number, context[is_better]
     windows = []
     for number, (first, last) in enumerate(spans):
-        words = [word for word in range(first, last) if best[word] == number and sizes[word]]
-        windows.append(
-            Window(
-                [token for word in tokens[first:last] for token in word],
-                words,
-                [int(ends[word] - ends[first]) for word in words],
-            )
-        )
+        own = [word for word in range(first, last) if best_windows[word] == number and sizes[word]]
+        window_tokens = [token for word in tokens[first:last] for token in word]
+        windows.append(Window(window_tokens, own, [int(ends[word] - ends[first]) for word in own]))
     return windows
 
 
-def _find_window_spans(ends: np.ndarray[Any, Any], room: int, overlap: int) -> list[tuple[int, int]]:
-    """Give the windows as (first, last + 1) words; `ends` are the tokens before each word, and all of them."""
+def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[int, int]]:
+    """Find the windows as (first, last + 1) word; `ends` (words + 1,) counts the tokens before each word and in all."""
     count = len(ends) - 1
     spans: list[tuple[int, int]] = []
     first = 0
     while ends[-1] > 0 and first < count:
-        last = int(np.searchsorted(ends, ends[first] + room, side="right")) - 1
+        last = int(np.searchsorted(ends, ends[first] + budget, side="right")) - 1
         spans.append((first, last))
         if last == count:
             break
-        wanted = int(np.searchsorted(ends, ends[last] - overlap, side="right")) - 1
-        first = max(first + 1, wanted)
-        while ends[last + 1] - ends[first] > room:  # the next window must reach at least one word further
+        first = max(first + 1, int(np.searchsorted(ends, ends[last] - overlap, side="right")) - 1)
+        while ends[last + 1] - ends[first] > budget:  # the next window must reach at least one word further
             first += 1
     return spans
 
 
-def _is_inside(text: str, place: int) -> bool:
-    """Tell whether a mark is one that stands inside words, and a letter follows it."""
-    return text[place] in "-'’.,@_&/" and place + 1 < len(text) and _is_letter(text[place + 1])
+def _is_inside(text: str, index: int) -> bool:
+    """Tell whether a mark is one that occurs inside words and is followed by a letter."""
+    return text[index] in "-'’.,@_&/" and index + 1 < len(text) and _is_letter(text[index + 1])
 
 
 def _is_letter(char: str) -> bool:
-    """Tell whether a character is part of a word: a letter, a digit, or a mark that goes with the one before."""
+    """Tell whether a character is part of a word: a letter, a digit, or a combining or invisible character."""
     return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc", "Me", "Cf", "Co")

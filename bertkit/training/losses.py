@@ -30,7 +30,7 @@ class Terms:
     count: Callable[[Mapping[str, Any]], Mapping[str, int]]
     """Counts the items of each term in a batch."""
     sums: Callable[[Any, Mapping[str, Any]], Mapping[str, torch.Tensor]]
-    """Computes the sum of each term over a batch, from a model and the batch; 0 with a gradient where it has no item."""
+    """Computes the sum of each term over a batch from a model and the batch; 0 with a gradient where it has no item."""
 
 
 class LoggedTerms:

@@ -29,9 +29,9 @@ class StopFlag:
 
 @contextmanager
 def caught_signals() -> Iterator[StopFlag]:
-    """Catch Ctrl-C, SIGTERM, SIGHUP (the first requests a stop, the second ends the process) and SIGUSR1; restore handlers after.
+    """Catch Ctrl-C, SIGTERM and SIGHUP (one requests a stop, a second ends the process), and SIGUSR1.
 
-    Handlers are set even where a shell started the process with signals ignored.
+    Handlers are restored afterwards. They are set even where a shell started the process with signals ignored.
     """
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():

@@ -234,7 +234,7 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:
-    """Add the figures of the timed steps; `is_whole` where a step computes the whole model, and nothing was prepared."""
+    """Add the figures of the timed steps; `is_whole`: a step computes the whole model, and nothing was prepared."""
     tokens = sum(sum(step.lengths) for step in steps)
     tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)
     speed = replace(

@@ -18,7 +18,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.tokens.features import Feature, Setup, window
+from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
 
@@ -68,7 +68,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
     in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
     features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
-        _report_lengths(features["train"], len(inputs.splits["train"].rows), window(setup))
+        _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
     if model.bertkit_new_head and not is_complete and not run.is_resumed:
@@ -176,13 +176,13 @@ class _Scorer:
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-def _report_lengths(features: Sequence[Feature], rows: int, max_tokens: int) -> None:
+def _report_lengths(features: Sequence[Feature], rows: int, longest: int) -> None:
     from bertkit.tokens.feature_cache import longest_of
 
     if len(features) > rows:
-        log.info(f"training: {rows:,} rows in {len(features):,} overlapping windows of up to {max_tokens} tokens")
+        log.info(f"training: {rows:,} rows in {len(features):,} overlapping windows of up to {longest} tokens")
         return
-    full = int((longest_of(features) >= max_tokens).sum())
+    full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
-        log.info(f"training rows that reach {max_tokens} tokens: {full:,} ({share:.1f} %); longer ones are truncated")
+        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated")

@@ -18,7 +18,7 @@ from bertkit.errors import UsageError, closest
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
-from bertkit.tokens.train import KINDS, Plan, check_plan, train_tokenizer_from
+from bertkit.tokens.train import TOKENIZER_TYPES, TokenizerSpec, check_spec, train_from_texts
 
 log = logging.getLogger("bertkit")
 
@@ -70,18 +70,18 @@ def train_tokenizer(
         UsageError: a folder that holds something, or a tokenizer that cannot be.
         DataError: no text, or too little.
     """
-    if kind not in KINDS:
-        raise UsageError(f"no kind of tokenizer is called {kind!r}", closest(kind, KINDS))
+    if kind not in TOKENIZER_TYPES:
+        raise UsageError(f"no kind of tokenizer is called {kind!r}", closest(kind, TOKENIZER_TYPES))
     _check_free(output)
-    plan = Plan(
-        kind=kind,
-        vocabulary_size=KINDS[kind].vocabulary_size if vocabulary_size is None else vocabulary_size,
-        lowercase=KINDS[kind].lowercase if lowercase is None else lowercase,
+    plan = TokenizerSpec(
+        type=kind,
+        vocabulary_size=TOKENIZER_TYPES[kind].vocabulary_size if vocabulary_size is None else vocabulary_size,
+        lowercase=TOKENIZER_TYPES[kind].lowercase if lowercase is None else lowercase,
         min_frequency=2 if min_frequency is None else min_frequency,
         special=tuple(special),
         max_length=max_length,
     )
-    check_plan(plan)
+    check_spec(plan)
     survey = find_duplicates(data, progress)
 
     def read(split: str) -> Iterator[str]:
@@ -90,7 +90,7 @@ def train_tokenizer(
 
     log.info(f"learning {plan.vocabulary_size:,} tokens ({kind})")
     quiet_transformers()
-    tokenizer = train_tokenizer_from(plan, lambda: read("train"))
+    tokenizer = train_from_texts(plan, lambda: read("train"))
     figures, unknown = _measure(tokenizer, read("validation"))
     _save(tokenizer, output)
     return TokenizerReport(
@@ -149,7 +149,7 @@ def _tokens_per_word(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]
     return counts
 
 
-def _warnings(plan: Plan, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
+def _warnings(plan: TokenizerSpec, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
     found = []
     if size < plan.vocabulary_size:
         found.append(

@@ -1,4 +1,4 @@
-"""Documents from every kind of source, and the lines that tell what is wrong with one."""
+"""Documents from every type of source, and the messages for sources that cannot be read."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def write_rows(name: str, column: str = "text") -> str:
     "content", ["\n\none\ntwo\n\n \t\n\nthree\n", "one\r\ntwo\r\n\r\nthree", "one\ntwo\n\n\nthree"]
 )
 def test_a_blank_line_ends_a_document_of_a_text_file(here, content):
-    found = list(read_documents(Corpus(source=write("a.txt", content)), "train"))
-    assert [document.text for document in found] == ["one\ntwo", "three"]
+    read = list(read_documents(Corpus(source=write("a.txt", content)), "train"))
+    assert [document.text for document in read] == ["one\ntwo", "three"]
     lines = [line.strip() for line in content.splitlines()]
-    assert [document.line for document in found] == [lines.index("one") + 1, lines.index("three") + 1]
-    assert {document.source for document in found} == {"a.txt"}
+    assert [document.line for document in read] == [lines.index("one") + 1, lines.index("three") + 1]
+    assert {document.source for document in read} == {"a.txt"}
 
 
 def test_each_line_of_a_text_file_may_be_a_document(here):
@@ -173,11 +173,11 @@ def test_files_may_be_named_one_by_one_and_be_folders(here):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_a_data_set_of_the_hub_is_asked_for_its_splits(monkeypatch, streaming):
-    asked = []
+def test_a_data_set_of_the_hub_is_requested_for_its_splits(monkeypatch, streaming):
+    requested = []
 
     def read(data, split):
-        asked.append((data.source, data.config, data.revision, data.streaming, split))
+        requested.append((data.source, data.config, data.revision, data.streaming, split))
         if split != "train":
             raise DataError(f"x/y: Unknown split {split!r}", "see data.config and data.splits")
         yield 1, {"text": "one"}
@@ -191,7 +191,7 @@ def test_a_data_set_of_the_hub_is_asked_for_its_splits(monkeypatch, streaming):
         ("one", "x/y:train", 1),
         ("two", "x/y:train", 3),
     ]
-    assert asked == [("x/y", "raw", "abc", streaming, split) for split in ("validation", "train")]
+    assert requested == [("x/y", "raw", "abc", streaming, split) for split in ("validation", "train")]
     named = data.model_copy(update={"splits": {"validation": "held"}})
     assert has_validation(named)
     with pytest.raises(DataError, match="Unknown split 'held'"):
@@ -222,7 +222,7 @@ KNOWN = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
         (
             {"a.pdf": "a"},
             {"source": "a.pdf"},
-            f"files of this kind are not read (a.pdf) - known are {KNOWN}, and these but .parquet with .gz",
+            f"files of this type are not read (a.pdf) - known are {KNOWN}; all but .parquet may also end in .gz",
         ),
         ({"d/a.pdf": "a"}, {"source": "d"}, f"no text in the folder; it holds a.pdf (d) - known are {KNOWN}"),
         (
@@ -268,8 +268,8 @@ def test_a_text_file_has_no_rows(here):
     write("a.txt", "a")
     with pytest.raises(RecipeError) as caught:
         texts(source="a.txt", documents="rows")
-    told = "data.documents: a text file has lines, not rows - --set data.documents=blank_lines, or lines"
-    assert (str(caught.value), caught.value.exit_code) == (told, 2)
+    expected = "data.documents: a text file has lines, not rows - --set data.documents=blank_lines, or lines"
+    assert (str(caught.value), caught.value.exit_code) == (expected, 2)
 
 
 def test_a_document_is_no_library(here, monkeypatch):

@@ -1,3 +1,5 @@
+"""Masking: how many tokens are chosen, which ones, and what replaces them."""
+
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -9,14 +11,14 @@ MASK = 4
 
 
 def make_text(words=60, seed=0, special=(0, 25, -1)):
-    """Give what is maskable, and where words of one to four tokens begin; special tokens lie between texts."""
+    """Build what is maskable, and where words of one to four tokens begin; special tokens lie between texts."""
     random = np.random.default_rng(seed)
     starts = np.zeros(0, bool)
     for length in random.integers(1, 5, words):
         starts = np.append(starts, [True, *[False] * (length - 1)])
     maskable = np.ones(len(starts), bool)
-    for place in special:
-        maskable[place] = False
+    for position in special:
+        maskable[position] = False
     return maskable, starts
 
 
@@ -37,13 +39,13 @@ def test_the_rate_is_kept_and_special_tokens_are_never_chosen(way, rate):
     for seed in range(30):
         maskable, starts = make_text(seed=seed)
         chosen = choosers(maskable, starts, rate)[way](np.random.default_rng(seed))
-        wanted = round(rate * maskable.sum())
-        assert chosen.sum() == wanted if way == "tokens" else wanted - 4 < chosen.sum() <= wanted
+        expected = round(rate * maskable.sum())
+        assert chosen.sum() == expected if way == "tokens" else expected - 4 < chosen.sum() <= expected
         assert not (chosen & ~maskable).any()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_token_is_hidden_as_often_as_others(way):
+def test_every_token_is_masked_equally_often(way):
     maskable, starts = np.ones(40, bool), np.ones(40, bool)
     choose = choosers(maskable, starts, 0.15)[way]
     counts = sum(choose(np.random.default_rng(seed)).astype(int) for seed in range(3000))
@@ -55,7 +57,7 @@ def test_every_token_is_hidden_as_often_as_others(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_key_hides_the_same_and_another_something_else(way):
+def test_the_same_key_masks_the_same_tokens_and_another_key_others(way):
     maskable, starts = make_text()
     choose = choosers(maskable, starts, 0.15)[way]
     one, same, epoch, row = (choose(np.random.default_rng(key)) for key in [(1, 0, 7), (1, 0, 7), (1, 1, 7), (1, 0, 8)])
@@ -64,7 +66,7 @@ def test_the_same_key_hides_the_same_and_another_something_else(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_one_token_is_hidden_where_there_is_any_and_none_where_there_is_none(way):
+def test_one_token_is_masked_if_there_is_any(way):
     random = np.random.default_rng(0)
     nothing, one_word = np.zeros(4, bool), np.array([True, False, False, False])
     assert not choosers(nothing, one_word, 0.15)[way](random).any()
@@ -122,14 +124,14 @@ def test_of_the_chosen_tokens_eighty_percent_are_masked_ten_random_and_ten_stay(
     random = np.random.default_rng(0)
     tokens, ordinary = np.full(100_000, 10), np.arange(20, 50)
     chosen = random.random(len(tokens)) < 0.3
-    hidden = corrupt(tokens, chosen, random, MASK, ordinary)
-    assert (hidden[~chosen] == 10).all()
-    after = hidden[chosen]
-    strange = after[(after != MASK) & (after != 10)]
-    counts = [(after == MASK).sum(), len(strange), (after == 10).sum()]
+    corrupted = corrupt(tokens, chosen, random, MASK, ordinary)
+    assert (corrupted[~chosen] == 10).all()
+    after = corrupted[chosen]
+    random_tokens = after[(after != MASK) & (after != 10)]
+    counts = [(after == MASK).sum(), len(random_tokens), (after == 10).sum()]
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(after)).pvalue > 0.001
-    assert chisquare(np.bincount(strange, minlength=50)[20:]).pvalue > 0.001
-    assert strange.min() >= 20
+    assert chisquare(np.bincount(random_tokens, minlength=50)[20:]).pvalue > 0.001
+    assert random_tokens.min() >= 20
     assert (tokens == 10).all()
 
 
@@ -137,15 +139,15 @@ def test_a_span_is_replaced_as_a_whole():
     maskable, starts = make_text(20_000, special=())
     random = np.random.default_rng(0)
     chosen, spans = choose_spans(maskable, starts, 0.15, random)
-    hidden = corrupt(np.full(len(maskable), 10), chosen, random, MASK, np.arange(20, 50), spans)
+    corrupted = corrupt(np.full(len(maskable), 10), chosen, random, MASK, np.arange(20, 50), spans)
     ways = [
-        {"masked" if token == MASK else "kept" if token == 10 else "random" for token in hidden[start:end]}
+        {"masked" if token == MASK else "kept" if token == 10 else "random" for token in corrupted[start:end]}
         for start, end in spans
     ]
     assert all(len(way) == 1 for way in ways)
     counts = [sum(way == {name} for way in ways) for name in ("masked", "random", "kept")]
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(spans)).pvalue > 0.001
-    assert (hidden[~chosen] == 10).all()
+    assert (corrupted[~chosen] == 10).all()
 
 
 def test_replacement_is_keyed():

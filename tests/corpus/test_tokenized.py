@@ -1,4 +1,4 @@
-"""A corpus as tokens: what a plain loop over documents gives, whatever happens on the way."""
+"""A tokenized corpus: the tokens of a plain loop over documents, also after kills, damage and full disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import bertkit
-from bertkit.corpus import tokenize as tokens
+from bertkit.corpus import tokenize
 from bertkit.corpus import tokenized as corpus
 from bertkit.corpus.sentences import split_sentences
 from bertkit.corpus.tokenize import DocumentTokenizer
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """Work in an empty folder, with kept files in it, and small shards."""
+    """Work in an empty folder, with a cache in it and small shards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(corpus, "_SHARD", 2000)
@@ -47,7 +47,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def make_documents(count: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
-    words = [word for each in WORDS.values() for word in each] + ["unheard", "of.", "7"]
+    words = [word for group in WORDS.values() for word in group] + ["unheard", "of.", "7"]
     return [
         "\n".join(" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
         for _ in range(count)
@@ -65,18 +65,18 @@ def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> di
 
 
 def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
-    """Give the tokens of each document as texts, one a sentence."""
+    """Return the tokens of each document as texts, one per sentence."""
     documents = [slice(*edges) for edges in zip(split.documents[:-1], split.documents[1:] + 1, strict=True)]
     return [
         [
             " ".join(tokenizer.convert_ids_to_tokens(split.tokens[first:last].tolist()))
-            for first, last in zip(split.sentences[each][:-1], split.sentences[each][1:], strict=True)
+            for first, last in zip(split.sentences[document][:-1], split.sentences[document][1:], strict=True)
         ]
-        for each in documents
+        for document in documents
     ]
 
 
-def cut_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
+def tokenize_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
     return [
         [" ".join(tokenizer.tokenize(sentence, split_special_tokens=True)) for sentence in split_sentences(document)]
         for document in documents
@@ -88,7 +88,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def folder_in(here: Path) -> Path:
-    """Give the folder of the one corpus that was prepared."""
+    """Return the folder of the only prepared corpus."""
     (folder,) = (path for path in (here / "cache" / "corpora").iterdir() if path.is_dir())
     return folder
 
@@ -98,60 +98,62 @@ class Spy:
 
     def __init__(self, monkeypatch) -> None:
         self.documents: list[int] = []
-        cut = DocumentTokenizer.cut
+        tokenize = DocumentTokenizer.tokenize
 
-        def counted(cutter, documents):
+        def counted(tokenizer, documents):
             self.documents.append(len(documents))
-            return cut(cutter, documents)
+            return tokenize(tokenizer, documents)
 
-        monkeypatch.setattr(DocumentTokenizer, "cut", counted)
+        monkeypatch.setattr(DocumentTokenizer, "tokenize", counted)
 
 
 # --- what comes out
 
 
 def test_tokens_are_those_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(tokens, "_CHARS", 50)
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
     write("d/train.txt", train)
     write("d/validation.txt", held_out)
-    found = prepare("d")
-    assert texts_of(found["train"]) == cut_plainly(list(dict.fromkeys(train)))
-    assert texts_of(found["validation"]) == cut_plainly(list(dict.fromkeys(held_out)))
-    for split in found.values():
+    splits = prepare("d")
+    assert texts_of(splits["train"]) == tokenize_plainly(list(dict.fromkeys(train)))
+    assert texts_of(splits["validation"]) == tokenize_plainly(list(dict.fromkeys(held_out)))
+    for split in splits.values():
         assert split.sentences[0] == split.documents[0] == 0
         assert split.sentences[-1] == len(split.tokens) == len(split.word_starts)
         assert split.documents[-1] == len(split.sentences) - 1
-        assert split.document_edges().tolist() == [split.sentences[place] for place in split.documents]
-        kinds = [each.dtype for each in (split.tokens, split.word_starts, split.sentences, split.documents)]
-        assert kinds == [np.uint16, np.bool_, np.int64, np.int64]
+        assert split.document_edges().tolist() == [split.sentences[number] for number in split.documents]
+        arrays = (split.tokens, split.word_starts, split.sentences, split.documents)
+        assert [array.dtype for array in arrays] == [np.uint16, np.bool_, np.int64, np.int64]
         assert not split.tokens.flags.writeable
 
 
 def test_word_starts_are_those_of_a_plain_loop():
-    found = prepare(write("a.txt", ["good unheard, so-so\nunheard unheard", "7 of. [MASK] badbad", *make_documents(9)]))
-    for split in found.values():
-        wanted = []
-        for sentence in [each for document in texts_of(split) for each in document]:
-            wanted += [not token.startswith("##") for token in sentence.split()]
-        assert split.word_starts.tolist() == wanted
+    splits = prepare(
+        write("a.txt", ["good unheard, so-so\nunheard unheard", "7 of. [MASK] badbad", *make_documents(9)])
+    )
+    for split in splits.values():
+        expected = []
+        for sentence in [sentence for document in texts_of(split) for sentence in document]:
+            expected += [not token.startswith("##") for token in sentence.split()]
+        assert split.word_starts.tolist() == expected
 
 
 def test_facts_are_counted():
     documents = ["good film\nso good", "zoo ümläut", "good film\nso good", "so so", "good film\nso good"]
     write("d/train.txt", documents)
     write("d/validation.txt", ["a book", "so so"])
-    found = prepare("d")
+    splits = prepare("d")
     unknown = TOKENIZER.unk_token_id
-    assert dict(found["train"].facts) == {
+    assert dict(splits["train"].facts) == {
         "documents": 2,
         "duplicates": 3,
         "sentences": 3,
-        "tokens": len(found["train"].tokens),
-        "unknown": int((found["train"].tokens == unknown).sum()),
+        "tokens": len(splits["train"].tokens),
+        "unknown": int((splits["train"].tokens == unknown).sum()),
         "bytes": len("good film\nso goodzoo ümläut".encode()),
     }
-    assert found["validation"].facts["documents"] == 2
+    assert splits["validation"].facts["documents"] == 2
 
 
 def test_duplicates_stay_where_they_are_wanted():
@@ -170,24 +172,24 @@ def test_text_without_tokens_is_left_out():
     for split in ("train", "validation"):
         write(f"d/{split}.jsonl", [])
         Path(f"d/{split}.jsonl").write_text("\n".join(lines[split == "train" :]))
-    found = prepare("d", deduplicate=False)
-    assert texts_of(found["train"]) == [["the film"]]
-    assert texts_of(found["validation"]) == [["a book", "so"], ["the film"]]
-    assert found["train"].facts["documents"] == 1
-    assert found["train"].facts["bytes"] == len("the film")
+    splits = prepare("d", deduplicate=False)
+    assert texts_of(splits["train"]) == [["the film"]]
+    assert texts_of(splits["validation"]) == [["a book", "so"], ["the film"]]
+    assert splits["train"].facts["documents"] == 1
+    assert splits["train"].facts["bytes"] == len("the film")
 
 
 def test_text_that_spells_a_special_token_is_text():
-    found = prepare(write("a.txt", ["the [SEP] film", "a book [MASK]"]))
+    splits = prepare(write("a.txt", ["the [SEP] film", "a book [MASK]"]))
     special = set(TOKENIZER.all_special_ids) - {TOKENIZER.unk_token_id}
-    assert not special & {int(token) for split in found.values() for token in split.tokens}
+    assert not special & {int(token) for split in splits.values() for token in split.tokens}
 
 
-def test_long_text_is_not_cut_off_whatever_the_tokenizer_did_last():
+def test_long_text_is_not_truncated_whatever_the_tokenizer_did_last():
     tokenizer = make_tokenizer()
     tokenizer(["good film"] * 2, truncation=True, max_length=4, padding="max_length")
-    found = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
-    assert sorted(len(split.tokens) for split in found.values()) == [2, 500]
+    splits = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
+    assert sorted(len(split.tokens) for split in splits.values()) == [2, 500]
     assert tokenizer.backend_tokenizer.truncation is not None
 
 
@@ -198,26 +200,12 @@ def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w1")
 
 
-@pytest.mark.parametrize(("size", "kind"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
-def test_tokens_take_the_bytes_they_need(size, kind):
-    found = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
-    for split in found.values():
-        assert split.tokens.dtype == kind
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_tokens_take_the_bytes_they_need(size, dtype):
+    splits = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
+    for split in splits.values():
+        assert split.tokens.dtype == dtype
         assert split.tokens[0] == size - 1
-
-
-def test_a_sentence_inside_a_document_is_cut_as_it_stands_there():
-    inner = Tokenizer(
-        models.BPE(
-            {"a": 0, "Ġ": 1, "b": 2, "Ġb": 3, ".": 4, **{c: 5 + n for n, c in enumerate("theoldmn")}}, [("Ġ", "b")]
-        )
-    )
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
-    cut = DocumentTokenizer(tokenizer).cut(["b. b.", "b."])
-    assert tokenizer.convert_ids_to_tokens(cut.tokens.tolist()) == ["b", ".", "Ġb", ".", "b", "."]
-    assert cut.word_starts.tolist() == [True] * 6
-    assert DocumentTokenizer(TOKENIZER)._blank == ""
 
 
 # --- what is held out
@@ -231,7 +219,7 @@ def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
     more = documents[50:] + make_documents(200, seed=5)
     random.Random(0).shuffle(more)
     others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_share=0.1)["validation"])}
-    gone = {str(text) for text in cut_plainly(documents[:50])} - {str(text) for text in cut_plainly(more)}
+    gone = {str(text) for text in tokenize_plainly(documents[:50])} - {str(text) for text in tokenize_plainly(more)}
     assert held - gone <= others
 
 
@@ -246,10 +234,10 @@ def test_neither_split_is_ever_empty():
 def test_a_held_out_document_is_dropped_from_train():
     write("d/train.txt", ["a", "good film", "the"])
     write("d/validation.txt", ["good film", "so", "so"])
-    found = prepare("d")
-    assert texts_of(found["train"]) == [["a"], ["the"]]
-    assert texts_of(found["validation"]) == [["good film"], ["so"]]
-    assert [found[split].facts["duplicates"] for split in ("train", "validation")] == [1, 1]
+    splits = prepare("d")
+    assert texts_of(splits["train"]) == [["a"], ["the"]]
+    assert texts_of(splits["validation"]) == [["good film"], ["so"]]
+    assert [splits[split].facts["duplicates"] for split in ("train", "validation")] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -266,8 +254,7 @@ def test_a_held_out_document_is_dropped_from_train():
         ),
         (
             {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
-            "the tokenizer makes no tokens of the text of the validation split (d) - give other text, or another "
-            "tokenizer",
+            "the text of the validation split has no tokens (d) - give other text, or another tokenizer",
         ),
         ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - give it text"),
     ],
@@ -280,7 +267,7 @@ def test_too_little_text_is_told_in_one_line(files, line):
     assert (str(caught.value), caught.value.exit_code) == (line, 3)
 
 
-# --- kept, killed, damaged
+# --- cached, killed, damaged
 
 
 def test_a_second_use_reads_no_document(monkeypatch, here):
@@ -297,17 +284,17 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
             assert np.array_equal(getattr(again[split], name), getattr(kept, name))
 
 
-def test_no_more_than_a_shard_is_cut_at_once(monkeypatch):
+def test_no_more_than_a_shard_is_tokenized_at_once(monkeypatch):
     spy = Spy(monkeypatch)
     documents = make_documents(300)
     prepare(write("a.txt", documents))
     assert sum(spy.documents) == len(set(documents))
-    assert max(spy.documents) <= corpus._SHARD // 100  # each counts for 100 bytes and its own
+    assert max(spy.documents) <= corpus._SHARD // 100  # a document counts for 100 bytes more than it has
 
 
 @pytest.mark.parametrize("kill", [1, 2, 5])
 @pytest.mark.parametrize("moment", ["commit", "append", "finish"])
-def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
+def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     write("a.txt", make_documents(120) + make_documents(10))
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
@@ -326,15 +313,15 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, h
         with pytest.raises(KeyboardInterrupt):
             prepare("a.txt")
     spy = Spy(monkeypatch)
-    found = prepare("a.txt")
+    splits = prepare("a.txt")
     assert files_of(here / "killed") == files_of(here / "whole") != {}
     was_noted = moment == "finish" or kill > 1
-    assert any("the preparation goes on after" in record.message for record in caplog.records) == was_noted
+    assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
     if was_noted:
-        assert sum(spy.documents) < found["train"].facts["documents"] + found["validation"].facts["documents"]
+        assert sum(spy.documents) < splits["train"].facts["documents"] + splits["validation"].facts["documents"]
 
 
-def test_what_a_process_left_that_was_killed_in_earnest_is_gone_on_with(here):
+def test_a_preparation_killed_by_a_signal_continues(here):
     write("a.txt", make_documents(120))
     prepare("a.txt")
     script = (
@@ -378,7 +365,7 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
     assert files_of(here / "cache") == whole
 
 
-def test_a_journal_that_does_not_fit_is_not_gone_on_with(here, monkeypatch):
+def test_a_journal_that_does_not_fit_is_ignored(here, monkeypatch):
     write("a.txt", make_documents(60))
     prepare("a.txt")
     whole = files_of(here / "cache")
@@ -394,7 +381,7 @@ def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
     write("a.txt", make_documents(150))
     script = (
         "from tests.corpus.test_tokenized import *\nlogging.basicConfig(level=20, format='%(message)s')\n"
-        "corpus._SHARD = 500\nfound = prepare('a.txt')\nprint(texts_of(found['train']))"
+        "corpus._SHARD = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
@@ -429,10 +416,10 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
     with pytest.raises(ResourceError) as caught:
         prepare(write("a.txt", ["a", "the"]))
     assert str(caught.value).startswith("the corpus cannot be prepared: Not a directory (")
-    assert str(caught.value).endswith("- BERTKIT_CACHE names another folder")
+    assert str(caught.value).endswith("- set BERTKIT_CACHE to use another folder")
 
 
-def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypatch):
+def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
     write("a.txt", make_documents(120))
     write_json, calls = corpus_files.write_json, []
 
@@ -448,8 +435,8 @@ def test_a_full_disk_is_told_and_what_was_written_is_gone_on_with(here, monkeypa
             prepare("a.txt")
     assert caught.value.exit_code == 6
     spy = Spy(monkeypatch)
-    found = prepare("a.txt")
-    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in found.values())
+    splits = prepare("a.txt")
+    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in splits.values())
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
@@ -458,8 +445,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert not {"torch", "transformers", "datasets", "pyarrow", "tokenizers"} & set(ended.stdout.split())
 
 
-def test_progress_is_told_and_ends(here):
-    class Told:
+def test_progress_is_reported_and_ends(here):
+    class Recorder:
         def __init__(self):
             self.calls = []
 
@@ -472,10 +459,10 @@ def test_progress_is_told_and_ends(here):
         def finish(self):
             self.calls.append(("finish",))
 
-    told = Told()
-    found = prepare(write("a.txt", ["a", "the", "good film"]), progress=told)
-    total = sum(len(split.tokens) for split in found.values())
-    assert told.calls == [
+    recorder = Recorder()
+    splits = prepare(write("a.txt", ["a", "the", "good film"]), progress=recorder)
+    total = sum(len(split.tokens) for split in splits.values())
+    assert recorder.calls == [
         ("start", "reading train", Path("a.txt").stat().st_size, 0),
         ("finish",),
         ("start", "preparing documents", 3, 0),
@@ -535,10 +522,10 @@ def test_tokenizer_and_code_change_the_key(monkeypatch):
 
 def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
     monkeypatch.setattr(corpus, "_AT_ONCE", 7)
-    found = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
+    splits = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
     size = len(TOKENIZER)
-    counts = Counter(found["train"].tokens.tolist())
+    counts = Counter(splits["train"].tokens.tolist())
     total = sum(counts.values()) + size
-    held_out = found["validation"].tokens.tolist()
-    wanted = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
-    assert unigram_loss(found["train"], found["validation"], size) == pytest.approx(wanted, rel=1e-12)
+    held_out = splits["validation"].tokens.tolist()
+    expected = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
+    assert unigram_loss(splits["train"], splits["validation"], size) == pytest.approx(expected, rel=1e-12)

@@ -1,4 +1,4 @@
-"""Students of masked language models: what they are made of, what they are teacher_outputs, and what stays behind."""
+"""Students of masked language models: which layers they are made of, what they learn, and what is saved."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.conftest import WORDS, make_tokenizer
 LENGTH = 24
 
 
-def save_teacher(folder, kind="bert", layers=4, model_class="AutoModelForMaskedLM", noise=0.2):
+def save_teacher(folder, model_type="bert", layers=4, model_class="AutoModelForMaskedLM", noise=0.2):
     """Save a random teacher whose every weight matters, token types, biases and norms included."""
     import transformers
 
     tokenizer = make_tokenizer()
-    config = transformers.CONFIG_MAPPING[kind](
+    config = transformers.CONFIG_MAPPING[model_type](
         vocab_size=len(tokenizer),
         hidden_size=32,
         num_hidden_layers=layers,
@@ -66,13 +66,13 @@ def make_setup(folder, objective="distil", options=None, **training):
 
 
 def make_corpus(documents, seed):
-    """Texts in which each word is followed by one of the next four of a list, so that several answers are right."""
+    """Texts in which each word is followed by one of the next four of a list, so that several predictions are right."""
     random = np.random.default_rng(seed)
     words = make_tokenizer().convert_tokens_to_ids([word for group in WORDS.values() for word in group])
     tokens, edges = [], [0]
     for _ in range(documents):
         steps = random.integers(1, 5, size=int(random.integers(5, 18)))
-        tokens += [words[place % len(words)] for place in random.integers(len(words)) + np.cumsum(steps)]
+        tokens += [words[index % len(words)] for index in random.integers(len(words)) + np.cumsum(steps)]
         edges.append(len(tokens))
     numbers = np.arange(documents + 1)
     return TokenizedCorpus(np.array(tokens, np.uint16), np.ones(len(tokens), bool), np.array(edges), numbers, {})
@@ -107,17 +107,17 @@ def train(objective, setup, corpus, steps, rate=1e-3, seed=0):
 
 
 @pytest.mark.parametrize("packing", ["documents", "none"])
-def test_a_student_of_all_layers_answers_as_its_teacher(teacher_folder, packing):
+def test_a_student_of_all_layers_predicts_what_its_teacher_does(teacher_folder, packing):
     setup = make_setup(teacher_folder, packing=packing)
     teacher = load_teacher(teacher_folder, setup.config)
     student = make_student(teacher, range(4)).eval()
     batch = make_batch(setup)
-    given = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
+    inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
-        expected, found = teacher(**given).logits, student(**given).logits
+        expected, computed = teacher(**inputs).logits, student(**inputs).logits
     is_text = batch["is_text"]
     assert expected[is_text].std() > 0.1
-    assert (expected[is_text] - found[is_text]).abs().max() < 1e-5
+    assert (expected[is_text] - computed[is_text]).abs().max() < 1e-5
 
 
 def test_a_student_of_a_bert_is_a_distilbert_whose_head_is_tied(bert_folder):
@@ -132,9 +132,9 @@ def test_layers_are_those_that_were_chosen(bert_folder, options, layers):
     check_layers(bert_folder, options, layers)
 
 
-@pytest.mark.parametrize("wanted", [[1, 3], "1,3", "1, 3"])
-def test_layers_can_be_listed(bert_folder, wanted):
-    check_layers(bert_folder, {"student_layers": wanted}, [1, 3])
+@pytest.mark.parametrize("layers", [[1, 3], "1,3", "1, 3"])
+def test_layers_can_be_listed(bert_folder, layers):
+    check_layers(bert_folder, {"student_layers": layers}, [1, 3])
 
 
 def check_layers(folder, options, layers):
@@ -157,25 +157,26 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
     setup = make_setup(bert_folder, options={"temperature": 3.0})
     model = distil.load_model(setup).eval()
     batch = make_batch(setup)
-    given = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
+    inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
-        outputs = [each(**given, output_hidden_states=True) for each in (model, model.bertkit_teaching.teacher)]
-        found = {name: float(value) for name, value in distil.losses(model, batch).items()}
+        both = (model, model.bertkit_teaching.teacher)
+        outputs = [network(**inputs, output_hidden_states=True) for network in both]
+        sums = {name: float(value) for name, value in distil.losses(model, batch).items()}
     expected, counts = {"soft": 0.0, "mlm": 0.0, "cosine": 0.0}, {"soft": 0, "mlm": 0, "cosine": 0}
-    for row, place in np.ndindex(*batch["labels"].shape):
-        logits = [output.logits[row, place].double() for output in outputs]
-        states = [output.hidden_states[-1][row, place].double() for output in outputs]
-        label = int(batch["labels"][row, place])
+    for row, column in np.ndindex(*batch["labels"].shape):
+        logits = [output.logits[row, column].double() for output in outputs]
+        states = [output.hidden_states[-1][row, column].double() for output in outputs]
+        label = int(batch["labels"][row, column])
         if label != -100:
-            student, teacher = ((each / 3.0).softmax(-1).tolist() for each in logits)
+            student, teacher = ((values / 3.0).softmax(-1).tolist() for values in logits)
             expected["soft"] += 9 * sum(t * math.log(t / s) for s, t in zip(student, teacher, strict=True))
             expected["mlm"] -= math.log(logits[0].softmax(-1)[label])
             counts["soft"] += 1
             counts["mlm"] += 1
-        if batch["input_ids"][row, place] != 0:
+        if batch["input_ids"][row, column] != 0:
             expected["cosine"] += 1 - float(states[0] @ states[1] / states[0].norm() / states[1].norm())
             counts["cosine"] += 1
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert sums == pytest.approx(expected, rel=1e-4)
     assert distil.count(batch) == counts
     assert min(expected.values()) > 0
 
@@ -197,7 +198,7 @@ def test_padding_has_no_part_in_any_term(bert_folder, packing):
     assert distil.count(collate(some))["cosine"] == sum(len(feature["input_ids"]) for feature in some)
 
 
-def test_a_batch_without_hidden_tokens_has_a_loss_of_zero_and_a_gradient(bert_folder):
+def test_a_batch_without_masked_tokens_has_a_loss_of_zero_and_a_gradient(bert_folder):
     setup = make_setup(bert_folder)
     model = distil.load_model(setup)
     batch = make_batch(setup)
@@ -235,7 +236,7 @@ def test_scores_tell_the_student_and_its_teacher(bert_folder):
 
 
 @pytest.mark.slow
-def test_a_taught_student_is_better_than_one_that_is_not(tmp_path):
+def test_a_distilled_student_is_better_than_one_trained_alone(tmp_path):
     """Made of one teacher, trained for the same steps on the same few texts; then scored on others."""
     folder = save_teacher(tmp_path / "raw", layers=2, noise=0.05)
     teacher = train(mlm, make_setup(folder, "mlm"), make_corpus(400, seed=1), steps=500, rate=5e-3)
@@ -245,12 +246,10 @@ def test_a_taught_student_is_better_than_one_that_is_not(tmp_path):
     held_out = mlm.collator(setup)(make_features(mlm, setup, make_corpus(100, seed=3), progress=None))
     gains = []
     for seed in range(3):
-        teacher_outputs = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
+        distilled = train(distil, make_setup(folder), few, steps=80, rate=3e-3, seed=seed)
         plain = train(mlm, make_setup(tmp_path / "start", "mlm"), few, steps=80, rate=3e-3, seed=seed)
         with torch.inference_mode():
-            with_teacher, without = (
-                mlm.score(mlm.accumulate(each, held_out))["loss"] for each in (teacher_outputs, plain)
-            )
+            with_teacher, without = (mlm.score(mlm.accumulate(each, held_out))["loss"] for each in (distilled, plain))
         gains.append(without - with_teacher)
     assert min(gains) > 0.3, gains
 

@@ -1,4 +1,4 @@
-"""Replaced token detection: what is shared, what is replaced, what is lowered, and what comes out."""
+"""Replaced token detection: shared embeddings, replaced tokens, both losses, and the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def is_one_storage(model) -> bool:
     ours, theirs = model.discriminator.electra.embeddings, model.generator.electra.embeddings
     pairs = zip(ours.parameters(), theirs.parameters(), strict=True)
     tables = [ours.word_embeddings.weight, model.generator.generator_lm_head.weight]
-    return all(one is other for one, other in pairs) and tables[0] is tables[1]
+    return all(weight is shared for weight, shared in pairs) and tables[0] is tables[1]
 
 
 def test_embeddings_are_shared_before_and_after_a_checkpoint(setup, model, tmp_path):
@@ -101,30 +101,30 @@ def test_embeddings_are_shared_before_and_after_a_checkpoint(setup, model, tmp_p
 
 def test_the_loss_is_that_of_a_plain_loop(model, batch):
     sums, counts = rtd.losses(model, batch), rtd.count(batch)
-    wanted, numbers = {"mlm": 0.0, "rtd": 0.0}, {"mlm": 0, "rtd": 0}
+    expected, numbers = {"mlm": 0.0, "rtd": 0.0}, {"mlm": 0, "rtd": 0}
     several = "position_ids" in batch
     assert several
     others = {name: batch[name] for name in ("attention_mask", "position_ids")}
     with torch.no_grad():
         guesses = model.generator(input_ids=batch["input_ids"], **others).logits.softmax(-1).double()
         filled, labels = batch["input_ids"].clone(), torch.zeros_like(batch["input_ids"])
-        for row, place in (batch["labels"] != IGNORED).nonzero().tolist():
-            original = int(batch["labels"][row, place])
-            wanted["mlm"] -= float(guesses[row, place, original].log())
+        for row, column in (batch["labels"] != IGNORED).nonzero().tolist():
+            original = int(batch["labels"][row, column])
+            expected["mlm"] -= float(guesses[row, column, original].log())
             numbers["mlm"] += 1
             total, token = 0.0, -1
-            while total <= float(batch["chances"][row, place]):
+            while total <= float(batch["chances"][row, column]):
                 token += 1
-                total += float(guesses[row, place, token])
-            filled[row, place], labels[row, place] = token, int(token != original)
+                total += float(guesses[row, column, token])
+            filled[row, column], labels[row, column] = token, int(token != original)
         logits = model.discriminator(input_ids=filled, **others).logits
-        for row, place in (batch["input_ids"] != 0).nonzero().tolist():
-            loss = functional.binary_cross_entropy_with_logits(logits[row, place], labels[row, place].float())
-            wanted["rtd"] += float(loss)
+        for row, column in (batch["input_ids"] != 0).nonzero().tolist():
+            loss = functional.binary_cross_entropy_with_logits(logits[row, column], labels[row, column].float())
+            expected["rtd"] += float(loss)
             numbers["rtd"] += 1
         assert torch.equal(model(**batch).replaced, labels.bool())
     assert counts == numbers
-    assert {name: float(value.detach()) for name, value in sums.items()} == pytest.approx(wanted, rel=1e-4)
+    assert {name: float(value.detach()) for name, value in sums.items()} == pytest.approx(expected, rel=1e-4)
     assert rtd.TERMS == {"mlm": 1.0, "rtd": 50.0}
 
 
@@ -132,29 +132,29 @@ def test_a_drawn_original_counts_as_original(setup, batch):
     model = make_model(setup)
     with torch.no_grad():
         model.generator.generator_lm_head.bias.fill_(-1e4)
-        model.generator.generator_lm_head.bias[7] = 0.0  # whatever is hidden, 7 is drawn
+        model.generator.generator_lm_head.bias[7] = 0.0  # token 7 is drawn for every mask
         replaced = model(**batch).replaced
-    hidden = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORED
     assert (batch["labels"] == 7).any()
     assert not replaced[batch["labels"] == 7].any()
-    assert replaced[hidden & (batch["labels"] != 7)].all()
-    assert not replaced[~hidden].any()
+    assert replaced[masked & (batch["labels"] != 7)].all()
+    assert not replaced[~masked].any()
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_only_gaps_are_filled_and_all_are_masks(whole_words):
+def test_only_masked_positions_are_replaced(whole_words):
     setup = make_setup({"whole_words": whole_words, "mask_rate": 0.5})
     tokenizer = setup.tokenizer
     batch = rtd.collator(setup)(make_features(setup, make_corpus()))
-    gaps = batch["labels"] != IGNORED
-    assert torch.equal(gaps, batch["input_ids"] == tokenizer.mask_token_id)
-    assert not torch.isin(batch["labels"][gaps], torch.tensor(tokenizer.all_special_ids)).any()
-    assert 0.4 < float(gaps.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special tokens are not maskable
+    masked = batch["labels"] != IGNORED
+    assert torch.equal(masked, batch["input_ids"] == tokenizer.mask_token_id)
+    assert not torch.isin(batch["labels"][masked], torch.tensor(tokenizer.all_special_ids)).any()
+    assert 0.4 < float(masked.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special tokens are not maskable
     assert torch.equal(batch["chances"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
     assert float(batch["chances"].max()) < 1
 
 
-def test_no_gap_at_all_is_no_trouble(model, batch):
+def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
     whole = {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}
     sums = rtd.losses(model, whole)
     assert float(sums["mlm"].detach()) == 0
@@ -182,9 +182,9 @@ def test_the_discriminator_teaches_the_generator_nothing(setup, batch):
 
 def test_a_split_batch_gives_the_same_sums(model, batch):
     whole = rtd.losses(model, batch)
-    parts = [rtd.losses(model, {name: value[start::2] for name, value in batch.items()}) for start in (0, 1)]
+    halves = [rtd.losses(model, {name: value[start::2] for name, value in batch.items()}) for start in (0, 1)]
     for name, value in whole.items():
-        assert float(value.detach()) == pytest.approx(sum(float(part[name].detach()) for part in parts), rel=1e-5)
+        assert float(value.detach()) == pytest.approx(sum(float(half[name].detach()) for half in halves), rel=1e-5)
 
 
 def test_scores_are_those_of_scikit_learn(setup, model, batch):
@@ -193,10 +193,10 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
     outputs = model(**batch)
     tokens = batch["chances"] >= 0
     gold = outputs.replaced[tokens].numpy()
-    wanted = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
+    expected = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
     with torch.inference_mode():
         scores = rtd.score(rtd.accumulate(model, batch))
-    assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(wanted[:3])
+    assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(expected[:3])
     assert scores["replaced_share"] == pytest.approx(gold.mean())
     sums, counts = rtd.losses(model, batch), rtd.count(batch)
     means = {name: float(sums[name].detach()) / counts[name] for name in sums}
@@ -213,14 +213,14 @@ def test_an_evaluation_repeats_itself_and_disturbs_no_randomness(setup):
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_fast_dropout_reaches_both_parts():
+def test_fast_dropout_reaches_both_models():
     model = make_model(make_setup(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)).train()
     setup = make_setup()
     batch = rtd.collator(setup)(make_features(setup, make_corpus()))
     state = torch.get_rng_state()
     with fast_dropout(model, DropoutStream(1)):
-        kinds = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
-        assert kinds == ["bertkit", "bertkit"]
+        names = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
+        assert names == ["bertkit", "bertkit"]
         rtd.losses(model, batch)
     assert torch.equal(state, torch.get_rng_state())
     assert model.generator.config._attn_implementation == "sdpa"
@@ -279,7 +279,7 @@ def arguments(*more: object, steps: int = 12) -> list[str]:
     return [*given, *([] if "--output" in more else ["--output", "run"]), *map(str, more)]
 
 
-def everything(run: Path) -> dict[str, object]:
+def outputs_of(run: Path) -> dict[str, object]:
     files = [file for file in run.rglob("model.safetensors") if "checkpoint" not in str(file)]
     found = {str(file): {name: value.tolist() for name, value in load_file(file).items()} for file in files}
     named = {str(Path(name).relative_to(run)): value for name, value in found.items()}
@@ -306,7 +306,7 @@ def test_a_kill_changes_nothing(zygote, unbroken, tmp_path, step, workers):
     assert zygote.run(tmp_path, arguments(), fault)[0] == -9
     code, text = zygote.run(tmp_path, arguments("--workers", workers))
     assert code == 0, text
-    assert everything(tmp_path / "run") == everything(unbroken / "run")
+    assert outputs_of(tmp_path / "run") == outputs_of(unbroken / "run")
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_two_processes_learn_the_same_as_one(run):
     command = arguments(*still, "--set", "training.log_every=1", "--output", "two", steps=6)
     ended = subprocess.run([sys.executable, "-m", *launch, *command], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    ours, theirs = everything(Path("one"))["metrics"], everything(Path("two"))["metrics"]
+    ours, theirs = outputs_of(Path("one"))["metrics"], outputs_of(Path("two"))["metrics"]
     assert len(ours) == len(theirs)
     for one, two in zip(ours, theirs, strict=True):
         assert one == pytest.approx(two, abs=1e-3)
@@ -328,7 +328,7 @@ def pretrained(unbroken) -> Path:
     return unbroken / "run"
 
 
-def test_both_parts_are_plain_checkpoints(pretrained):
+def test_both_models_are_plain_checkpoints(pretrained):
     from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, pipeline
 
     discriminator, report = AutoModelForPreTraining.from_pretrained(pretrained, output_loading_info=True)
@@ -361,11 +361,11 @@ def test_the_result_can_be_finetuned(run, pretrained, toy_data):
     assert ended.code == 0, ended.err
 
 
-def test_training_goes_on_with_both_parts(run, pretrained):
+def test_training_continues_with_both_models(run, pretrained):
     ended = run(*arguments("--model", pretrained, "--learning-rate", "1e-9", steps=2))
     assert ended.code == 0, ended.err
     assert "new" not in ended.err
-    before, after = everything(pretrained), everything(Path("run"))
+    before, after = outputs_of(pretrained), outputs_of(Path("run"))
     for part in ("model.safetensors", "generator/model.safetensors"):
         for name, value in before[part].items():
             assert np.allclose(value, after[part][name], atol=1e-6), name
@@ -384,8 +384,8 @@ def test_a_discriminator_without_a_generator_gets_a_new_one(run, pretrained, tmp
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (["--size", "tiny"], "error: rtd wants an ELECTRA, not a model of type bert - --size electra-small"),
-        (["--model", DEMO], "error: rtd wants an ELECTRA, not a model of type"),
+        (["--size", "tiny"], "error: rtd needs an ELECTRA, not a model of type bert - --size electra-small"),
+        (["--model", DEMO], "error: rtd needs an ELECTRA, not a model of type"),
         (["--set", "options.generator_size=0.2"], "error: options.generator_size 0.2 of 4 heads and 32 hidden"),
         (["--set", "options.generator_size=2"], "error: options.generator_size is 2 - give a number from 0.125 to 1"),
     ],

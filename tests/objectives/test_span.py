@@ -1,3 +1,5 @@
+"""Masked spans: their boundaries in a feature, the loss from them, and the checkpoint without their head."""
+
 import math
 
 import numpy as np
@@ -15,18 +17,18 @@ def corpus():
     return make_corpus()
 
 
-def test_a_feature_tells_for_each_hidden_token_where_its_span_begins_and_ends(corpus):
+def test_a_feature_has_the_span_of_each_masked_token(corpus):
     setup = make_setup("span")
     special = set(setup.tokenizer.all_special_ids)
     lengths = []
     for feature in make_features(span, setup, corpus):
-        hidden = feature["labels"] != IGNORED
-        assert not special & set(feature["labels"][hidden])
-        for place in np.flatnonzero(hidden):
-            start, end = feature["span_starts"][place], feature["span_ends"][place]
-            assert start <= place < end and hidden[start:end].all() and not hidden[start - 1] and not hidden[end]
+        masked = feature["labels"] != IGNORED
+        assert not special & set(feature["labels"][masked])
+        for index in np.flatnonzero(masked):
+            start, end = feature["span_starts"][index], feature["span_ends"][index]
+            assert start <= index < end and masked[start:end].all() and not masked[start - 1] and not masked[end]
             lengths.append(end - start)
-        assert not feature["span_starts"][~hidden].any()
+        assert not feature["span_starts"][~masked].any()
     assert max(lengths) > 2
 
 
@@ -36,7 +38,7 @@ def test_spans_are_keyed(corpus):
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-def test_held_out_spans_hide_15_percent_whatever_the_recipe_says(corpus):
+def test_held_out_spans_mask_15_percent_whatever_the_recipe_says(corpus):
     setup = make_setup("span", options={"mask_rate": 0.4})
     shares = {}
     for progress in (0.0, None):
@@ -50,29 +52,29 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
     setup = make_setup("span", model_type, packing=packing)
     model = span.load_model(setup).eval()
     batch = span.collator(setup)(make_features(span, setup, corpus)[:4])
-    found = span.losses(model, batch)
+    sums = span.losses(model, batch)
     head = model.span_boundary
     first, _, norm, second, _, last_norm = head.layers
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "span_starts", "span_ends")}
     summed = 0.0
     with torch.no_grad():
         states = model.base_model(**inputs).last_hidden_state
-        for row, place in (batch["labels"] != IGNORED).nonzero().tolist():
-            start, end = batch["span_starts"][row, place], batch["span_ends"][row, place]
-            here = head.places.weight[place - start]
-            given = torch.cat([states[row, start - 1], states[row, end], here])
-            once = norm(functional.gelu(first.weight @ given + first.bias))
+        for row, column in (batch["labels"] != IGNORED).nonzero().tolist():
+            start, end = batch["span_starts"][row, column], batch["span_ends"][row, column]
+            here = head.places.weight[column - start]
+            inputs_of_head = torch.cat([states[row, start - 1], states[row, end], here])
+            once = norm(functional.gelu(first.weight @ inputs_of_head + first.bias))
             twice = last_norm(functional.gelu(second.weight @ once + second.bias))
             logits = model.get_input_embeddings().weight @ twice + head.bias
-            summed -= logits.log_softmax(-1)[batch["labels"][row, place]].item()
-    assert found["sbo"].item() == pytest.approx(summed, rel=1e-5)
+            summed -= logits.log_softmax(-1)[batch["labels"][row, column]].item()
+    assert sums["sbo"].item() == pytest.approx(summed, rel=1e-5)
     tokens = int((batch["labels"] != IGNORED).sum())
     assert span.count(batch) == {"mlm": tokens, "sbo": tokens}
     with torch.inference_mode():
         scores = span.score(span.accumulate(model, batch))
-    assert scores["loss"] == pytest.approx((found["mlm"].item() + summed) / tokens, rel=1e-5)
-    assert scores["perplexity"] == pytest.approx(math.exp(found["mlm"].item() / tokens), rel=1e-5)
-    found["sbo"].backward()
+    assert scores["loss"] == pytest.approx((sums["mlm"].item() + summed) / tokens, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(math.exp(sums["mlm"].item() / tokens), rel=1e-5)
+    sums["sbo"].backward()
     touched = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
     assert {"span_boundary.bias", "span_boundary.places.weight"} < touched
     assert any("word_embeddings" in name for name in touched)
@@ -90,7 +92,7 @@ def test_boundaries_can_be_left_out(corpus):
         assert span.score(span.accumulate(model, batch)) == mlm.score(mlm.accumulate(model, batch))
 
 
-def test_a_batch_in_which_nothing_is_hidden_has_a_loss_of_zero_with_a_gradient(corpus):
+def test_a_batch_in_which_nothing_is_masked_has_a_loss_of_zero_with_a_gradient(corpus):
     setup = make_setup("span")
     model = span.load_model(setup)
     batch = span.collator(setup)(make_features(span, setup, corpus)[:2])
@@ -100,7 +102,7 @@ def test_a_batch_in_which_nothing_is_hidden_has_a_loss_of_zero_with_a_gradient(c
     assert {name: value.item() for name, value in sums.items()} == {"mlm": 0.0, "sbo": 0.0}
 
 
-def test_what_is_saved_is_a_plain_masked_language_model(corpus, tmp_path):
+def test_the_saved_model_is_a_plain_masked_language_model(corpus, tmp_path):
     setup = make_setup("span")
     model = span.load_model(setup)
     span.encoder(model, setup).save_pretrained(tmp_path)

@@ -1,4 +1,6 @@
-"""Toy texts for objectives: words that follow each other by a rule, and what an objective needs beside them."""
+"""Toy texts for objectives: words that follow each other by a rule, and setups of tiny models."""
+
+import math
 
 import numpy as np
 
@@ -10,11 +12,11 @@ from tests.conftest import WORDS, make_tokenizer
 LENGTH = 32
 
 
-def make_corpus(documents=60, seed=0, parts="none", one_sentence=()):
+def make_corpus(documents=60, seed=0, vocabulary="none", one_sentence=()):
     """Documents of 6 sentences, in which each word is followed by the next of a list.
 
-    The list is the vocabulary, or a part of it: one for each of four kinds of `documents`, or for each of the
-    `sentences` of a document.
+    The list is the whole vocabulary, or a share of it: one of four that `documents` take in turn, or one for each of
+    the six `sentences` of a document.
     """
     random = np.random.default_rng(seed)
     tokenizer = make_tokenizer()
@@ -22,11 +24,12 @@ def make_corpus(documents=60, seed=0, parts="none", one_sentence=()):
     tokens, sentences, edges = [], [0], [0]
     for number in range(documents):
         first = int(random.integers(len(words)))
-        for place in range(1 if number in one_sentence else 6):
-            choice = {"none": [words], "documents": np.array_split(words, 4), "sentences": np.array_split(words, 6)}
-            known = choice[parts][{"none": 0, "documents": number % 4, "sentences": place}[parts]]
+        for sentence in range(1 if number in one_sentence else 6):
+            shares = {"none": [words], "documents": np.array_split(words, 4), "sentences": np.array_split(words, 6)}
+            share = {"none": 0, "documents": number % 4, "sentences": sentence}[vocabulary]
+            choices = shares[vocabulary][share]
             size = int(random.integers(4, 8))
-            tokens += [int(known[(first + step) % len(known)]) for step in range(size)]
+            tokens += [int(choices[(first + step) % len(choices)]) for step in range(size)]
             first += size
             sentences.append(len(tokens))
         edges.append(len(sentences) - 1)
@@ -35,15 +38,19 @@ def make_corpus(documents=60, seed=0, parts="none", one_sentence=()):
 
 
 def make_setup(objective, model_type="bert", options=None, model_folder=None, **training):
-    """A setup of a tiny model without dropout."""
+    """Build the setup of a tiny model without dropout."""
     from transformers import CONFIG_MAPPING
 
     tokenizer = make_tokenizer()
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    more = {"embedding_size": 16} if model_type == "albert" else {}
+    more = {"albert": {"embedding_size": 16}, "electra": {"embedding_size": 16, "num_attention_heads": 4}}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0}
     config = CONFIG_MAPPING[model_type](
-        vocab_size=len(tokenizer), max_position_embeddings=64, **shape, **more, **dropout, initializer_range=0.1
+        vocab_size=len(tokenizer),
+        max_position_embeddings=64,
+        **{**shape, **more.get(model_type, {})},
+        **dropout,
+        initializer_range=0.1,
     )
     recipe = PretrainRecipe(
         name="toy", objective=objective, options=options or {}, training={"max_length": LENGTH, **training}
@@ -52,7 +59,7 @@ def make_setup(objective, model_type="bert", options=None, model_folder=None, **
 
 
 def make_features(objective, setup, corpus, epoch=0, progress=0.0):
-    """The features of an epoch."""
+    """Build the features of an epoch."""
     examples = objective.examples(corpus, LENGTH, setup, epoch)
     return [
         objective.feature(examples[number], progress, np.random.default_rng((1, epoch, number)), setup)
@@ -61,7 +68,7 @@ def make_features(objective, setup, corpus, epoch=0, progress=0.0):
 
 
 def train(objective, setup, corpus, steps, rate=3e-3, rows=16):
-    """A model trained for some steps, by the losses and counts of its objective."""
+    """Train a model for some steps by the losses and counts of its objective."""
     import torch
 
     torch.manual_seed(0)
@@ -82,9 +89,21 @@ def train(objective, setup, corpus, steps, rate=3e-3, rows=16):
 
 
 def measure(objective, setup, model, corpus):
-    """The scores of held-out text."""
+    """Score held-out text."""
     import torch
 
     with torch.inference_mode():
         batch = objective.collator(setup)(make_features(objective, setup, corpus, progress=None))
         return objective.score(objective.accumulate(model, batch))
+
+
+def assert_toy_pairs_are_learned(objective, vocabulary):
+    """Check that a tiny model learns both terms of an objective over pairs, on held-out text too."""
+    setup = make_setup(objective.__name__.rpartition(".")[2])
+    model = train(objective, setup, make_corpus(vocabulary=vocabulary), steps=200)
+    held_out = make_corpus(30, seed=9, vocabulary=vocabulary)
+    scores = measure(objective, setup, model, held_out)
+    shares = np.bincount(held_out.tokens) / len(held_out.tokens)
+    unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
+    assert math.log(scores["perplexity"]) < unigram - 0.5
+    assert scores["pair_accuracy"] > 0.75

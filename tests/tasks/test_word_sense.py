@@ -78,7 +78,7 @@ def test_the_word_may_have_a_column():
 
 
 INDEX = "the index of a word"
-PLACE = "two numbers of characters, such as 4:9"
+PLACE = "two character offsets, such as 4:9"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Spans in tokens: the best ones found as a plain loop finds them, and answers in whole words that never get lost."""
+"""Spans of tokens: the n best as a plain loop finds them, and answers of whole words that are never lost."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.conftest import make_tokenizer
 
 def loop(starts, ends, rows, n_best: int, longest: int) -> dict[int, list[tuple]]:
     """The usual loop: (score, start logit, end logit, window, start, end) of each row, best first."""
-    found: dict[int, list[tuple]] = {int(row): [] for row in rows}
+    spans_of_rows: dict[int, list[tuple]] = {int(row): [] for row in rows}
     for window, row in enumerate(rows):
         for start in np.argsort(-starts[window], kind="stable")[:n_best]:
             for end in np.argsort(-ends[window], kind="stable")[:n_best]:
                 if start <= end and end - start + 1 <= longest:
-                    one, other = starts[window][start], ends[window][end]
-                    found[int(row)].append((one + other, one, other, window, int(start), int(end)))
-    return {row: sorted(each, key=lambda span: -span[0])[:n_best] for row, each in found.items()}
+                    first, last = starts[window][start], ends[window][end]
+                    spans_of_rows[int(row)].append((first + last, first, last, window, int(start), int(end)))
+    return {row: sorted(candidates, key=lambda span: -span[0])[:n_best] for row, candidates in spans_of_rows.items()}
 
 
 def random_logits(rng, lengths):
@@ -52,47 +52,47 @@ def test_the_best_spans_are_those_of_a_plain_loop(windows, n_best, longest, seed
     lengths = [length for row in windows for length in row]
     rows = np.repeat(np.arange(len(windows)), [len(row) for row in windows])
     starts, ends = random_logits(np.random.default_rng(seed), lengths)
-    found = spans.find_n_best(starts, ends, rows, n_best=n_best, longest=longest)
+    best = spans.find_n_best(starts, ends, rows, n_best=n_best, max_tokens=longest)
     expected = loop(starts, ends, rows, n_best, longest)
-    scores = [span[0] for each in expected.values() for span in each]
+    scores = [span[0] for row_spans in expected.values() for span in row_spans]
     assume(len(set(scores)) == len(scores))
     ours: dict[int, list[tuple]] = {number: [] for number in expected}
     names = ("score", "start_logit", "end_logit", "window", "start", "end")
-    for row, *span in zip(found["row"], *(found[name] for name in names), strict=True):
+    for row, *span in zip(best["row"], *(best[name] for name in names), strict=True):
         ours[int(row)].append(tuple(span))
     assert ours == expected
-    assert list(found["row"]) == sorted(found["row"])
+    assert list(best["row"]) == sorted(best["row"])
 
 
-def test_windows_are_taken_in_parts_without_a_seam(monkeypatch):
+def test_batches_of_windows_leave_no_seam(monkeypatch):
     rng = np.random.default_rng(2)
     lengths, rows = rng.integers(1, 30, 50), np.sort(rng.integers(0, 9, 50))
     starts, ends = random_logits(rng, lengths)
-    whole = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
+    whole = spans.find_n_best(starts, ends, rows, n_best=20, max_tokens=30)
     monkeypatch.setattr(spans, "_WINDOWS_AT_ONCE", 7)
-    parts = spans.find_n_best(starts, ends, rows, n_best=20, longest=30)
-    assert {name: values.tolist() for name, values in parts.items()} == {
+    batched = spans.find_n_best(starts, ends, rows, n_best=20, max_tokens=30)
+    assert {name: values.tolist() for name, values in batched.items()} == {
         name: values.tolist() for name, values in whole.items()
     }
 
 
 def test_a_row_without_any_valid_span_has_none():
     starts, ends = [np.array([0.0, 9.0])] * 2, [np.array([9.0, 0.0]), np.array([0.0, 9.0])]
-    found = spans.find_n_best(starts, ends, np.array([0, 1]), n_best=1, longest=5)
-    assert (found["row"].tolist(), found["start"].tolist(), found["end"].tolist()) == ([1], [1], [1])
+    best = spans.find_n_best(starts, ends, np.array([0, 1]), n_best=1, max_tokens=5)
+    assert (best["row"].tolist(), best["start"].tolist(), best["end"].tolist()) == ([1], [1], [1])
 
 
 # --- windows
 
 
-@given(tokens=st.integers(0, 200), room=st.integers(1, 60), overlap=st.integers(0, 59))
-def test_windows_cover_everything_and_overlap_as_asked(tokens, room, overlap):
-    assume(overlap < room)
-    parts = [list(range(tokens))[part] for part in spans.cut(tokens, room, overlap)]
-    assert all(len(part) == room for part in parts[:-1])
-    assert len(parts[-1]) <= room
-    assert all(one[len(one) - overlap :] == other[:overlap] for one, other in pairwise(parts))
-    assert parts[0] + [token for part in parts[1:] for token in part[overlap:]] == list(range(tokens))
+@given(tokens=st.integers(0, 200), max_tokens=st.integers(1, 60), overlap=st.integers(0, 59))
+def test_windows_cover_everything_and_overlap_as_question_words(tokens, max_tokens, overlap):
+    assume(overlap < max_tokens)
+    windows = [list(range(tokens))[window] for window in spans.window_slices(tokens, max_tokens, overlap)]
+    assert all(len(window) == max_tokens for window in windows[:-1])
+    assert len(windows[-1]) <= max_tokens
+    assert all(left[len(left) - overlap :] == right[:overlap] for left, right in pairwise(windows))
+    assert windows[0] + [token for window in windows[1:] for token in window[overlap:]] == list(range(tokens))
 
 
 # --- offsets
@@ -114,43 +114,43 @@ def array(*pairs):
         ("good", array((0, 4)), array((0, 4))),
     ],
 )
-def test_tokens_stand_for_what_has_no_token(text, offsets, expected):
+def test_tokens_cover_characters_without_a_token(text, offsets, expected):
     before = offsets.copy()
-    assert spans.stretch(text, offsets).tolist() == expected.tolist()
+    assert spans.extend_offsets(text, offsets).tolist() == expected.tolist()
     assert offsets.tolist() == before.tolist()
 
 
 @given(st.text(st.sampled_from("ab \t\u200b\u0301"), max_size=12), st.data())
-def test_stretched_tokens_keep_order_and_take_no_blanks(text, data):
-    """Whatever letters have tokens, each other visible character is taken exactly once or lies between blanks."""
-    shown = [place for place, character in enumerate(text) if character in "ab"]
-    kept = [place for place in shown if data.draw(st.booleans())]
+def test_extended_tokens_keep_their_order_and_cover_no_spaces(text, data):
+    """Whatever letters have tokens, every visible character is covered once, unless its whole word has no token."""
+    letters = [index for index, character in enumerate(text) if character in "ab"]
+    kept = [index for index in letters if data.draw(st.booleans())]
     assume(kept)
-    stretched = spans.stretch(text, array(*((place, place + 1) for place in kept)))
-    taken = [place for start, end in stretched for place in range(start, end)]
-    assert taken == sorted(set(taken))
-    assert not any(text[place].isspace() for place in taken)
+    extended = spans.extend_offsets(text, array(*((index, index + 1) for index in kept)))
+    covered = [index for start, end in extended for index in range(start, end)]
+    assert covered == sorted(set(covered))
+    assert not any(text[index].isspace() for index in covered)
     words = [match.span() for match in re.finditer(r"\S+", text)]
     expected = [
-        place for begin, end in words if any(begin <= each < end for each in kept) for place in range(begin, end)
+        index for begin, end in words if any(begin <= token < end for token in kept) for index in range(begin, end)
     ]
-    assert taken == expected
+    assert covered == expected
 
 
-def test_places_of_answers():
+def test_answers_are_found_whole_or_not_at_all():
     offsets = array((0, 4), (5, 6), (5, 6), (6, 9), (10, 12))
 
-    def place(start, end, part=slice(None)):
-        return spans.find_answer_tokens({"text": ["x" * (end - start)], "answer_start": [start]}, offsets[part])
+    def find(start, end, window=slice(None)):
+        return spans.find_answer_tokens({"text": ["x" * (end - start)], "answer_start": [start]}, offsets[window])
 
-    assert place(0, 4) == (0, 0)
-    assert place(5, 6) == (1, 2)
-    assert place(5, 9) == (1, 3)
-    assert place(7, 8) == (3, 3)
-    assert place(2, 11) == (0, 4)
-    assert place(0, 4, slice(1, None)) == (-1, -1)
-    assert place(10, 12, slice(0, 4)) == (-1, -1)
-    assert place(10, 12, slice(0, 0)) == (-1, -1)
+    assert find(0, 4) == (0, 0)
+    assert find(5, 6) == (1, 2)
+    assert find(5, 9) == (1, 3)
+    assert find(7, 8) == (3, 3)
+    assert find(2, 11) == (0, 4)
+    assert find(0, 4, slice(1, None)) == (-1, -1)
+    assert find(10, 12, slice(0, 4)) == (-1, -1)
+    assert find(10, 12, slice(0, 0)) == (-1, -1)
     assert spans.find_answer_tokens({"text": [], "answer_start": []}, offsets) == (-1, -1)
 
 
@@ -200,8 +200,8 @@ WORDS = (
 )
 STRANGE = WORDS.split(" ")
 UNSEEN = ["\u200b", "\ufeff", "\u0301", "\ue000", "👩‍👩‍👧", "...", "\u200d\u200b"]
-BLANKS = [" ", " ", " ", "  ", "\t", "\u3000", "\u00a0", "\n", "\r\n"]
-# a token for each word is certain with a Latin letter in it
+SPACES = [" ", " ", " ", "  ", "\t", "\u3000", "\u00a0", "\n", "\r\n"]
+# a word with a Latin letter always has a token
 odd_text = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zs", "Zl", "Zp"]), max_size=4)
 lettered = st.tuples(odd_text, st.sampled_from("abxyz"), odd_text).map("".join)
 answer_words = st.lists(st.sampled_from(STRANGE) | lettered, min_size=1, max_size=4)
@@ -209,12 +209,12 @@ other_words = st.lists(st.sampled_from(STRANGE + UNSEEN) | odd_text.filter(bool)
 
 
 def spaced(draw, words: list[str]) -> str:
-    """Words with blanks between them; a line break only where it does not follow what has no token."""
+    """Join words with spaces; a line break never follows a character without a token."""
     text = words[0] if words else ""
     for word in words[1:]:
-        blank = draw(st.sampled_from(BLANKS))
+        space = draw(st.sampled_from(SPACES))
         ends_plainly = text[-1:].isascii() and text[-1:].isprintable()
-        text += (blank if ends_plainly or blank not in ("\n", "\r\n") else " ") + word
+        text += (space if ends_plainly or space not in ("\n", "\r\n") else " ") + word
     return text
 
 
@@ -259,15 +259,19 @@ def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, ov
     (answer,) = task.decode(outputs, features, [row], setup)
     assert answer["prediction"] == row["answers"]["text"][0]
     assert context[answer["start"] : answer["end"]] == answer["prediction"]
-    assert context.split() == [word for word in re.split(r"\s+", context) if word]  # both know the same blanks
+    assert context.split() == [word for word in re.split(r"\s+", context) if word]  # both know the same spaces
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@given(row=answered(), asked=st.lists(st.sampled_from(STRANGE), max_size=30), max_length=st.sampled_from([8, 24, 64]))
+@given(
+    row=answered(),
+    question_words=st.lists(st.sampled_from(STRANGE), max_size=30),
+    max_length=st.sampled_from([8, 24, 64]),
+)
 @settings(deadline=None, max_examples=80)
-def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, asked, max_length):
+def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, question_words, max_length):
     setup = setup_of(name, max_length, 4)
-    row["question"] = " ".join(asked) or "?"
+    row["question"] = " ".join(question_words) or "?"
     features = task.encode([row], setup)
     (whole,) = tokenize_texts(setup.tokenizer, [row["context"]])
     seen: list[int] = []
@@ -285,7 +289,7 @@ def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, asked, 
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("max_length", [9, 16])
-def test_a_question_longer_than_the_window_is_cut(name, max_length):
+def test_a_question_longer_than_the_window_is_truncated(name, max_length):
     setup = setup_of(name, max_length, 128)
     row = {"question": "good film " * 100, "context": "the book is bad"}
     features = task.encode([row], setup)
@@ -297,7 +301,7 @@ def test_a_question_longer_than_the_window_is_cut(name, max_length):
     assert {feature["context"] for feature in features} == {question + (2 if name == "wordpiece" else 3)}
 
 
-def test_line_breaks_and_blanks_stay_outside():
-    assert spans.stretch("film\u200b\nbook", np.array([[0, 4], [6, 10]])).tolist() == [[0, 5], [6, 10]]
-    assert spans.stretch("the film ", np.array([[0, 3], [3, 9]])).tolist() == [[0, 3], [4, 8]]
-    assert spans.stretch("\u200b", np.zeros((0, 2), dtype=int)).tolist() == []
+def test_line_breaks_and_spaces_stay_outside():
+    assert spans.extend_offsets("film\u200b\nbook", np.array([[0, 4], [6, 10]])).tolist() == [[0, 5], [6, 10]]
+    assert spans.extend_offsets("the film ", np.array([[0, 3], [3, 9]])).tolist() == [[0, 3], [4, 8]]
+    assert spans.extend_offsets("\u200b", np.zeros((0, 2), dtype=int)).tolist() == []

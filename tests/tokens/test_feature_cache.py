@@ -1,4 +1,4 @@
-"""Features that are kept: the same as those just encoded, for every family, and never those of something else."""
+"""Cached features: those that were just encoded, for every task family, and never those of other rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bertkit.data.sources import read_splits
 from bertkit.recipe import load_recipe
 from bertkit.storage.cache import say_once
 from bertkit.tasks import load_task
-from bertkit.tokens import feature_cache as encoded
-from bertkit.tokens.feature_cache import Encoded, add_values, content_key, encode_split, lengths_of, longest_of
+from bertkit.tokens import feature_cache
+from bertkit.tokens.feature_cache import FeatureColumns, add_values, content_key, encode_split, lengths_of, longest_of
 from bertkit.tokens.features import Setup, count_tokens, longest_text
 from bertkit.workflows.steps.finetune_inputs import find_labels
 from tests.conftest import make_tokenizer
@@ -31,13 +31,13 @@ FAMILIES = ("cola", "mrpc", "stsb", "ner", "pos", "squad", "squad2", "swag", "ch
 def folder(tmp_path, monkeypatch) -> Path:
     """Keep even small splits, in a folder of the test's own."""
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(encoded, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(feature_cache, "_LEAST_ROWS", 1)
     say_once.cache_clear()
     return tmp_path / "cache" / "features"
 
 
 def prepared(name: str, rows: int = 24, **changes: object):
-    """Give the task, the training split and the setup of a recipe on demo rows."""
+    """Return the task, the training split and the setup of a recipe on demo rows."""
     recipe = load_recipe(name, {"data.source": "demo", "data.limit": rows, **changes})
     task = load_task(recipe)
     splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda split: split == "train")
@@ -57,7 +57,7 @@ def several_labels(count: int = 24):
 
 
 def plain(value):
-    """Give a value of a feature with lists in the place of arrays."""
+    """Return a value of a feature with lists instead of arrays."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     return [plain(each) for each in value] if isinstance(value, list) else value
@@ -93,37 +93,39 @@ def test_kept_features_are_those_that_were_encoded(name, folder):
     fresh = task.encode(split.rows, setup)
     encode = Counting(task)
     for _ in range(2):
-        kept = encode_split(split, setup, encode)
-        assert isinstance(kept, Encoded)
-        assert as_lists(kept) == as_lists(fresh)
-        assert [type(value) for value in kept[0].values() if not isinstance(value, np.ndarray)] == [
-            type(value) for name, value in fresh[0].items() if not isinstance(kept[0][name], np.ndarray)
+        cached = encode_split(split, setup, encode)
+        assert isinstance(cached, FeatureColumns)
+        assert as_lists(cached) == as_lists(fresh)
+        assert [type(value) for value in cached[0].values() if not isinstance(value, np.ndarray)] == [
+            type(value) for name, value in fresh[0].items() if not isinstance(cached[0][name], np.ndarray)
         ]
-        assert all(value.dtype in (np.int64, np.float64) for value in kept[0].values() if isinstance(value, np.ndarray))
+        assert all(
+            value.dtype in (np.int64, np.float64) for value in cached[0].values() if isinstance(value, np.ndarray)
+        )
     assert encode.calls == len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize("name", every_family())
 def test_kept_features_make_the_same_batches_and_predictions(name):
     task, split, setup = family(name)
-    fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
+    fresh, cached = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
     collate = task.collator(setup)
-    one, other = collate(fresh), collate(list(kept))
-    assert one.keys() == other.keys()
-    for key, values in one.items():
-        assert values.dtype == other[key].dtype
-        assert torch.equal(values, other[key])
+    expected, batch = collate(fresh), collate(list(cached))
+    assert expected.keys() == batch.keys()
+    for key, values in expected.items():
+        assert values.dtype == batch[key].dtype
+        assert torch.equal(values, batch[key])
     random = np.random.default_rng(0)
     outputs = [make_outputs(feature, setup, random) for feature in fresh]
-    told = [
-        [json.dumps(each, default=str) for each in task.decode(outputs, features, split.rows, setup)]
-        for features in (fresh, kept)
+    predictions = [
+        [json.dumps(prediction, default=str) for prediction in task.decode(outputs, features, split.rows, setup)]
+        for features in (fresh, cached)
     ]
-    assert told[0] == told[1]
+    assert predictions[0] == predictions[1]
 
 
 def make_outputs(feature, setup, random):
-    """Give what any head might say of a feature."""
+    """Make random outputs of any head for a feature."""
     ids = feature["input_ids"]
     shape = (len(ids), len(setup.labels)) if "places" in feature else (len(setup.labels) or 9,)
     spans = {name: random.standard_normal(len(ids)) for name in ("start_logits", "end_logits")}
@@ -133,20 +135,20 @@ def make_outputs(feature, setup, random):
 @pytest.mark.parametrize("name", ["cola", "squad", "swag"])
 def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     task, split, setup = prepared(name)
-    fresh, kept = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
-    monkeypatch.setattr(Encoded, "__getitem__", None)
-    for features in (fresh, kept):
+    fresh, cached = task.encode(split.rows, setup), encode_split(split, setup, task.encode)
+    monkeypatch.setattr(FeatureColumns, "__getitem__", None)
+    for features in (fresh, cached):
         assert lengths_of(features).tolist() == [count_tokens(feature) for feature in fresh]
         assert longest_of(features).tolist() == [longest_text(feature) for feature in fresh]
 
 
 def test_rows_are_found_as_in_a_list():
     task, split, setup = prepared("cola")
-    kept = encode_split(split, setup, task.encode)
-    assert [each["row"] for each in kept[3:9:2]] == [3, 5, 7]
-    assert kept[-1]["row"] == kept[np.int64(23)]["row"] == 23
+    cached = encode_split(split, setup, task.encode)
+    assert [each["row"] for each in cached[3:9:2]] == [3, 5, 7]
+    assert cached[-1]["row"] == cached[np.int64(23)]["row"] == 23
     with pytest.raises(IndexError):
-        _ = kept[24]
+        _ = cached[24]
 
 
 def test_a_key_is_added_to_all_features_or_none():
@@ -205,15 +207,15 @@ def test_another_tokenizer_changes_the_key():
 def test_other_code_changes_the_key(what, monkeypatch):
     _, split, setup = prepared("ner")
     before = content_key(split, setup)
-    version = encoded.metadata.version
+    version = feature_cache.metadata.version
     if what == "__version__":
         monkeypatch.setattr(bertkit, what, "99")
     elif what == "_SCHEMA":
-        monkeypatch.setattr(encoded, what, 99)
+        monkeypatch.setattr(feature_cache, what, 99)
     elif what == "package_fingerprint":
-        monkeypatch.setattr(encoded, what, lambda: "other")
+        monkeypatch.setattr(feature_cache, what, lambda: "other")
     else:
-        monkeypatch.setattr(encoded.metadata, "version", lambda name: "99" if name == what else version(name))
+        monkeypatch.setattr(feature_cache.metadata, "version", lambda name: "99" if name == what else version(name))
     assert content_key(split, setup) != before
 
 
@@ -233,16 +235,18 @@ def test_a_damaged_file_is_noticed_and_written_anew(damage, folder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     task, split, setup = prepared("cola")
     encode = Counting(task)
-    wanted = as_lists(encode_split(split, setup, encode))
+    expected = as_lists(encode_split(split, setup, encode))
     (file,) = folder.iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     damaged = {"cut": content[:-100], "flipped": content, "empty": b"", "short": b"ARROW", "foreign": b"x" * 5000}
     file.unlink()
     file.write_bytes(damaged[damage])
-    assert as_lists(encode_split(split, setup, encode)) == wanted
-    assert [record.message for record in caplog.records] == [f"the features in {file} are damaged: they are made anew"]
-    assert as_lists(encode_split(split, setup, encode)) == wanted
+    assert as_lists(encode_split(split, setup, encode)) == expected
+    assert [record.message for record in caplog.records] == [
+        f"the features in {file} are damaged and are encoded again"
+    ]
+    assert as_lists(encode_split(split, setup, encode)) == expected
     assert encode.calls == 2
 
 
@@ -254,8 +258,8 @@ def test_a_folder_that_cannot_be_written_costs_the_cache_and_one_line(tmp_path, 
     for each in (split, replace(split, rows=split.rows[1:])):
         assert encode_split(each, setup, task.encode) == task.encode(each.rows, setup)
     assert len(caplog.records) == 1
-    assert caplog.records[0].message.startswith("features are not kept: ")
-    assert caplog.records[0].message.endswith("; BERTKIT_CACHE names another folder")
+    assert caplog.records[0].message.startswith("features are not cached: ")
+    assert caplog.records[0].message.endswith("; set BERTKIT_CACHE to use another folder")
 
 
 def test_a_full_disk_leaves_no_half_file(folder, monkeypatch):
@@ -263,8 +267,8 @@ def test_a_full_disk_leaves_no_half_file(folder, monkeypatch):
         raise OSError(28, "No space left on device")
 
     task, split, setup = prepared("cola")
-    monkeypatch.setattr(encoded, "feed_file", write)
-    monkeypatch.setattr(encoded, "package_fingerprint", lambda: "")
+    monkeypatch.setattr(feature_cache, "feed_file", write)
+    monkeypatch.setattr(feature_cache, "package_fingerprint", lambda: "")
     assert encode_split(split, setup, task.encode) == task.encode(split.rows, setup)
     assert list(folder.iterdir()) == []
 
@@ -300,9 +304,9 @@ def test_every_number_comes_back(values):
         return [{**each, "values": value} for each, value in zip(ids(2), values, strict=True)]
 
     encode.__module__ = "bertkit.tasks.odd"
-    kept = encode_split(split, setup, encode)
-    assert isinstance(kept, Encoded)
-    assert [plain(each["values"]) for each in kept] == values
+    cached = encode_split(split, setup, encode)
+    assert isinstance(cached, FeatureColumns)
+    assert [plain(each["values"]) for each in cached] == values
 
 
 def test_no_features_at_all_are_no_file(folder):
@@ -321,7 +325,7 @@ def test_nothing_is_kept_of_small_splits_of_foreign_families_or_where_it_is_not_
     unwanted = prepared("cola", **{"data.cache": False})[2]
     assert isinstance(encode_split(split, unwanted, task.encode), list)
     assert isinstance(encode_split(split, setup, lambda rows, setup: task.encode(rows, setup)), list)
-    monkeypatch.setattr(encoded, "_LEAST_ROWS", len(split.rows) + 1)
+    monkeypatch.setattr(feature_cache, "_LEAST_ROWS", len(split.rows) + 1)
     assert isinstance(encode_split(split, setup, task.encode), list)
     assert not folder.exists()
 

@@ -22,11 +22,11 @@ def make_model(folder: Path, kind: str, family: str) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForMaskedLM
 
-    from bertkit.tokens.train import Plan, train_tokenizer_from
+    from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=8)) for _ in range(200)]
-    tokenizer = train_tokenizer_from(Plan(kind, 300, False, 2, (), 64), lambda: texts)
+    tokenizer = train_from_texts(TokenizerSpec(kind, 300, False, 2, (), 64), lambda: texts)
     tokenizer.save_pretrained(folder)
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = AutoConfig.for_model(

@@ -195,7 +195,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
         (
             ["--data", "demo", "--kind", "bpe", "--vocabulary-size", "200"],
             2,
-            "--vocabulary-size 200 - special tokens and one a byte need at least 261",
+            "--vocabulary-size 200 - special tokens and one per byte need at least 261",
         ),
         (
             ["--data", "demo", "--special", "[MASK]"],
@@ -210,7 +210,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
         (
             ["--data", "demo", "--limit", "50", "--min-frequency", "1000000"],
             3,
-            "the text has no letter often enough - give more text, or a lower --min-frequency",
+            "no letter of the text is frequent enough - give more text, or a lower --min-frequency",
         ),
         (["--data", "demo", "--set", "data.colum=body"], 2, "unknown key 'data.colum' - did you mean column?"),
         (

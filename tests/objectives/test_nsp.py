@@ -1,4 +1,4 @@
-"""Objectives over pairs: next-sentence prediction (nsp) and sentence-order prediction (sop)."""
+"""Next-sentence prediction, and what sentence-order prediction (sop) shares with it."""
 
 import math
 
@@ -8,7 +8,7 @@ import pytest
 from bertkit.errors import RecipeError
 from bertkit.objectives import load_objective, nsp, sop
 from bertkit.tokens.features import IGNORED
-from tests.objectives.texts import LENGTH, make_corpus, make_features, make_setup, measure, train
+from tests.objectives.texts import LENGTH, assert_toy_pairs_are_learned, make_corpus, make_features, make_setup
 
 BOTH = [nsp, sop]
 MODELS = ["bert", "albert"]
@@ -24,7 +24,7 @@ def corpus():
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
-def test_a_feature_is_two_framed_segments_with_something_hidden(objective, corpus):
+def test_a_feature_is_two_segments_with_special_tokens_and_masks(objective, corpus):
     setup = make_setup(name_of(objective))
     cls, sep, pad = (setup.tokenizer.cls_token_id, setup.tokenizer.sep_token_id, setup.tokenizer.pad_token_id)
     features = make_features(objective, setup, corpus)
@@ -39,24 +39,24 @@ def test_a_feature_is_two_framed_segments_with_something_hidden(objective, corpu
     assert batch["input_ids"].shape == batch["labels"].shape == batch["token_type_ids"].shape
     padding = batch["input_ids"] == pad
     assert (batch["attention_mask"] == ~padding).all() and (batch["labels"][padding] == IGNORED).all()
-    counted = objective.count(batch)
-    assert counted == {"mlm": int((batch["labels"] != IGNORED).sum()), name_of(objective): len(features)}
+    counts = objective.count(batch)
+    assert counts == {"mlm": int((batch["labels"] != IGNORED).sum()), name_of(objective): len(features)}
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
-def test_pairs_and_masks_are_keyed_and_copies_come_again(objective, corpus):
-    setup, copied = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
-    places = [objective.examples(corpus, LENGTH, setup, epoch).places.tolist() for epoch in (0, 0, 1, 2)]
-    assert places[0] == places[1]
-    assert places[0] != places[2] != places[3] != places[0]
-    again = [objective.examples(corpus, LENGTH, copied, epoch).places.tolist() for epoch in (0, 1, 2, 3)]
-    assert again[0] == again[2] == places[0] and again[1] == again[3] == places[2]
-    hidden = [make_features(objective, setup, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
-    assert hidden[0] == hidden[1] != hidden[2]
+def test_pairs_and_masks_are_keyed_and_repeat_with_a_dupe_factor(objective, corpus):
+    setup, repeated = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
+    bounds = [objective.examples(corpus, LENGTH, setup, epoch).bounds.tolist() for epoch in (0, 0, 1, 2)]
+    assert bounds[0] == bounds[1]
+    assert bounds[0] != bounds[2] != bounds[3] != bounds[0]
+    again = [objective.examples(corpus, LENGTH, repeated, epoch).bounds.tolist() for epoch in (0, 1, 2, 3)]
+    assert again[0] == again[2] == bounds[0] and again[1] == again[3] == bounds[2]
+    masked = [make_features(objective, setup, corpus, epoch)[0]["input_ids"].tolist() for epoch in (0, 0, 1)]
+    assert masked[0] == masked[1] != masked[2]
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
-def test_held_out_text_is_hidden_at_15_percent_whatever_the_recipe_says(objective, corpus):
+def test_held_out_text_is_masked_at_15_percent_whatever_the_recipe_says(objective, corpus):
     setup = make_setup(name_of(objective), options={"mask_rate": 0.5})
     shares = {}
     for progress in (0.0, None):
@@ -70,11 +70,11 @@ def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, c
     from bertkit.evaluation.held_out import held_out_features
 
     setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
-    trained = [objective.examples(corpus, LENGTH, setup, 0).places.tolist() for setup in setups]
+    trained = [objective.examples(corpus, LENGTH, setup, 0).bounds.tolist() for setup in setups]
     scored = [held_out_features(corpus, objective, setup) for setup in setups]
     assert trained[0] != trained[1]
-    for one, other in zip(*scored, strict=True):
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+    for first, second in zip(*scored, strict=True):
+        assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize("model_type", MODELS)
@@ -88,8 +88,8 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     sums, counts = objective.losses(model, batch), objective.count(batch)
     ours = sum(weight * sums[name] / counts[name] for name, weight in objective.TERMS.items())
     names = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
-    given = dict(batch)
-    theirs = model(**{names[model_type]: given.pop("pair_labels")}, **given)
+    inputs = dict(batch)
+    theirs = model(**{names[model_type]: inputs.pop("pair_labels")}, **inputs)
     assert set(sums) == set(counts) == set(objective.TERMS) == {"mlm", name_of(objective)}
     torch.testing.assert_close(ours, theirs.loss)
     with torch.inference_mode():
@@ -99,8 +99,8 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     pair_logits = theirs.seq_relationship_logits if model_type == "bert" else theirs.sop_logits
     assert scores["pair_accuracy"] == (pair_logits.argmax(-1) == batch["pair_labels"]).float().mean().item()
     masked = batch["labels"] != IGNORED
-    found = theirs.prediction_logits[masked].argmax(-1) == batch["labels"][masked]
-    assert scores["masked_accuracy"] == pytest.approx(found.float().mean().item())
+    correct = theirs.prediction_logits[masked].argmax(-1) == batch["labels"][masked]
+    assert scores["masked_accuracy"] == pytest.approx(correct.float().mean().item())
 
 
 @pytest.mark.parametrize(("sat", "nats"), [(4.0, 0.2744), (1.0, 1.9935)])
@@ -112,7 +112,7 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
     setup.config.vocab_size = len(words)
     setup.config.pad_token_id = None
     model = nsp.load_model(setup).eval()
-    with torch.no_grad():  # the head answers with its bias alone
+    with torch.no_grad():  # so the heads' biases are the logits
         model.get_input_embeddings().weight.zero_()
         model.cls.predictions.bias.copy_(torch.tensor([1, 0.5, sat, 2, 0, 1.5]))
         model.cls.seq_relationship.weight.zero_()
@@ -126,22 +126,14 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
         "pair_labels": torch.tensor([1]),
     }
     with torch.inference_mode():
-        found, totals = nsp.losses(model, batch), nsp.accumulate(model, batch)
-    assert found["mlm"].item() == pytest.approx(nats, abs=5e-5)
-    assert found["nsp"].item() == pytest.approx(math.log(1 + math.exp(2)), abs=1e-5)
+        sums, totals = nsp.losses(model, batch), nsp.accumulate(model, batch)
+    assert sums["mlm"].item() == pytest.approx(nats, abs=5e-5)
+    assert sums["nsp"].item() == pytest.approx(math.log(1 + math.exp(2)), abs=1e-5)
     assert nsp.score(totals)["loss"] == pytest.approx(nats + math.log(1 + math.exp(2)), abs=1e-4)
 
 
-@pytest.mark.parametrize(("objective", "parts"), [(nsp, "documents"), (sop, "sentences")], ids=["nsp", "sop"])
-def test_toy_pairs_are_learned(objective, parts):
-    setup = make_setup(name_of(objective))
-    model = train(objective, setup, make_corpus(parts=parts), steps=200)
-    held_out = make_corpus(30, seed=9, parts=parts)
-    scores = measure(objective, setup, model, held_out)
-    shares = np.bincount(held_out.tokens) / len(held_out.tokens)
-    unigram = -(shares[shares > 0] * np.log(shares[shares > 0])).sum()
-    assert math.log(scores["perplexity"]) < unigram - 0.5
-    assert scores["pair_accuracy"] > 0.75
+def test_toy_pairs_are_learned():
+    assert_toy_pairs_are_learned(nsp, vocabulary="documents")
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
@@ -155,7 +147,7 @@ def test_a_model_without_a_head_over_pairs_is_refused(objective):
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
-def test_a_pretrained_model_is_gone_on_from_with_both_heads(objective, tmp_path):
+def test_pretraining_continues_from_a_checkpoint_with_both_heads(objective, tmp_path):
     import torch
 
     setup = make_setup(name_of(objective))
