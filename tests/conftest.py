@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import io
 import os
 import random
@@ -17,6 +18,15 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+
+gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of every later garbage collection what the imports have left; the Trainer collects once per run."""
+    gc.freeze()
+    gc.enable()
+
 
 WORDS = {
     "good": ["good", "great", "lovely", "fine", "superb"],
@@ -138,12 +148,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
 
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
-    """A warm process that runs commands, which it may be told to kill."""
+    """A process that has imported torch and runs commands in children, which it may be told to kill."""
     from tests.kills import Zygote
 
     warm = Zygote(tmp_path_factory.mktemp("cache"))
     yield warm
     warm.close()
+
+
+@pytest.fixture(scope="session")
+def light_zygote(tmp_path_factory):
+    """A process that has imported the command line alone, and tells what a command imports on top of it."""
+    from tests.kills import Zygote
+
+    light = Zygote(tmp_path_factory.mktemp("cache"), light=True)
+    yield light
+    light.close()
 
 
 @pytest.fixture

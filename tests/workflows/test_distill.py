@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +17,8 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.cache import cache_folder
 from bertkit.workflows.steps.inputs import read_inputs
 from tests.conftest import toy_rows, write_csv
-from tests.test_habits import imported_by
-from tests.workflows.test_finetune import read_lines
-from tests.workflows.test_resume import check_equal
+from tests.kills import COMPARE, TRAINING_STEP, check_equal, read_lines, slow_unless
+from tests.test_habits import HEAVY
 
 FAST = ["--batch-size", 16, "--learning-rate", "3e-3", "--set", "training.precision=fp32"]
 
@@ -225,7 +222,7 @@ def demo_teacher(zygote, tmp_path_factory) -> str:
     return str(folder / "t")
 
 
-@pytest.mark.parametrize("student", list(STUDENTS))
+@pytest.mark.parametrize("student", slow_unless(["projected"], STUDENTS))
 def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_factory, student):
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     options = [str(narrow_demo) if word == "narrow" else word for word in STUDENTS[student]]
@@ -233,7 +230,7 @@ def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_fact
     arguments += ["--set", "training.evaluate_every=3", "--set", "training.log_every=2"]
     code, text = zygote.run(whole, arguments)
     assert code == 0, text
-    assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
+    assert zygote.run(broken, arguments, {"function": TRAINING_STEP, "call": 8})[0] == -9
     code, text = zygote.run(broken, arguments)
     assert code == 0, text
     assert "going on with run" in text
@@ -244,7 +241,7 @@ def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_fact
 def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, demo_teacher, tmp_path):
     arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *SOME, "--epochs", "1"]
     arguments += ["--output", "run"]
-    assert zygote.run(tmp_path, arguments, {"function": "bertkit.workflows.distill._compare"})[0] == -9
+    assert zygote.run(tmp_path, arguments, {"function": COMPARE})[0] == -9
     code, text = zygote.run(tmp_path, arguments)
     assert code == 0, text
     assert "already finished on" in text
@@ -387,9 +384,11 @@ def test_mistakes_end_in_one_line(run, trained, tiny_model, other_words, toy_dat
     assert not Path("runs").exists()
 
 
-def test_teachers_are_checked_before_torch_is_imported(trained, toy_data, tmp_path):
-    arguments = ("distill", "classify", "--teacher", str(trained), "--student-layers", "3", "--data", str(toy_data))
-    assert imported_by(*arguments, folder=tmp_path) <= {"numpy"}
+def test_teachers_are_checked_before_torch_is_imported(light_zygote, trained, toy_data, tmp_path):
+    arguments = ["distill", "classify", "--teacher", trained, "--student-layers", "3", "--data", toy_data]
+    imported = light_zygote.imports(tmp_path, arguments)
+    assert "bertkit" in imported
+    assert HEAVY & imported <= {"numpy"}
 
 
 def test_a_teacher_of_another_task_or_of_a_frozen_encoder_is_refused(run, trained):
@@ -428,13 +427,12 @@ def test_another_teacher_is_another_run(run, trained, turned, tiny_model, toy_da
     assert "the folder holds another run (teachers: " in ended.last
 
 
-def test_two_processes_learn_what_one_learns(run, trained, still_model, toy_data):
+def test_two_processes_learn_what_one_learns(run, zygote, trained, still_model, toy_data):
     matched = ("--model", still_model, "--epochs", 1, "--set", "training.log_every=1", *HIDDEN)
     assert distill(run, trained, toy_data, *matched, "--output", "one").code == 0
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bertkit"]
     arguments = ["distill", "classify", "--teacher", trained, "--data", toy_data, *FAST, *matched, "--output", "two"]
-    ended = subprocess.run([*launch, *map(str, arguments), "--json"], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert [each["role"] for each in json.loads(ended.stdout)["compared_models"]] == ["teacher", "student"]
+    codes, out, err = zygote.launch(Path.cwd(), [*arguments, "--json"])
+    assert codes == [0, 0], err
+    assert [model["role"] for model in json.loads(out)["compared_models"]] == ["teacher", "student"]
     for one, two in zip(*(read_lines(Path(name) / "metrics.jsonl") for name in ("one", "two")), strict=True):
         assert one == pytest.approx(two, abs=1e-4)

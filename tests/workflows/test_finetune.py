@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.conftest import toy_rows, write_csv
+from tests.kills import read_lines, slow_unless
 
 LEARN = ["--batch-size", 16, "--learning-rate", "3e-3", "--set", "training.precision=fp32"]
 
@@ -32,10 +33,6 @@ def test_a_toy_task_is_solved_and_the_loss_falls(trained):
     assert low <= scores["scores"]["accuracy"] <= high
     losses = [entry["loss"] for entry in read_lines(trained / "metrics.jsonl") if "loss" in entry]
     assert losses[-1] < losses[0] / 4
-
-
-def read_lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_the_run_folder_is_a_plain_checkpoint_with_real_names(trained):
@@ -306,36 +303,49 @@ def test_signals_are_handled_as_before_afterwards(run, tiny_model, toy_data):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
-def test_two_processes_learn_the_same_as_one(run, still_model, launcher, tmp_path):
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "accelerate": [
+        *("accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"),
+        *("--main_process_port", str(20000 + os.getpid() % 10000)),
+    ],
+}
+
+
+def launch(launcher: str, arguments: list[object]) -> tuple[int, str, str]:
+    """Run a command in two processes that a real launcher starts."""
+    ended = subprocess.run(
+        [sys.executable, "-m", *LAUNCHERS[launcher], "-m", "bertkit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("launcher", slow_unless(["zygote"], ["zygote", *LAUNCHERS]))
+def test_two_processes_learn_the_same_as_one(run, zygote, still_model, launcher, tmp_path):
     data = tmp_path / "odd"
     data.mkdir()
     write_csv(data / "train.csv", toy_rows(97, seed=1))
     write_csv(data / "validation.csv", toy_rows(41, seed=2))
     settings = ["--epochs", "2", "--set", "training.log_every=1", "--seed", "3"]
     assert finetune(run, still_model, data, *settings, "--output", "one").code == 0
-    launch = {
-        "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-        "accelerate": ["accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"],
-    }[launcher]
-    if launcher == "accelerate":
-        launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"]
-        launch += ["--main_process_port", str(20000 + os.getpid() % 10000)]
     arguments = ["finetune", "classify", "--model", still_model, "--data", data, *LEARN, *settings, "--output", "two"]
-    ended = subprocess.run(
-        [sys.executable, "-m", *launch, "-m", "bertkit", *map(str, arguments), "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert ended.returncode == 0, ended.stderr
-    printed = json.loads(ended.stdout)  # one object: only the first process prints
+    if launcher == "zygote":
+        codes, out, err = zygote.launch(Path.cwd(), [*arguments, "--json"])
+        code = max(map(abs, codes))
+    else:
+        code, out, err = launch(launcher, [*arguments, "--json"])
+    assert code == 0, err
+    printed = json.loads(out)  # one object: only the first process prints
     ours, theirs = read_lines(Path("one/metrics.jsonl")), read_lines(Path("two/metrics.jsonl"))
     assert len(ours) == len(theirs)
     for one, two in zip(ours, theirs, strict=True):
         assert one == pytest.approx(two, abs=1e-4)
     assert printed["results"][0]["rows"] == 41
-    assert "training" not in ended.stderr or ended.stderr.count("the head is new") == 1
+    assert "training" not in err or err.count("the head is new") == 1
 
 
 def test_predictions_can_be_opened_as_csv(run, trained):
