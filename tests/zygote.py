@@ -7,8 +7,10 @@ names the `arguments`, the `folder` to work in, the files `out` and `err` for wh
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import signal
@@ -19,17 +21,22 @@ import time
 
 
 def import_everything() -> None:
-    """Import what every training imports, so that each child finds it done."""
+    """Import what every training imports, and load a model once, which fills transformers' tables."""
     import accelerate  # noqa: F401
+    import jinja2  # noqa: F401
     import torch
     import transformers
 
+    import bertkit.reports.html
     import bertkit.training.fit
     import bertkit.workflows.evaluate
-    import bertkit.workflows.finetune  # noqa: F401
+    import bertkit.workflows.finetune
+    import bertkit.workflows.pretrain  # noqa: F401
+    from bertkit.hub import find_model
 
-    for name in ("AutoTokenizer", "AutoConfig", "AutoModelForSequenceClassification"):
-        getattr(transformers, name)
+    with contextlib.redirect_stderr(io.StringIO()):  # of a progress bar
+        for name in ("AutoTokenizer", "AutoModelForMaskedLM"):
+            getattr(transformers, name).from_pretrained(find_model("demo"))
     torch.set_num_threads(1)
 
 

@@ -27,6 +27,11 @@ def distill(run, teacher, data, *options, recipe="classify"):
     return run("distill", recipe, "--teacher", teacher, "--data", data, *FAST, *options)
 
 
+@pytest.fixture(autouse=True)
+def _one_pass_of_timing(monkeypatch):
+    monkeypatch.setattr("bertkit.hardware.speed._PASSES", 1)
+
+
 @pytest.fixture
 def wrong_data(tmp_path: Path) -> Path:
     """Rows whose training labels are drawn by lot: gold says nothing."""

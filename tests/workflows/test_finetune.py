@@ -285,10 +285,10 @@ def test_regression_on_pairs(run, tiny_model):
         rows.append({"a": first, "b": second, "score": 5.0 if first == second else 1.0})
     write_csv(Path("pairs.csv"), rows)
     columns = ["--set", "data.columns={text: a, text_pair: b, label: score}"]
-    options = ["--model", tiny_model, "--data", "pairs.csv", *columns, "--epochs", 40, *LEARN]
+    options = ["--model", tiny_model, "--data", "pairs.csv", *columns, "--epochs", 20, *LEARN]
     ended = run("finetune", "regress", *options, "--learning-rate", "2e-3", "--json")
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.6  # 0.8 to 1 over seeds
+    assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.6  # 0.87 with this seed
     kept = json.loads(Path("runs/regress/predictions.jsonl").read_text().splitlines()[0])
     row = ["--row", f"text={kept['text']}", "--row", f"text_pair={kept['text_pair']}"]
     predicted = json.loads(run("predict", "regress", "--model", "runs/regress", *row).out)

@@ -133,7 +133,7 @@ def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, reci
 
 
 def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
-    ended = run(*arguments("--budget", "4s", "--set", "training.log_every=1"))
+    ended = run(*arguments("--budget", "2s", "--set", "training.log_every=1"))
     assert ended.code == 0, ended.err
     record = json.loads(Path("run/run.json").read_text())
     assert record["status"] == "finished"
@@ -146,7 +146,7 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
 def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
     more = [part for each in settings for part in ("--set", each)]
-    ended = run(*arguments("--budget", "4s", "--workers", 1, *more))
+    ended = run(*arguments("--budget", "3s", "--workers", 1, *more))
     assert ended.code == 0, ended.err
     last = max(Path("run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
     short = json.loads((last / MANIFEST).read_text())["state"]["short_steps"]
