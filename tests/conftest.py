@@ -35,6 +35,10 @@ WORDS = {
 }
 
 
+LEARN = ["--batch-size", 16, "--learning-rate", "3e-3", "--set", "training.precision=fp32"]
+DEMO_ROWS = ["--data", "demo", "--limit", "40", "--set", "training.precision=fp32", "--set", "training.batch_size=8"]
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended and what it printed."""
@@ -146,6 +150,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
+def finetune(run, model, data, *options) -> Ended:
+    return run("finetune", "classify", "--model", model, "--data", data, *LEARN, *options)
+
+
+def distill(run, teacher, data, *options) -> Ended:
+    return run("distill", "classify", "--teacher", teacher, "--data", data, *LEARN, *options)
+
+
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
     """A process that has imported torch and runs commands in children, which it may be told to kill."""
@@ -164,6 +176,12 @@ def light_zygote(tmp_path_factory):
     light = Zygote(tmp_path_factory.mktemp("cache"), light=True)
     yield light
     light.close()
+
+
+@pytest.fixture
+def timed_once(monkeypatch):
+    """Let models that are compared read each row once, where a real comparison takes the best of some passes."""
+    monkeypatch.setattr("bertkit.hardware.speed._PASSES", 1)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.evaluation.forward import sorted_batches
 from bertkit.tokens.feature_cache import items_of
 from bertkit.training.batching import SeededBatches, plan_epoch, split_batch
 
@@ -74,14 +73,6 @@ def test_almost_no_padding_is_computed():
     batches = plan_epoch(lengths.tolist(), 32, seed=0, epoch=0)
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert lengths.sum() / padded > 0.95
-
-
-def test_evaluation_batches_hold_every_row_once_within_the_budget():
-    lengths = np.random.default_rng(0).integers(1, 100, 500).tolist()
-    batches = sorted_batches(lengths, tokens=400)
-    assert sorted(row for batch in batches for row in batch) == list(range(500))
-    assert all(len(batch) * max(lengths[row] for row in batch) <= 400 for batch in batches)
-    assert sorted_batches([500], tokens=400) == [[0]]
 
 
 @pytest.mark.parametrize(

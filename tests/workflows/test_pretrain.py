@@ -7,13 +7,10 @@ import math
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bertkit.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.storage.checkpoints import MANIFEST
-from bertkit.training.timing import TimedStep
 from tests.kills import check_kill, losses_of, weights_of
 
 DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo" / "model"
@@ -130,62 +127,6 @@ def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, reci
     step = random.Random(f"{recipe}/{workers}").randint(2, 11)
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
     check_kill(zygote, tmp_path_factory.mktemp, arguments(*more, recipe=recipe), fault)
-
-
-def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
-    ended = run(*arguments("--budget", "2s", "--set", "training.log_every=1"))
-    assert ended.code == 0, ended.err
-    record = json.loads(Path("run/run.json").read_text())
-    assert record["status"] == "finished"
-    rates = [entry["learning_rate"] for entry in losses_of(Path("run")) if "learning_rate" in entry]
-    assert len(rates) > 5
-    assert rates[-1] < 0.3 * max(rates)
-    assert record["result"]["tokens"] > 0
-
-
-def test_short_blocks_have_their_share_of_a_budget_of_time(run):
-    settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
-    more = [part for each in settings for part in ("--set", each)]
-    ended = run(*arguments("--budget", "3s", "--workers", 1, *more))
-    assert ended.code == 0, ended.err
-    last = max(Path("run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
-    short = json.loads((last / MANIFEST).read_text())["state"]["short_steps"]
-    assert 0 < short < int(last.name.split("-")[1])
-
-
-def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
-    ended = run(*arguments("--dry-run"))
-    assert ended.code == 0, ended.err
-    assert "tokens/s" in ended.out
-    assert "steps    12" in ended.out
-    assert not Path("run").exists()
-    ended = run(*arguments("--dry-run", "--budget", "2h", "--json"))
-    estimate = json.loads(ended.out)
-    assert estimate["steps"] is None
-    assert estimate["seconds"] == pytest.approx(7200)
-    assert estimate["tokens"] == pytest.approx(7200 * estimate["tokens_per_second"], rel=1e-3)
-
-
-def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
-    timed = []
-
-    def seconds_of(model, tokenizer, make_batches, *rest, steps, **more):
-        batches = make_batches(None)
-        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.turn(0)])]
-        timed.append(lengths)
-        return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), 0.0, len(lengths), lengths, 0)]
-
-    monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
-    settings = ["training.short_length=16", "training.short_share=0.75"]
-    ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--dry-run", "--json", steps=8))
-    estimate = json.loads(ended.out)
-    assert sorted(max(lengths) for lengths in timed) == [16, 32]
-    long, short = (8 * len(lengths) * np.mean(lengths) for lengths in sorted(timed, key=max, reverse=True))
-    assert estimate["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
-    assert estimate["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
-    budget = ["--budget", "8s", "--dry-run", "--json"]
-    estimate = json.loads(run(*arguments(*(part for each in settings for part in ("--set", each)), *budget)).out)
-    assert (estimate["seconds"], estimate["tokens"]) == (pytest.approx(8), pytest.approx(2 * 50 + 6 * 100))
 
 
 def test_short_blocks_come_first(run):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -152,26 +151,6 @@ def test_what_a_run_leaves_says_that_its_rows_were_streamed(unbroken, tmp_path):
     assert "streamed (sha256" in (unbroken / "report.html").read_text()
 
 
-def test_a_dry_run_reads_the_first_window_only(run, tiny_model, toy_data):
-    rows = [*toy_rows(100, seed=1), {"text": "", "label": ""}]
-    write_csv(toy_data / "train.csv", rows)
-    ended = run(*arguments(tiny_model, toy_data), "--dry-run")
-    assert ended.code == 0, ended.err
-    assert "rows     train streamed, validation 40" in ended.out
-    assert "steps    110" in ended.out
-    assert "training rows are streamed: the baseline knows the first 100 of them" in ended.err
-    rows[99] = {"text": "", "label": "good"}
-    write_csv(toy_data / "train.csv", rows)
-    assert "train.csv:101, column 'text'" in run(*arguments(tiny_model, toy_data), "--dry-run").last
-
-
-def test_rows_that_lie_sorted_are_noticed(run, tiny_model, toy_data):
-    write_csv(toy_data / "train.csv", sorted(toy_rows(400, seed=1), key=lambda row: row["label"]))
-    ended = run(*arguments(tiny_model, toy_data), "--dry-run")
-    assert ended.code == 0
-    assert "these all have the label 'bad': rows are read in their order, so shuffle them on disk" in ended.err
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
@@ -188,15 +167,6 @@ def test_mistakes_are_answered_in_one_line(run, tiny_model, toy_data, changes, c
     ended = run(*arguments(tiny_model, toy_data, *changes))
     assert ended.code == code
     assert message in ended.last
-
-
-def test_a_file_alone_has_no_rows_to_validate_on_and_says_how_to_name_them(run, tiny_model, toy_data):
-    given = arguments(tiny_model, toy_data / "train.csv")
-    ended = run(*given, "--dry-run")
-    assert ended.code == 3
-    assert "nothing is held out from a stream" in ended.last
-    remedy = ended.last.rpartition(" - ")[2].replace("FILE", str(toy_data / "validation.csv"))
-    assert run(*given, *shlex.split(remedy), "--dry-run").code == 0
 
 
 @pytest.mark.parametrize("recipe", ["wsd-nearest", "ner-features"])
