@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from bertkit.errors import DataError
 from bertkit.evaluation.held_out import held_out_features, measure
-from bertkit.objectives import mlm, sop
+from bertkit.objectives import mlm
 from bertkit.progress import SILENT
 from tests.objectives.texts import make_corpus, make_setup
 
@@ -27,7 +29,7 @@ def test_no_more_blocks_are_scored_than_the_recipe_says():
 
 def test_text_without_an_example_is_refused():
     with pytest.raises(DataError, match="the held-out text gives no example"):
-        held_out_features(make_corpus(1, one_sentence=(0,)), sop, make_setup("sop"))
+        held_out_features(make_corpus(1), SimpleNamespace(examples=lambda *_: []), make_setup("mlm"))
 
 
 def test_measuring_leaves_the_model_as_it_was_and_repeats():
