@@ -1,4 +1,4 @@
-"""One engine in a program of its own, which trains for as many steps as it is told and then sleeps on a pipe.
+"""One engine in a program of its own, which trains for the steps that a command names and then sleeps on a pipe.
 
     python -m benchmarks.engines ENGINE CASE.json FOLDER
 
@@ -23,7 +23,7 @@ from benchmarks.stages import Stages, began
 
 
 class Gate:
-    """Lets training go on for the steps it is told, then tells what they took and waits.
+    """Lets training go on for the steps of a command, then reports what they took and waits.
 
     It is a bertkit progress too: `start`, `update` and `finish` are those of `bertkit.progress.Progress`.
     """
@@ -34,27 +34,27 @@ class Gate:
         self.parts = parts  # batches that the collator makes for one optimizer step
         self.batches: list[list[int]] = []
         self.stretches: list[str] = []
-        self.wanted = 0
+        self.steps_left = 0
 
     def count(self, lengths: Sequence[int]) -> None:
         """Note the real tokens of each row of a batch, when it is made; batches are used in the order they are made."""
         self.batches.append(list(lengths))
 
     def open(self) -> None:
-        """Say that training is about to begin, and wait for the first command."""
-        self.tell({"ready": time.monotonic() - began()})
+        """Report that training is about to begin, and wait for the first command."""
+        self.report({"ready": time.monotonic() - began()})
         self._wait()
 
     def step(self) -> None:
-        """End an optimizer step; after the last one wanted, tell and wait."""
+        """End an optimizer step; after the last one of a command, report and wait."""
         for _ in range(self.parts):
             self.done.extend(self.batches.pop(0))
-        self.wanted -= 1
-        if not self.wanted:
+        self.steps_left -= 1
+        if not self.steps_left:
             finish("cuda" if sys.modules["torch"].cuda.is_available() else "cpu")
             seconds = time.perf_counter() - self.began
             lengths = self.done
-            self.tell(
+            self.report(
                 {
                     "seconds": seconds,
                     "cpu": time.process_time() - self.cpu,
@@ -66,7 +66,7 @@ class Gate:
             )
             self._wait()
 
-    def tell(self, facts: dict[str, Any]) -> None:
+    def report(self, facts: dict[str, Any]) -> None:
         """Write one line to the coordinator."""
         self.channel.write(json.dumps(facts) + "\n")
         self.channel.flush()
@@ -80,7 +80,7 @@ class Gate:
         return command
 
     def _wait(self) -> None:
-        self.wanted, self.done = int(self.listen()["steps"]), []
+        self.steps_left, self.done = int(self.listen()["steps"]), []
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
@@ -95,7 +95,7 @@ class Gate:
             self.step()
 
     def finish(self) -> None:
-        """End a stretch."""
+        """End a stretch of progress."""
         self.stretches.pop()
 
 
@@ -112,28 +112,28 @@ def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
     fit = training.fit
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
-        given = inspect.signature(fit).bind(*arguments, **keywords)
-        collate = given.arguments["collate"]
+        bound = inspect.signature(fit).bind(*arguments, **keywords)
+        collate = bound.arguments["collate"]
 
         def count(features: Sequence[Any]) -> Any:
             gate.count([count_tokens(feature) for feature in features])
             return collate(features)
 
-        given.arguments["collate"] = count
-        return fit(*given.args, **given.kwargs)
+        bound.arguments["collate"] = count
+        return fit(*bound.args, **bound.kwargs)
 
     training.fit = counted
     finetune(recipe, output=f"{folder}/run", progress=gate)
 
 
 class Counted:
-    """A collator that tells the gate how many real tokens each row has."""
+    """A collator that counts the real tokens of each row for the gate."""
 
     def __init__(self, collate: Any, gate: Gate) -> None:
         self.collate, self.gate = collate, gate
 
     def __call__(self, features: Any) -> Any:
-        """Give the batch."""
+        """Collate a batch and count its tokens."""
         batch = self.collate(features)
         self.gate.count(batch["attention_mask"].sum(1).tolist())
         return batch
@@ -152,7 +152,7 @@ def train_behind(gate: Gate, trainer: Any) -> None:
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        """Opens the gate and tells it of each step."""
+        """Opens the gate and counts the steps."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             gate.open()
@@ -178,8 +178,8 @@ def run_bare(case: Case) -> None:
     material = load_material(case, pad=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = material.load_model().to(device).train()
-    known = set(inspect.signature(model.forward).parameters)
-    features = [{key: value for key, value in row.items() if key in known} for row in material.train]
+    accepted = set(inspect.signature(model.forward).parameters)
+    features = [{key: value for key, value in row.items() if key in accepted} for row in material.train]
     loader = DataLoader(
         features, settings.batch_size, shuffle=True, drop_last=True, collate_fn=Counted(material.collate, gate)
     )
@@ -205,12 +205,12 @@ def run_peak(case: Case) -> None:
 
     gate = Gate()
     shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
-    gate.tell({"ready": time.monotonic() - began()})
+    gate.report({"ready": time.monotonic() - began()})
     while True:
         gate.listen()
         start = time.perf_counter()
         rates = matrix_rates(shape, 0.5, *(("cuda", 16384) if torch.cuda.is_available() else ("cpu", 1024)))
-        gate.tell({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
+        gate.report({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
 
 
 def main() -> None:
