@@ -14,24 +14,24 @@ from bertkit.training.losses import make_loss, task_terms
 
 
 class Outputs(dict):
-    """What a model gives: by name, and as attributes."""
+    """Outputs of a model: by name, and as attributes."""
 
     __getattr__ = dict.__getitem__
 
 
-def soft(problem_type, given, wanted, temperature, **batch):
-    teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in wanted.items()}
-    outputs = {name: torch.tensor(values, requires_grad=True) for name, values in given.items()}
+def soft(problem_type, student, teacher, temperature, **batch):
+    teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in teacher.items()}
+    outputs = {name: torch.tensor(values, requires_grad=True) for name, values in student.items()}
     total = soft_sum(choose_loss(problem_type), outputs, {**batch, **teacher_outputs}, temperature)
     total.backward()
-    assert all(each.grad.isfinite().all() for each in outputs.values())
+    assert all(values.grad.isfinite().all() for values in outputs.values())
     return float(total.detach())
 
 
 def test_the_divergence_is_the_one_by_hand():
-    # softened by 2, the teacher says 3/4 and 1/4, the student one half each
-    found = soft(None, {"logits": [[0.0, 0.0]]}, {"logits": [[2 * math.log(3), 0.0]]}, 2.0)
-    assert found == pytest.approx(4 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)))
+    # softened by 2, the teacher has 3/4 and 1/4, the student one half each
+    loss = soft(None, {"logits": [[0.0, 0.0]]}, {"logits": [[2 * math.log(3), 0.0]]}, 2.0)
+    assert loss == pytest.approx(4 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)))
     assert soft(None, {"logits": [[3.0, 1.0]]}, {"logits": [[5.0, 3.0]]}, 1.0) == pytest.approx(0, abs=1e-6)
 
 
@@ -45,8 +45,8 @@ def test_the_divergence_of_tokens_is_that_of_a_plain_loop_over_the_labelled_ones
             np.exp(each[row, token] / 3) / np.exp(each[row, token] / 3).sum() for each in (given, wanted)
         )
         total += 9 * float((teacher * np.log(teacher / student)).sum())
-    found = soft(None, {"logits": given}, {"logits": wanted}, 3.0, labels=labels)
-    assert found == pytest.approx(total, rel=1e-5)
+    loss = soft(None, {"logits": given}, {"logits": wanted}, 3.0, labels=labels)
+    assert loss == pytest.approx(total, rel=1e-5)
 
 
 def test_start_and_end_share_the_loss_and_padding_has_none():
@@ -69,8 +69,8 @@ def test_several_labels_at_once_are_yes_or_no_each():
         p, q = 1 / (1 + math.exp(-teacher / 2)), 1 / (1 + math.exp(-student / 2))
         return 4 * (p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)))
 
-    found = soft("multi_label_classification", {"logits": [[0.5, -1.0]]}, {"logits": [[2.0, 3.0]]}, 2.0)
-    assert found == pytest.approx((divergence(0.5, 2.0) + divergence(-1.0, 3.0)) / 2, rel=1e-5)
+    loss = soft("multi_label_classification", {"logits": [[0.5, -1.0]]}, {"logits": [[2.0, 3.0]]}, 2.0)
+    assert loss == pytest.approx((divergence(0.5, 2.0) + divergence(-1.0, 3.0)) / 2, rel=1e-5)
 
 
 def test_a_number_is_matched_by_squares_at_any_temperature():
@@ -99,7 +99,7 @@ def test_the_terms_are_weighed_and_gold_keeps_its_class_weights():
     assert float(sums["soft"]) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
 
 
-def test_what_teachers_say_is_padded_beside_the_batch():
+def test_teacher_logits_are_padded_beside_the_batch():
     features = [{"teacher_logits": np.ones((2, 3))}, {"teacher_logits": np.zeros((1, 3))}]
     batch = teacher_collator(lambda some: {"input_ids": torch.zeros(len(some), 2)})(features)
     assert list(batch) == ["input_ids", "teacher_logits"]

@@ -42,14 +42,14 @@ def test_layers_that_are_taken_are_exactly_those_of_the_teacher(encoder):
     from bertkit.modeling.cls_only import cls_only_last_layer
 
     teacher, student = encoder(6), encoder(6)
-    wanted = {name: values.clone() for name, values in teacher.state_dict().items()}
+    expected = {name: values.clone() for name, values in teacher.state_dict().items()}
     cls_only_last_layer(student)
     take_layers(student, [0, 2, 4])
     assert student.config.num_hidden_layers == 3
     for name, values in student.state_dict().items():
         number = name.split("layer.")[1].split(".")[0] if "layer." in name else ""
         source = name.replace(f"layer.{number}.", f"layer.{2 * int(number)}.") if number else name
-        assert torch.equal(values, wanted[source]), name
+        assert torch.equal(values, expected[source]), name
     with torch.no_grad():
         short = student(**BATCH).logits  # the last layer gives the first token alone, and the others all tokens
         for layer in student.bert.encoder.layer:
@@ -73,13 +73,13 @@ def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
     student, teacher = encoder(2), encoder(4)
     with matched(student, teacher, Distillation(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
         student(**BATCH)
-        found = matching.sums(BATCH)
+        sums = matching.sums(BATCH)
         assert dict(matching.weights) == {"hidden": 2.0}
     one = student(**BATCH, output_hidden_states=True).hidden_states
     other = teacher(**BATCH, output_hidden_states=True).hidden_states
-    each = [(one[1] - other[2]).square().mean(dim=-1), (one[2] - other[4]).square().mean(dim=-1)]
-    by_hand = sum(float(values[BATCH["attention_mask"].bool()].sum().detach()) for values in each) / 2
-    assert float(found["hidden"].detach()) == pytest.approx(by_hand, rel=1e-5)
+    errors = [(one[1] - other[2]).square().mean(dim=-1), (one[2] - other[4]).square().mean(dim=-1)]
+    by_hand = sum(float(values[BATCH["attention_mask"].bool()].sum().detach()) for values in errors) / 2
+    assert float(sums["hidden"].detach()) == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
@@ -97,9 +97,9 @@ def test_attention_is_compared_by_its_divergence(encoder):
     student, teacher = encoder(2), encoder(4)
     with matched(student, teacher, Distillation(attention="uniform"), "fp32") as matching:
         logits = student.train()(**BATCH).logits
-        found = matching.sums(BATCH)["attention"]
+        divergence = matching.sums(BATCH)["attention"]
         assert matching.pairs == {"attention": {0: 1, 1: 3}}
-        found.backward()
+        divergence.backward()
     assert torch.allclose(student.eval()(**BATCH).logits, logits, atol=1e-6)
     for model in (student, teacher):
         model.set_attn_implementation("eager")
@@ -110,7 +110,7 @@ def test_attention_is_compared_by_its_divergence(encoder):
             keys = BATCH["attention_mask"][row].bool()
             p, q = theirs[row, :, token][:, keys], mine[row, :, token][:, keys]
             total += float((p * (p / q).log()).sum(dim=-1).mean().detach()) / 2
-    assert float(found.detach()) == pytest.approx(total, rel=1e-4)
+    assert float(divergence.detach()) == pytest.approx(total, rel=1e-4)
 
 
 def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):

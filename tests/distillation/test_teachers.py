@@ -21,13 +21,11 @@ from tests.test_habits import HEAVY
 pytestmark = pytest.mark.usefixtures("timed_once")
 
 
-def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
-    run, trained, tiny_model, toy_data, monkeypatch, tmp_path
-):
+def test_teachers_are_run_once_and_a_damaged_file_is_noticed(run, trained, tiny_model, toy_data, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    asked = []
+    loaded = []
     load = teachers.load_teacher
-    monkeypatch.setattr(teachers, "load_teacher", lambda *given: asked.append(given) or load(*given))
+    monkeypatch.setattr(teachers, "load_teacher", lambda *arguments: loaded.append(arguments) or load(*arguments))
 
     def once(name, *options):
         ended = distill(run, trained, toy_data, "--model", tiny_model, "--epochs", 1, "--output", name, *options)
@@ -37,22 +35,22 @@ def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
     first, weights = once("one")
     (kept,) = cache_folder("teachers").iterdir()
     second, same = once("two")
-    assert len(asked) == 1
+    assert len(loaded) == 1
     assert "read from" in second.err and "read from" not in first.err
     assert all(torch.equal(weights[name], same[name]) for name in weights)
     content = bytearray(kept.read_bytes())
     content[len(content) // 2] ^= 1
     kept.write_bytes(bytes(content))
     third, same = once("three")
-    assert len(asked) == 2
-    assert "it is asked again" in third.err
+    assert len(loaded) == 2
+    assert "it is loaded again" in third.err
     assert all(torch.equal(weights[name], same[name]) for name in weights)
     once("four", "--set", "data.cache=false")
-    assert len(asked) == 3
+    assert len(loaded) == 3
 
 
-def answers_of(teacher, data, model, **changes):
-    """Give what teachers say of the training rows, through the very functions of a run."""
+def teacher_logits(teacher, data, model, **changes):
+    """Return the mean teacher logits of the training rows, through the very functions of a run."""
     from bertkit.hardware.precision import Machine
     from bertkit.modeling import load as models
     from bertkit.progress import SILENT
@@ -81,12 +79,12 @@ def turned(trained, tmp_path) -> Path:
 
 
 def test_labels_are_matched_by_name_and_several_teachers_by_their_mean(trained, turned, tiny_model, toy_data):
-    one = torch.from_numpy(np.stack(answers_of([str(trained)], toy_data, tiny_model)))
-    other = torch.from_numpy(np.stack(answers_of([str(turned)], toy_data, tiny_model)))
+    one = torch.from_numpy(np.stack(teacher_logits([str(trained)], toy_data, tiny_model)))
+    other = torch.from_numpy(np.stack(teacher_logits([str(turned)], toy_data, tiny_model)))
     assert torch.equal(one, other.flip(-1))
-    mean = torch.from_numpy(np.stack(answers_of([str(trained), str(turned)], toy_data, tiny_model)))
+    mean = torch.from_numpy(np.stack(teacher_logits([str(trained), str(turned)], toy_data, tiny_model)))
     assert torch.allclose(mean, (one + other) / 2)
-    reordered = torch.from_numpy(np.stack(answers_of([str(trained)], toy_data, tiny_model, labels=["good", "bad"])))
+    reordered = torch.from_numpy(np.stack(teacher_logits([str(trained)], toy_data, tiny_model, labels=["good", "bad"])))
     assert torch.equal(reordered, one.flip(-1))
 
 

@@ -78,7 +78,7 @@ def test_almost_no_padding_is_computed():
 @pytest.mark.parametrize(
     ("shape", "sizes"), [((32, 384), [4] * 8), ((9, 256), [9]), ((3, 4000), [1] * 3), ((5, 4, 200), [4, 1])]
 )
-def test_a_batch_is_cut_where_its_attention_is_large(shape, sizes):
+def test_a_batch_is_split_where_its_attention_is_large(shape, sizes):
     batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
     parts = split_batch(batch, heads=12)
     assert [len(part["input_ids"]) for part in parts] == sizes

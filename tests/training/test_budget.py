@@ -27,7 +27,7 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
 
 def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
-    more = [part for each in settings for part in ("--set", each)]
+    more = [word for setting in settings for word in ("--set", setting)]
     ended = run(*arguments("--budget", "3s", "--workers", 1, *more))
     assert ended.code == 0, ended.err
     last = max(Path("run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
@@ -45,10 +45,10 @@ def test_short_blocks_have_their_share_of_a_budget_of_time(run):
 )
 def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(schedule, factors):
     budget = make_budget(Pretraining(budget="1h", schedule=schedule, warmup_ratio=0.2))
-    found = []
+    rates = []
     for budget.share in (0.1, 0.2, 0.6, 1.0):
-        found.append(budget.rate())
-    assert found == pytest.approx(factors)
+        rates.append(budget.rate())
+    assert rates == pytest.approx(factors)
     assert budget.is_over
 
 

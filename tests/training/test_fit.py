@@ -41,15 +41,15 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_mode
 
 def test_accumulation_changes_nothing(run, toy_data, still_model):
     losses = []
-    for parts in (1, 4):
-        setting = f"training.gradient_accumulation={parts}"
-        options = ("--epochs", 1, "--output", f"run{parts}", "--set", setting, "--set", "training.log_every=1")
+    for micro_batches in (1, 4):
+        setting = f"training.gradient_accumulation={micro_batches}"
+        options = ("--epochs", 1, "--output", f"run{micro_batches}", "--set", setting, "--set", "training.log_every=1")
         assert finetune(run, still_model, toy_data, *options).code == 0
-        losses.append([e["loss"] for e in read_lines(Path(f"run{parts}/metrics.jsonl")) if "loss" in e])
+        losses.append([e["loss"] for e in read_lines(Path(f"run{micro_batches}/metrics.jsonl")) if "loss" in e])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_a_batch_computed_in_parts_changes_nothing(run, toy_data, still_model, monkeypatch):
+def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_model, monkeypatch):
     losses = []
     for most in (2**25, 2**12):
         monkeypatch.setattr("bertkit.training.batching._ATTENTION_BYTES", most)

@@ -53,7 +53,7 @@ def recipe_of(model: Path, rows: Path, **training):
 
 
 def timed_batches(recipe, steps: int) -> list[list[int]]:
-    """Give the lengths of the rows of each timed step, from the plan of the epochs."""
+    """Return the lengths of the rows of each timed step, from the plan of the epochs."""
     plans = (plan_epoch(LENGTHS, recipe.training.batch_size, recipe.training.seed, epoch) for epoch in range(9))
     batches = [[LENGTHS[row] for row in batch] for plan in plans for batch in plan]
     return batches[WARM : WARM + steps]
@@ -61,10 +61,10 @@ def timed_batches(recipe, steps: int) -> list[list[int]]:
 
 def test_tokens_and_padding_are_those_of_the_batches_of_a_training(tiny_model, rows):
     recipe = recipe_of(tiny_model, rows)
-    found = bench([recipe], steps=5)
-    (speed,) = found.speeds
+    report = bench([recipe], steps=5)
+    (speed,) = report.speeds
     batches = timed_batches(recipe, 5)
-    assert (found.rows, found.tokens, found.epochs) == (12, sum(LENGTHS), 3)
+    assert (report.rows, report.tokens, report.epochs) == (12, sum(LENGTHS), 3)
     assert speed.steps == 5
     tokens, padded = sum(map(sum, batches)), sum(len(batch) * max(batch) for batch in batches)
     assert speed.padding_share == pytest.approx(1 - tokens / padded)
@@ -83,10 +83,10 @@ def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formul
     batches = timed_batches(recipe, 3)
     # the clock is read by others too, so a step takes a multiple of half a second
     assert speed.step_seconds % 0.5 == 0
-    wanted = sorted(
+    operations = sorted(
         3 * 2 * (2 * sum(batch) * (4 * 32**2 + 2 * 32 * 64) + sum(4 * n**2 * 32 for n in batch)) for batch in batches
     )
-    assert speed.operations_per_second * speed.step_seconds == pytest.approx(wanted[1])
+    assert speed.operations_per_second * speed.step_seconds == pytest.approx(operations[1])
     assert speed.tokens_per_second * speed.step_seconds == pytest.approx(sorted(map(sum, batches))[1])
     assert speed.peak_share == pytest.approx(speed.operations_per_second / 1e9)
 
@@ -126,8 +126,8 @@ def test_json_has_every_figure(run, tiny_model, rows):
 @pytest.mark.parametrize("quick", [True, False])
 def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, rows, monkeypatch):
     monkeypatch.setattr("bertkit.hardware.precision._gain", lambda device, dtype: 2.0 if quick else 1.0)
-    found = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
-    assert [speed.precision for speed in found.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
+    report = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
+    assert [speed.precision for speed in report.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 
 
 @pytest.mark.parametrize("name", ["stsb", "ner", "squad", "swag", "wsd"])

@@ -20,8 +20,8 @@ QUICK += ["--set", "training.evaluation_rows=20", "--set", "training.log_every=2
 
 
 def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
-    given = ["pretrain", recipe, "--data", "demo", "--tokenizer", str(DEMO), *SIZE, *QUICK, "--output", "run"]
-    return [*given, "--steps", str(steps), *map(str, more)]
+    command = ["pretrain", recipe, "--data", "demo", "--tokenizer", str(DEMO), *SIZE, *QUICK, "--output", "run"]
+    return [*command, "--steps", str(steps), *map(str, more)]
 
 
 def test_a_model_learns_more_than_frequencies(run):
@@ -70,8 +70,8 @@ def test_workers_change_nothing(run):
 
 def test_accumulation_changes_nothing(run):
     still = ["--set", "model_options.hidden_dropout_prob=0", "--set", "model_options.attention_probs_dropout_prob=0"]
-    for parts in (1, 4):
-        more = [*still, "--set", f"training.gradient_accumulation={parts}", "--output", f"run{parts}"]
+    for micro_batches in (1, 4):
+        more = [*still, "--set", f"training.gradient_accumulation={micro_batches}", "--output", f"run{micro_batches}"]
         assert run(*arguments(*more, steps=6)).code == 0
     losses = [[entry["loss"] for entry in losses_of(Path(name)) if "loss" in entry] for name in ("run1", "run4")]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
@@ -131,9 +131,9 @@ def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, reci
 
 def test_short_blocks_come_first(run):
     settings = ["training.short_length=16", "training.short_share=0.5"]
-    ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--json", steps=8))
+    ended = run(*arguments(*(word for setting in settings for word in ("--set", setting)), "--json", steps=8))
     whole = run(*arguments("--output", "whole", "--json", steps=8))
-    short, long = (json.loads(each.out)["tokens"] for each in (ended, whole))
+    short, long = (json.loads(printed.out)["tokens"] for printed in (ended, whole))
     assert short == pytest.approx(0.75 * long, rel=0.1)
 
 

@@ -24,8 +24,8 @@ def write_data(folder: Path, rows: list[dict]) -> Path:
 
 
 def arguments(model: Path, data: Path, *settings: str, recipe: str = "classify", all_settings=SETTINGS) -> list[str]:
-    given = ["finetune", recipe, "--model", str(model), "--data", str(data), "--output", "run"]
-    return given + [part for setting in (*all_settings, *settings) for part in ("--set", setting)]
+    command = ["finetune", recipe, "--model", str(model), "--data", str(data), "--output", "run"]
+    return command + [word for setting in (*all_settings, *settings) for word in ("--set", setting)]
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +83,14 @@ def test_a_kill_changes_nothing_where_rows_make_several_windows(zygote, tmp_path
     settings = ["data.streaming=true", "training.steps=75", "training.evaluate_every=20", "training.precision=fp32"]
     settings += ["training.batch_size=1", "training.max_length=20", "options.overlap=2"]
     mapped = f"data.columns={{{', '.join(f'{name}: {name}' for name in demo_rows('squad2', 'train', 1)[0])}}}"
-    given = arguments(Path("demo"), data, mapped, recipe="squad2", all_settings=settings)
+    command = arguments(Path("demo"), data, mapped, recipe="squad2", all_settings=settings)
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
-    code, text = zygote.run(whole, given)
+    code, text = zygote.run(whole, command)
     assert code == 0, text
     manifest = json.loads((whole / "run" / "checkpoint-75" / "bertkit-manifest.json").read_text())
     assert (manifest["state"]["window"], manifest["state"]["step"]) == (0, 0)  # 50 rows make more than 75 windows
-    assert zygote.run(broken, given, {"function": TRAINING_STEP, "call": 55})[0] == -9
-    assert zygote.run(broken, given)[0] == 0
+    assert zygote.run(broken, command, {"function": TRAINING_STEP, "call": 55})[0] == -9
+    assert zygote.run(broken, command)[0] == 0
     check_equal(broken / "run", whole / "run")
 
 
@@ -109,7 +109,10 @@ def test_a_bad_row_stops_the_run_and_once_mended_it_goes_on(zygote, tiny_model, 
     assert code == 0, text
     assert "going on with run" in text
     ours, theirs = everything(tmp_path / "run"), everything(unbroken)
-    assert {name for name in theirs if ours[name] != theirs[name]} == {"recipe.yaml", "results"}  # the data's place
+    assert {name for name in theirs if ours[name] != theirs[name]} == {
+        "recipe.yaml",
+        "results",
+    }  # the folder of the data
 
 
 def test_a_run_does_not_go_on_with_other_rows_than_those_it_was_trained_on(zygote, tiny_model, tmp_path):
@@ -183,11 +186,11 @@ def test_methods_that_want_all_rows_at_once_refuse_a_stream(run, recipe, tmp_pat
     assert ended.last == "error: this method wants all training rows before it trains - leave data.streaming out"
 
 
-def test_steps_take_the_place_of_epochs_for_rows_in_memory_too(run, tiny_model, toy_data):
-    given = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "training.steps=8"]
-    given += ["--epochs", 5, "--batch-size", 16, "--set", "training.log_every=1"]
-    assert "steps    8" in run(*given, "--dry-run").out
-    assert run(*given, "--output", "run").code == 0
+def test_steps_replace_epochs_for_rows_in_memory_too(run, tiny_model, toy_data):
+    command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "training.steps=8"]
+    command += ["--epochs", 5, "--batch-size", 16, "--set", "training.log_every=1"]
+    assert "steps    8" in run(*command, "--dry-run").out
+    assert run(*command, "--output", "run").code == 0
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 9))
     assert [line["step"] for line in lines if "eval_accuracy" in line] == [6, 8]  # each epoch, and at the end

@@ -36,12 +36,14 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
 
     monkeypatch.setattr("bertkit.training.timing.time_steps", seconds_of)
     settings = ["training.short_length=16", "training.short_share=0.75"]
-    ended = run(*arguments(*(part for each in settings for part in ("--set", each)), "--dry-run", "--json", steps=8))
+    ended = run(
+        *arguments(*(word for setting in settings for word in ("--set", setting)), "--dry-run", "--json", steps=8)
+    )
     estimate = json.loads(ended.out)
     assert sorted(max(lengths) for lengths in timed) == [16, 32]
     long, short = (8 * len(lengths) * np.mean(lengths) for lengths in sorted(timed, key=max, reverse=True))
     assert estimate["tokens"] == pytest.approx(0.25 * long + 0.75 * short, rel=0.1)
     assert estimate["seconds"] == pytest.approx(0.25 * long / 50 + 0.75 * short / 100, rel=0.1)
     budget = ["--budget", "8s", "--dry-run", "--json"]
-    estimate = json.loads(run(*arguments(*(part for each in settings for part in ("--set", each)), *budget)).out)
+    estimate = json.loads(run(*arguments(*(word for setting in settings for word in ("--set", setting)), *budget)).out)
     assert (estimate["seconds"], estimate["tokens"]) == (pytest.approx(8), pytest.approx(2 * 50 + 6 * 100))

@@ -29,9 +29,9 @@ def test_rows_that_lie_sorted_are_noticed(run, tiny_model, toy_data):
 
 
 def test_a_file_alone_has_no_rows_to_validate_on_and_says_how_to_name_them(run, tiny_model, toy_data):
-    given = arguments(tiny_model, toy_data / "train.csv")
-    ended = run(*given, "--dry-run")
+    command = arguments(tiny_model, toy_data / "train.csv")
+    ended = run(*command, "--dry-run")
     assert ended.code == 3
     assert "nothing is held out from a stream" in ended.last
     remedy = ended.last.rpartition(" - ")[2].replace("FILE", str(toy_data / "validation.csv"))
-    assert run(*given, *shlex.split(remedy), "--dry-run").code == 0
+    assert run(*command, *shlex.split(remedy), "--dry-run").code == 0
