@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -106,6 +107,15 @@ def check_kill(zygote, make_folder, command: list[str], fault: dict) -> None:
     assert results[0]["scores"] == results[1]["scores"]
 
 
+def exact(value: object) -> object:
+    """Return a saved state with its tensors and arrays as lists, which are compared number by number."""
+    if isinstance(value, dict):
+        return {name: exact(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [exact(entry) for entry in value]
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
 def everything(run: Path) -> dict[str, object]:
     """Return all that a run leaves which must not depend on how often it was broken off."""
     contents: dict[str, object] = {}
@@ -114,7 +124,7 @@ def everything(run: Path) -> dict[str, object]:
         if file.suffix == ".safetensors":
             contents[name] = {key: tensor.tolist() for key, tensor in load_file(file).items()}
         elif file.suffix in (".pt", ".pth"):
-            contents[name] = repr(torch.load(file, weights_only=False))
+            contents[name] = exact(torch.load(file, weights_only=False))
         elif file.name in ("metrics.jsonl", "predictions.jsonl", "config.json", "tokenizer.json", "recipe.yaml"):
             contents[name] = file.read_text()
         elif file.name == "trainer_state.json":

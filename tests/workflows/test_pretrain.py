@@ -37,12 +37,6 @@ def test_a_model_learns_more_than_frequencies(run):
     assert "Held-out text" in (Path("run") / "README.md").read_text()
 
 
-def test_the_result_is_a_checkpoint_to_finetune(run, toy_data):
-    assert run(*arguments(steps=4)).code == 0
-    ended = run("finetune", "classify", "--model", "run", "--data", toy_data, "--epochs", 1, "--output", "tuned")
-    assert ended.code == 0, ended.err
-
-
 def test_a_finished_run_says_so_and_gives_its_result(run):
     first = run(*arguments("--json", steps=4))
     again = run(*arguments("--json", steps=4))
