@@ -28,6 +28,20 @@ WRITE_PREDICTIONS = "bertkit.workflows.steps.publish.write_predictions"
 WRITE_REPORT = "bertkit.workflows.steps.publish.write_report"
 COMPARE = "bertkit.workflows.distill._compare"
 
+# Packages that a light command does not import.
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "evaluate",
+    "sklearn",
+    "scipy",
+    "accelerate",
+    "numpy",
+    "pandas",
+    "pyarrow",
+}
+
 
 def slow_unless(quick, cases):
     """Return parameters of a test, with those that only `make test-all` runs marked as slow."""

@@ -16,7 +16,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.cache import cache_folder
 from bertkit.workflows.steps.inputs import read_inputs
 from tests.conftest import DEMO_ROWS, distill
-from tests.test_habits import HEAVY
+from tests.kills import HEAVY
 
 pytestmark = pytest.mark.usefixtures("timed_once")
 
@@ -43,7 +43,7 @@ def test_teachers_are_run_once_and_a_damaged_file_is_noticed(run, trained, tiny_
     kept.write_bytes(bytes(content))
     third, same = once("three")
     assert len(loaded) == 2
-    assert "it is loaded again" in third.err
+    assert "it is asked again" in third.err
     assert all(torch.equal(weights[name], same[name]) for name in weights)
     once("four", "--set", "data.cache=false")
     assert len(loaded) == 3
