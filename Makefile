@@ -31,10 +31,10 @@ format: install ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix .
 
 test: install ## the tests that run in a few minutes, offline
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: install ## all tests, the slow ones too
-	$(BIN)/python -m pytest -n 2 -m ""
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
 bench: install ## bertkit beside its peers, about an hour alone on a machine (MODEL=folder DATA=folder with the sets)
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad --model $(MODEL) --data $(DATA)

@@ -57,9 +57,9 @@ def make_model(shape: str, folder: Path) -> None:
 
 
 def make_case(task: str, rows: int, batch_size: int, length: int, folder: Path) -> Case | MlmCase:
-    """Write rows and say what is trained on them.
+    """Write rows, and return the case that trains on them.
 
-    Rows to fine-tune on have just so many tokens, the special ones included; documents to pretrain on have from a
+    Rows to fine-tune on have exactly `length` tokens, the special ones included; documents to pretrain on have from a
     quarter of that to four times as many.
     """
     draw, model, data = random.Random(0), str(folder / "model"), folder / "data"
@@ -77,20 +77,23 @@ def make_case(task: str, rows: int, batch_size: int, length: int, folder: Path) 
 def measure_shape(
     task: str, shape: str, length: int, arguments: argparse.Namespace, folder: Path
 ) -> tuple[list[Any], float]:
-    """Give what every engine does at a shape and a length, and the bf16 peak; compiled ones drop out if they fail."""
+    """Return the runs of every engine at a shape and a length, and the bf16 peak.
+
+    Compiled engines drop out if they fail.
+    """
     make_model(shape, folder / "model")
     case = make_case(task, arguments.rows, arguments.batch_size, length, folder)
     module = "benchmarks.mlm" if task == "mlm" else "benchmarks.engines"
     compiled = COMPILED[task] if arguments.compiled else []
     try:
-        found = measure(case, ENGINES[task] + compiled, arguments, folder / "all", module)
+        measured = measure(case, ENGINES[task] + compiled, arguments, folder / "all", module)
     except SystemExit as error:
         if not compiled:
             raise
         say(f"without compiled engines: {str(error).strip().splitlines()[-1]}")
-        found = measure(case, ENGINES[task], arguments, folder / "some", module)
+        measured = measure(case, ENGINES[task], arguments, folder / "some", module)
     config = folder / "model" / "config.json"
-    summed = summarize_all(found, shape_of(json.loads(config.read_text(encoding="utf-8"))))
+    summed = summarize_all(measured, shape_of(json.loads(config.read_text(encoding="utf-8"))))
     runs = [
         {
             "task": task,

@@ -25,21 +25,21 @@ ENGINES = ("bertkit", "pipeline", "pipeline, batch_size=32")
 
 
 def run_pipeline(checkpoint: str, file: str, output: str, batch: int) -> None:
-    """Label a file of JSON lines as the documentation of pipelines shows it; batches of one row unless told."""
+    """Label a file of JSON lines as the documentation of pipelines shows it; batches of one row by default."""
     stages = Stages(began())
     from transformers import pipeline
 
     sentences = [json.loads(line)["sentence"] for line in Path(file).read_text(encoding="utf-8").splitlines()]
     classify = pipeline("text-classification", model=checkpoint, batch_size=batch)
     stages.end("model")
-    found = classify(sentences)
+    answers = classify(sentences)
     stages.end("labels")
-    Path(output).write_text("".join(json.dumps({"prediction": each["label"]}) + "\n" for each in found), "utf-8")
+    Path(output).write_text("".join(json.dumps({"prediction": each["label"]}) + "\n" for each in answers), "utf-8")
     print(json.dumps({"stages": stages.parts()}), flush=True)
 
 
 def command_of(engine: str, checkpoint: Path, rows: Path, output: Path) -> list[str]:
-    """Give what an engine runs."""
+    """Return the command of an engine."""
     if engine == "bertkit":
         files = [str(rows), "--model", str(checkpoint), "--output", str(output)]
         return ["benchmarks.stages", f"{output}.parts", "predict", "sst2", *files, "--json"]
@@ -53,7 +53,7 @@ def labels_in(file: Path) -> list[str]:
 
 
 def write_sentences(parquet: Path, rows: int, file: Path) -> int:
-    """Write the first sentences of a Parquet file as JSON lines, and give their number."""
+    """Write the first sentences of a Parquet file as JSON lines, and return how many there are."""
     import pyarrow.parquet
 
     sentences = pyarrow.parquet.read_table(parquet, columns=["sentence"])["sentence"].to_pylist()[:rows]
@@ -62,7 +62,7 @@ def write_sentences(parquet: Path, rows: int, file: Path) -> int:
 
 
 def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Train a checkpoint, let the engines take turns, and give medians of the clean rounds."""
+    """Train a checkpoint, let the engines take turns, and return medians of the clean rounds."""
     case = make_case("sst2", arguments.model, arguments.data, limit=arguments.limit or 2000, epochs=1.0)
     finetune("bertkit", case, folder / "trained", arguments.threads)
     checkpoint, rows = folder / "trained" / "run", folder / "rows.jsonl"
@@ -73,12 +73,12 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for engine, done in runs.items():
             output = folder / "labels.jsonl"
             output.unlink(missing_ok=True)
-            found = run_program(command_of(engine, checkpoint, rows, output), arguments.threads, folder / "cache")
-            printed, parts = found.pop("printed"), Path(f"{output}.parts")
+            measured = run_program(command_of(engine, checkpoint, rows, output), arguments.threads, folder / "cache")
+            printed, parts = measured.pop("printed"), Path(f"{output}.parts")
             stages = json.loads(parts.read_text()) if engine == "bertkit" else printed["stages"]
-            done.append({**found, "stages": stages})
+            done.append({**measured, "stages": stages})
             labels[engine] = labels_in(output)
-            print(f"round {turn + 1} {engine}: {found['seconds']:.1f} s", file=sys.stderr, flush=True)
+            print(f"round {turn + 1} {engine}: {measured['seconds']:.1f} s", file=sys.stderr, flush=True)
     return {
         "rows": number,
         "machine": machine(arguments.threads),
@@ -90,7 +90,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def summarize(runs: list[dict[str, Any]], ours: list[str], theirs: list[str], foreign: float) -> dict[str, Any]:
-    """Give the median seconds of clean runs, whole and without start and loading, and how many labels agree."""
+    """Compute the median seconds of clean runs, whole and without start and loading, and the share of equal labels."""
     clean = [run for run in runs if run["foreign"] <= foreign]
     used = clean or runs
     whole = statistics.median(run["seconds"] for run in used)

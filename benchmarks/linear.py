@@ -24,7 +24,7 @@ ROWS_OF_LENGTHS = 640
 
 
 def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Give factor and exponent of the power law that fits best on logarithmic axes.
+    """Return factor and exponent of the power law that fits best on logarithmic axes.
 
     >>> [round(number, 6) for number in fit_power([(1, 3), (10, 30), (100, 300)])]
     [3.0, 1.0]
@@ -36,7 +36,7 @@ def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def texts_of(sentences: list[str], rows: int, words: int | None) -> list[str]:
-    """Give so many sentences, or so many texts of the given number of words.
+    """Return the first `rows` sentences, or `rows` texts of `words` words each.
 
     >>> texts_of(["a b c", "d e"], 3, 2)
     ['a b', 'c d', 'e a']
@@ -48,7 +48,7 @@ def texts_of(sentences: list[str], rows: int, words: int | None) -> list[str]:
 
 
 def measure(case: Case, kind: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Warm up, then time whole epochs; give the fastest clean one."""
+    """Warm up, then time whole epochs; return the fastest clean one."""
     engine = Engine("bertkit", case, folder, arguments.threads)
     steps = case.load().training.steps_per_epoch(case.limit or 0)
     try:

@@ -15,7 +15,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds(stat: str) -> float:
-    """Give the CPU seconds that all cores together were not idle, stolen time included, from the text of /proc/stat.
+    """Return the CPU seconds that all cores together were not idle, stolen time included, from the text of /proc/stat.
 
     >>> busy_seconds("cpu  100 0 50 900 30 5 5 40 20 0") * _TICK
     200.0
@@ -25,7 +25,7 @@ def busy_seconds(stat: str) -> float:
 
 
 def cpu_seconds(stat: str) -> float:
-    """Give the CPU seconds of all threads of a program, from the text of its /proc/PID/stat.
+    """Return the CPU seconds of all threads of a program, from the text of its /proc/PID/stat.
 
     >>> cpu_seconds("7 (a (b) c) S 1 1 1 0 -1 0 0 0 0 0 150 50 9 9 20") * _TICK
     200.0
@@ -35,7 +35,7 @@ def cpu_seconds(stat: str) -> float:
 
 
 def peak_memory(pid: int) -> float:
-    """Give the most memory a program has had at a time, in MB."""
+    """Return the peak memory of a program, in MB."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -48,7 +48,7 @@ class Watch:
         self.start = self._read()
 
     def foreign(self) -> float:
-        """Give the cores in use by others, on average since the start."""
+        """Return the cores in use by others, on average since the start."""
         wall, busy, own = (now - before for now, before in zip(self._read(), self.start, strict=True))
         return max(0.0, (busy - own) / wall)
 
@@ -59,7 +59,7 @@ class Watch:
 
 
 def training_flops(tokens: int, squares: int, *, layers: int, hidden: int, intermediate: int) -> float:
-    """Give the floating-point operations of a training step's matrix products on real tokens.
+    """Compute the floating-point operations of a training step's matrix products on real tokens.
 
     Three times the forward pass; embedding, pooler and head are not counted.
 
@@ -78,28 +78,28 @@ def training_flops(tokens: int, squares: int, *, layers: int, hidden: int, inter
 
 
 def shape_of(config: Any) -> dict[str, int]:
-    """Give layers, hidden and intermediate width of an encoder's configuration (a record or a dict)."""
-    known = config if isinstance(config, dict) else config.to_dict()
+    """Return layers, hidden and intermediate width of an encoder's configuration (a record or a dict)."""
+    values = config if isinstance(config, dict) else config.to_dict()
     names = {
         "layers": ("num_hidden_layers", "n_layers"),
         "hidden": ("hidden_size", "dim"),
         "intermediate": ("intermediate_size", "hidden_dim"),
     }
-    return {name: next(known[key] for key in keys if key in known) for name, keys in names.items()}
+    return {name: next(values[key] for key in keys if key in values) for name, keys in names.items()}
 
 
 def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tokens: int = 1024) -> dict[str, float]:
-    """Measure the products of a layer's linear parts for so long; give operations a second for each precision."""
+    """Time the matrix products of a layer for some seconds; return operations per second by precision."""
     import torch
 
     hidden, wide = shape["hidden"], shape["intermediate"]
-    kinds = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     rates = {}
-    for kind, dtype in kinds.items():
+    for name, dtype in dtypes.items():
         state = torch.randn(tokens, hidden, dtype=dtype, device=device)
         weights = [torch.randn(hidden, width, dtype=dtype, device=device) for width in (hidden,) * 4 + (wide,)]
         middle, back = (torch.randn(size, dtype=dtype, device=device) for size in ((tokens, wide), (wide, hidden)))
-        turns = 50 if device == "cuda" else 1  # a GPU is waited for now and then only
+        turns = 50 if device == "cuda" else 1  # a GPU is waited for only now and then
         count, began = -3 * turns, 0.0
         while count < 1 or time.perf_counter() - began < seconds:
             if count == 0:  # the first turns have warmed up
@@ -111,12 +111,12 @@ def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tok
             finish(device)
             count += turns
         operations = 2 * tokens * (4 * hidden**2 + 2 * hidden * wide)
-        rates[kind] = count * operations / (time.perf_counter() - began)
+        rates[name] = count * operations / (time.perf_counter() - began)
     return rates
 
 
 def finish(device: str) -> None:
-    """Wait until a GPU has done what it was given."""
+    """Wait until a GPU has finished its work."""
     if device == "cuda":
         import torch
 
@@ -148,10 +148,10 @@ def machine(threads: int) -> dict[str, Any]:
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
+        described = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return said.stdout.strip()
+    return described.stdout.strip()
 
 
 def _version(name: str) -> str:

@@ -37,11 +37,11 @@ class MlmCase:
     seed: int = 42
 
     def has_equal_steps(self, engine: str) -> bool:
-        """Tell that every step costs the same: all blocks are full."""
+        """Return True, since all blocks are full and every step costs the same."""
         return True
 
     def as_json(self) -> str:
-        """Give the case as the file that an engine reads."""
+        """Return the content of the file that an engine reads."""
         return json.dumps(asdict(self))
 
 
@@ -66,10 +66,10 @@ def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
     if variant == "whole-head":
 
         def run_whole(model: Any, batch: Any) -> Any:
-            places = batch["labels"] != masked_head.IGNORED
+            masked = batch["labels"] != masked_head.IGNORED
             outputs = model(**{name: values for name, values in batch.items() if name != "labels"})
-            outputs["logits"] = outputs.logits[places][None]
-            return outputs, batch["labels"][places]
+            outputs["logits"] = outputs.logits[masked][None]
+            return outputs, batch["labels"][masked]
 
         mlm.run_at_masked = run_whole  # type: ignore[assignment]
     make_collator = mlm.collator
@@ -88,7 +88,7 @@ def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
 
 
 def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
-    """Train as run_mlm does by default: texts joined and cut into full blocks, masked by the library's collator."""
+    """Train as run_mlm does by default: texts joined and split into full blocks, masked by the library's collator."""
     import pyarrow.parquet
     import torch
     from transformers import (

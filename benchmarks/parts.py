@@ -35,32 +35,32 @@ GOALS: dict[str, dict[str, float]] = {
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Give a Markdown table; all columns but the first are numbers."""
+    """Build a Markdown table; all columns but the first are numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def ratio(ours: float, theirs: float) -> str:
-    """Give how many times as much one number is as another."""
-    found = ours / theirs
-    return f"{found:.1f}x" if found >= 10 else f"{found:.2f}x"
+    """Return how many times as large one number is as another, as text."""
+    factor = ours / theirs
+    return f"{factor:.1f}x" if factor >= 10 else f"{factor:.2f}x"
 
 
 def machine_part(reports: Sequence[Report]) -> str:
     """Describe the machine of the newest report."""
-    found = max((each["machine"] for each in reports), key=lambda each: str(each["date"]))
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    flags = ", ".join(found["flags"]) or "none of AVX-512, bf16, AMX"
+    machine = max((each["machine"] for each in reports), key=lambda each: str(each["date"]))
+    versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    flags = ", ".join(machine["flags"]) or "none of AVX-512, bf16, AMX"
     return (
-        f"{found['cpu']}, {found['cores']} cores, {found['threads']} threads used, {found['memory_gib']} GiB;"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads used, {machine['memory_gib']} GiB;"
         f" {flags}.\n"
-        f"{found['system']}, Python {found['python']}, {versions}. Measured on {found['date']},"
-        f" at commit {found.get('commit', 'unknown')}."
+        f"{machine['system']}, Python {machine['python']}, {versions}. Measured on {machine['date']},"
+        f" at commit {machine.get('commit', 'unknown')}."
     )
 
 
 def speed_part(reports: Sequence[Report]) -> str:
-    """Tell each task's engines in a table."""
+    """Write a table of engines for each task."""
     parts = []
     for report in reports:
         ours = report["engines"]["bertkit"]
@@ -94,11 +94,11 @@ def speed_part(reports: Sequence[Report]) -> str:
         ]
         settings, peaks = report["settings"], report["peak_gflops"]
         layers, width = report["model"]["layers"], report["model"]["hidden"]
-        said = ", ".join(f"{kind} {rate:,.0f} GFLOP/s" for kind, rate in peaks.items())
-        rows_said = f", first {settings['limit']:,} rows" if settings["limit"] else ""
+        rates = ", ".join(f"{dtype} {rate:,.0f} GFLOP/s" for dtype, rate in peaks.items())
+        limit = f", first {settings['limit']:,} rows" if settings["limit"] else ""
         parts.append(
-            f"**{report['task']}**: {layers} layers of width {width}, batches of {settings['batch_size']}{rows_said}."
-            f" Matrix peak in the same run: {said}.\n\n" + table([*head, "clean rounds"], rows)
+            f"**{report['task']}**: {layers} layers of width {width}, batches of {settings['batch_size']}{limit}."
+            f" Matrix peak in the same run: {rates}.\n\n" + table([*head, "clean rounds"], rows)
         )
     return "![Real tokens a second](images/speed.svg)\n\n" + "\n\n".join(parts)
 
@@ -118,49 +118,49 @@ def speed_picture(reports: Sequence[Report]) -> str:
 
 
 def goals_part(reports: Sequence[Report]) -> str:
-    """Hold what was measured against the goals."""
+    """Compare what was measured with the goals."""
     rows = []
     for report in reports:
         goals, engines = GOALS.get(report["task"], {}), report["engines"]
         ours, cells = engines["bertkit"], []
         for name in PEERS:
-            found = ours["tokens_per_second"] / engines[name]["tokens_per_second"] if name in engines else None
-            cells.append(_goal(found, goals.get(name), "{:.3g}x"))
+            factor = ours["tokens_per_second"] / engines[name]["tokens_per_second"] if name in engines else None
+            cells.append(_goal(factor, goals.get(name), "{:.3g}x"))
         share = ours["share_of_peak"].get("bf16")
         cells.append(_goal(None if share is None else 100 * share, 100 * goals.get("peak", 0) or None, "{:.0f} %"))
         rows.append([report["task"], *cells])
     return table(["task", *(f"{name} ({said})" for name, said in PEERS.items()), "share of bf16 peak"], rows)
 
 
-def _goal(found: float | None, goal: float | None, form: str) -> str:
-    if found is None:
+def _goal(value: float | None, goal: float | None, form: str) -> str:
+    if value is None:
         return ""
     if goal is None:
-        return form.format(found)
-    return f"{form.format(found)}, {'reached' if found >= goal else 'missed'} (goal {form.format(goal)})"
+        return form.format(value)
+    return f"{form.format(value)}, {'reached' if value >= goal else 'missed'} (goal {form.format(goal)})"
 
 
 def whole_part(reports: Sequence[Report]) -> str:
-    """Tell what whole programs took, and where their seconds went."""
+    """Write what whole programs took, and where their seconds went."""
     parts = []
     for report in reports:
         engines, settings = report["engines"], report["settings"]
         ours = engines["bertkit"]["seconds"]
         rows = []
         for name, each in engines.items():
-            known = each["stages"]
-            cells = [f"{sum(known.get(part, 0) for part in names):.1f}" for names in STAGES.values()]
+            seconds = each["stages"]
+            cells = [f"{sum(seconds.get(part, 0) for part in names):.1f}" for names in STAGES.values()]
             rows.append(
                 [name, f"{each['seconds']:.1f}", f"{each['seconds'] / ours:.2f}x", f"{each['memory_mb']:,}", *cells]
             )
-        rows_said = f", first {settings['limit']:,} rows" if settings["limit"] else ""
-        said = f"**{report['task']}**: {settings['epochs']:g} epoch(s){rows_said}; seconds of parts on the right.\n\n"
-        parts.append(said + table(["engine", "seconds", "to bertkit", "MB", *STAGES], rows))
+        limit = f", first {settings['limit']:,} rows" if settings["limit"] else ""
+        title = f"**{report['task']}**: {settings['epochs']:g} epoch(s){limit}; seconds of parts on the right.\n\n"
+        parts.append(title + table(["engine", "seconds", "to bertkit", "MB", *STAGES], rows))
     return "\n\n".join(parts)
 
 
 def inference_part(reports: Sequence[Report]) -> str:
-    """Tell what labelling sentences took."""
+    """Write what labeling sentences took."""
     [report] = reports
     ours, rows = report["engines"]["bertkit"], []
     for name, each in report["engines"].items():
@@ -180,19 +180,19 @@ def inference_part(reports: Sequence[Report]) -> str:
 
 
 def decoding_part(reports: Sequence[Report]) -> str:
-    """Tell what choosing answers took beside a plain loop."""
+    """Write what choosing answers took beside a plain loop."""
     [report] = reports
     ours, theirs = report["seconds"]["bertkit"], report["seconds"]["plain loop"]
     logits = "the model's" if report["logits"] == "model" else "random"
     return (
         f"{report['machine']['cpu']}. The {report['n_best']} best answers of {report['questions']:,} questions in"
         f" {report['windows']:,} windows, {logits} logits: bertkit {ours:.2f} processor seconds, a loop over windows"
-        f" {theirs:.2f} ({ratio(theirs, ours)}). Texts, places and probabilities are the same."
+        f" {theirs:.2f} ({ratio(theirs, ours)}). Texts, positions and probabilities are the same."
     )
 
 
 def linear_part(reports: Sequence[Report]) -> str:
-    """Tell how seconds grow with tokens."""
+    """Write how seconds grow with tokens."""
     [report] = reports
     tokens = [point["tokens"] for point in report["points"]]
     return (
@@ -222,30 +222,30 @@ def linear_picture(report: Report) -> str:
 
 def comparisons(runs: Sequence[Report], margin: float = 0.02) -> list[dict[str, Any]]:
     """Compare the scores of every engine of bertkit with those of every peer that trained on the same."""
-    kinds: dict[str, dict[str, list[Report]]] = {}
+    groups: dict[str, dict[str, list[Report]]] = {}
     for run in runs:
         key = run["key"]
-        kind = json.dumps([key[name] for name in ("recipe", "epochs", "limit", "batch_size", "model")])
-        kinds.setdefault(kind, {}).setdefault(key["engine"], []).append(run)
-    found = []
-    for engines in kinds.values():
+        group = json.dumps([key[name] for name in ("recipe", "epochs", "limit", "batch_size", "model")])
+        groups.setdefault(group, {}).setdefault(key["engine"], []).append(run)
+    compared = []
+    for engines in groups.values():
         own = [name for name in engines if name.startswith("bertkit")]
         for name, peer in product(sorted(own), sorted(engines.keys() - own)):
             ours, theirs = engines[name], engines[peer]
             metrics = [metric for metric in ours[0]["scores"] if metric in theirs[0]["scores"]]
             factor = 100 if ours[0]["key"]["recipe"] in PERCENT else 1
-            found += [compare(ours, theirs, metric, margin * factor) for metric in metrics]
-    return found
+            compared += [compare(ours, theirs, metric, margin * factor) for metric in metrics]
+    return compared
 
 
 def quality_part(runs: Sequence[Report]) -> str:
-    """Tell in a table how the scores compare."""
+    """Write a table of how the scores compare."""
     picture = "![Differences of scores and their intervals](images/quality.svg)"
     return "\n".join([picture, "", HEADER, *map(row, comparisons(runs))])
 
 
 def quality_picture(runs: Sequence[Report]) -> str:
-    """Draw by how much bertkit scores above a plain Trainer, in points of a hundred, by the recipes' best metrics."""
+    """Draw how many points (of 100) bertkit scores above a plain Trainer, by each recipe's best metric."""
     drawn = []
     for each in comparisons(runs):
         best = each["metric"] == load_recipe(each["recipe"]).best_metric
@@ -261,7 +261,7 @@ def quality_picture(runs: Sequence[Report]) -> str:
 
 
 def gpu_part(reports: Sequence[Report]) -> str:
-    """Tell what was measured on a GPU."""
+    """Write what was measured on a GPU."""
     [report] = reports
     rows = [
         [

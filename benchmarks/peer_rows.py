@@ -55,8 +55,8 @@ def _texts(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
 
     def encode(batch: dict[str, Any]) -> dict[str, Any]:
         padding = "max_length" if pad else False
-        given = [batch[text] for text in texts]
-        encoded = tokenizer(*given, padding=padding, truncation=True, max_length=recipe.training.max_length)
+        batch_texts = [batch[text] for text in texts]
+        encoded = tokenizer(*batch_texts, padding=padding, truncation=True, max_length=recipe.training.max_length)
         return {**encoded, "labels": batch[columns["label"]]}
 
     features = {
@@ -109,18 +109,18 @@ def _words(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
     def measure(prediction: Any) -> Scores:
         from seqeval.metrics import f1_score, precision_score, recall_score
 
-        gold, found = [], []
+        gold, predicted = [], []
         for logits, labels in zip(prediction.predictions, prediction.label_ids, strict=True):
             kept = labels != -100
             gold.append([names[n] for n in labels[kept]])
-            found.append([names[n] for n in logits.argmax(axis=1)[kept]])
+            predicted.append([names[n] for n in logits.argmax(axis=1)[kept]])
         functions = {"f1": f1_score, "precision": precision_score, "recall": recall_score}
-        return {name: float(function(gold, found)) for name, function in functions.items()}
+        return {name: float(function(gold, predicted)) for name, function in functions.items()}
 
     def load_model() -> Any:
-        known = dict(enumerate(names))
+        id2label = dict(enumerate(names))
         return AutoModelForTokenClassification.from_pretrained(
-            folder, id2label=known, label2id={name: n for n, name in known.items()}
+            folder, id2label=id2label, label2id={name: n for n, name in id2label.items()}
         )
 
     collate = DataCollatorForTokenClassification(tokenizer, padding="max_length" if pad else True)
@@ -148,10 +148,10 @@ def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: st
 
         starts, ends = prediction.predictions
         outputs = [{"start_logits": s, "end_logits": e} for s, e in zip(starts, ends, strict=True)]
-        found = plain(outputs, windows, questions, N_BEST, LONGEST_ANSWER)
+        answers = plain(outputs, windows, questions, N_BEST, LONGEST_ANSWER)
         scored = [
             score_answer(row["answers"]["text"], best[0]["text"] if best else "", no_answer=False)
-            for row, best in zip(questions, found, strict=True)
+            for row, best in zip(questions, answers, strict=True)
         ]
         exact, f1 = np.mean(scored, axis=0) * 100
         return {"f1": float(f1), "exact_match": float(exact)}
@@ -179,19 +179,19 @@ def _windows(batch: dict[str, Any], rows: list[int], tokenizer: Any, longest: in
     )
     samples, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
     kept: dict[str, list[Any]] = {"row": [], "context": [], "offsets": [], "start_positions": [], "end_positions": []}
-    for number, (sample, places) in enumerate(zip(samples, offsets, strict=True)):
-        parts = encoded.sequence_ids(number)
-        first = parts.index(1)
-        last = len(parts) - 1 - parts[::-1].index(1)
+    for number, (sample, positions) in enumerate(zip(samples, offsets, strict=True)):
+        sequence_ids = encoded.sequence_ids(number)
+        first = sequence_ids.index(1)
+        last = len(sequence_ids) - 1 - sequence_ids[::-1].index(1)
         answers = batch["answers"][sample]
         start = end = 0
         if answers["text"]:
             begins = answers["answer_start"][0]
             ends = begins + len(answers["text"][0])
-            if places[first][0] <= begins and places[last][1] >= ends:
-                start = max(n for n in range(first, last + 1) if places[n][0] <= begins)
-                end = min(n for n in range(first, last + 1) if places[n][1] >= ends)
-        values = (rows[sample], first, places[first : last + 1], start, end)
+            if positions[first][0] <= begins and positions[last][1] >= ends:
+                start = max(n for n in range(first, last + 1) if positions[n][0] <= begins)
+                end = min(n for n in range(first, last + 1) if positions[n][1] >= ends)
+        values = (rows[sample], first, positions[first : last + 1], start, end)
         for name, value in zip(kept, values, strict=True):
             kept[name].append(value)
     return {**encoded, **kept}

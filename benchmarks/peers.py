@@ -39,12 +39,12 @@ VARIANTS = {
 
 
 def pads(variant: Variant, family: str) -> bool:
-    """Tell whether a variant pads every row to the recipe's length."""
+    """Return whether a variant pads every row to the recipe's length."""
     return family != "token_classification" if variant.pads is None else variant.pads
 
 
 def training_arguments(case: Case, variant: Variant, output: str, *, evaluates: bool) -> Any:
-    """Give the arguments of a case; with `evaluates`, each epoch is scored and saved and the best one kept."""
+    """Build the arguments of a case; with `evaluates`, each epoch is scored and saved and the best one kept."""
     import torch
     from transformers import TrainingArguments
 
@@ -79,7 +79,7 @@ def training_arguments(case: Case, variant: Variant, output: str, *, evaluates: 
 
 
 def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, evaluates: bool) -> Any:
-    """Give the Trainer of a case in a variant: rows are read, the model is loaded, nothing is trained."""
+    """Build the Trainer of a case in a variant: rows are read, the model is loaded, nothing is trained."""
     from transformers import PrinterCallback, Trainer, set_seed
 
     from benchmarks.peer_rows import load_material
@@ -103,11 +103,11 @@ def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, e
 
 
 def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]:
-    """Train with the best epoch kept, save, and give scores, seconds and their parts."""
+    """Train with the best epoch kept, save, and return scores, seconds and their parts."""
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):  # type: ignore[misc]
-        """Tells the stages when a step has ended."""
+        """Notes when a step has ended."""
 
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             stages.start_steps()
@@ -120,9 +120,9 @@ def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]
     trainer.add_callback(Clock())
     trainer.evaluate = stages.timed("evaluation", trainer.evaluate)
     trainer.train()
-    found = trainer.evaluate()
+    evaluated = trainer.evaluate()
     stages.timed("save", trainer.save_model)(output)
-    scores = {name: found[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in found}
+    scores = {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
     return {"scores": scores, "seconds": round(stages.total(), 2), "stages": stages.parts()}
 
 

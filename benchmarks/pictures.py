@@ -76,10 +76,10 @@ def intervals(rows: Sequence[Interval], *, margin: float, x: str, name: str) -> 
         return left + (right - left) * (value - low) / (high - low)
 
     parts = []
-    for mark, kind in ((0.0, "grid"), (-margin, "guide")):
-        place = f"{across(mark):.1f}"
-        parts.append(f'<line class="{kind}" x1="{place}" y1="{top}" x2="{place}" y2="{bottom}"/>')
-        parts.append(f'<text class="middle" x="{place}" y="{top - 8}">{mark:g}</text>')
+    for mark, style in ((0.0, "grid"), (-margin, "guide")):
+        across_mark = f"{across(mark):.1f}"
+        parts.append(f'<line class="{style}" x1="{across_mark}" y1="{top}" x2="{across_mark}" y2="{bottom}"/>')
+        parts.append(f'<text class="middle" x="{across_mark}" y="{top - 8}">{mark:g}</text>')
     for number, row in enumerate(rows):
         middle, colors = top + 26 * number + 16, ("own", "dot") if row.shown else ("other", "other")
         begin, end = across(row.low), across(row.high)
@@ -95,7 +95,7 @@ def intervals(rows: Sequence[Interval], *, margin: float, x: str, name: str) -> 
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:
-    """Give the powers of ten that enclose a range.
+    """Return the powers of ten that enclose a range.
 
     >>> powers_of_ten(3, 250)
     [1.0, 10.0, 100.0, 1000.0]
@@ -130,12 +130,12 @@ def log_scatter(
     path = " ".join(f"{across(end):.1f},{up(factor * end**exponent):.1f}" for end in ends)
     parts.append(f'<polyline class="guide" points="{path}"/>')
     for dot in dots:
-        kind = "dot" if dot.first else "other"
+        style = "dot" if dot.first else "other"
         place = f'cx="{across(dot.x):.1f}" cy="{up(dot.y):.1f}"'
-        parts.append(f'<circle class="{kind}" {place} r="4.5"><title>{escape(dot.hover)}</title></circle>')
-    for number, (label, kind) in enumerate(zip(legend, ("dot", "other"), strict=True)):
+        parts.append(f'<circle class="{style}" {place} r="4.5"><title>{escape(dot.hover)}</title></circle>')
+    for number, (label, style) in enumerate(zip(legend, ("dot", "other"), strict=True)):
         place = left + 10 + 190 * number
-        parts.append(f'<circle class="{kind}" cx="{place}" cy="28" r="4.5"/>')
+        parts.append(f'<circle class="{style}" cx="{place}" cy="28" r="4.5"/>')
         parts.append(f'<text x="{place + 10}" y="32">{escape(label)}</text>')
     parts.append(f'<text x="0" y="14">{escape(y)}</text>')
     parts.append(f'<text class="end" x="{right}" y="{bottom + 42}">{escape(x)}</text>')

@@ -1,4 +1,4 @@
-"""Run a program from start to end and say what it took."""
+"""Run a program from start to end and measure what it took."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.stages import BEGAN
 
 
 def run_program(command: list[str], threads: int, cache: Path) -> dict[str, Any]:
-    """Give wall seconds, the most memory, the cores that others used meanwhile, and the JSON of the last line printed.
+    """Return wall seconds, peak memory, the cores that others used meanwhile, and the JSON of the last line printed.
 
     Args:
         command: what follows `python -m`.
@@ -47,7 +47,7 @@ def run_program(command: list[str], threads: int, cache: Path) -> dict[str, Any]
 
 
 def finetune(engine: str, case: Case, folder: Path, threads: int, *options: str) -> dict[str, Any]:
-    """Train and score with one engine in an empty folder; give what it took, its scores and the parts of its time.
+    """Train and score with one engine in an empty folder; return what it took, its scores and the parts of its time.
 
     Args:
         engine: `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE`, or a variant of `benchmarks.peers`.

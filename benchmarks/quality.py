@@ -30,7 +30,7 @@ PERCENT = {"squad", "squad2"}  # scores from 0 to 100
 
 
 def lower_bound(ours: Sequence[float], theirs: Sequence[float], level: float = 0.95) -> float:
-    """Give the lower end of the one-sided interval of the difference of two means (Welch), -inf of too few values."""
+    """Return the lower end of the one-sided interval of a difference of means (Welch); -inf for too few values."""
     from scipy.stats import t
 
     if min(len(ours), len(theirs)) < 2:
@@ -45,7 +45,7 @@ def lower_bound(ours: Sequence[float], theirs: Sequence[float], level: float = 0
 
 
 def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
-    """Give what makes a recorded run the one that is wanted."""
+    """Return what identifies a recorded run."""
     return {
         "engine": engine,
         "recipe": case.recipe,
@@ -59,7 +59,7 @@ def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
 
 
 def find_run(key: dict[str, Any], file: Path) -> dict[str, Any] | None:
-    """Give the recorded run with this key; a line cut off by a kill counts as none."""
+    """Find the recorded run with this key; a line that a kill left incomplete is skipped."""
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         try:
             run: dict[str, Any] = json.loads(line)
@@ -71,16 +71,16 @@ def find_run(key: dict[str, Any], file: Path) -> dict[str, Any] | None:
 
 
 def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Give a run's line of the output file, after running it where it is not there."""
+    """Return a run of the output file; where it is not there, run it first."""
     key = key_of(engine, case, arguments.fast_fp32)
-    known = find_run(key, arguments.output)
-    if known:
-        return known
+    recorded = find_run(key, arguments.output)
+    if recorded:
+        return recorded
     options = ["--fast-fp32"] if key["fast_fp32"] else []
     with tempfile.TemporaryDirectory() as folder:
-        found = finetune(engine, case, Path(folder, "one"), arguments.threads, *options)
+        measured = finetune(engine, case, Path(folder, "one"), arguments.threads, *options)
     facts = machine(arguments.threads)
-    run = {"key": key, **found, "versions": facts["versions"], "commit": facts["commit"]}
+    run = {"key": key, **measured, "versions": facts["versions"], "commit": facts["commit"]}
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     with arguments.output.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(run) + "\n")
@@ -88,7 +88,7 @@ def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[
 
 
 def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str, margin: float) -> dict[str, Any]:
-    """Give both means, their difference, its lower bound, and whether the first engine is no worse than the margin."""
+    """Return both means, their difference, its lower bound, and whether the first engine stays within the margin."""
     values = [[run["scores"][metric] for run in runs] for runs in (ours, theirs)]
     bound = lower_bound(*values)
     return {
@@ -111,7 +111,7 @@ def rows_of(compared: dict[str, Any]) -> str:
 
 
 def settings_of(engine: str) -> list[str]:
-    """Give the keys and values that an engine changes.
+    """Return the keys and values that an engine changes.
 
     >>> settings_of("bertkit:training.precision=bf16;training.batching=random")
     ['precision=bf16', 'batching=random']
@@ -120,13 +120,13 @@ def settings_of(engine: str) -> list[str]:
 
 
 def row(compared: dict[str, Any]) -> str:
-    """Give a comparison as a row of a Markdown table."""
+    """Format a comparison as a row of a Markdown table."""
     numbers = [f"{compared[name]:.4f}" for name in ("ours", "theirs")]
     numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
     first = [rows_of(compared), f"{compared['epochs']:g}", compared["metric"], compared["seeds"]]
     names = [", ".join(["bertkit", *settings_of(compared["engine"])]), compared["peer"]]
-    said = "yes" if compared["no_worse"] else "not shown"
-    return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), said])} |"
+    verdict = "yes" if compared["no_worse"] else "not shown"
+    return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), verdict])} |"
 
 
 HEADER = (
@@ -139,20 +139,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("items", nargs="+", metavar="RECIPE:EPOCHS:SEEDS")
     add_options(parser)
-    parser.add_argument("--engines", default=ENGINES, help=f"the first is held against the second; usual: {ENGINES}")
+    parser.add_argument("--engines", default=ENGINES, help=f"the first is compared with the second; usual: {ENGINES}")
     parser.add_argument("--fast-fp32", action="store_true", help="the peer's fp32 products through oneDNN")
-    parser.add_argument("--margin", type=float, default=0.02, help="worse by so much is as good (of scores up to 1)")
+    parser.add_argument("--margin", type=float, default=0.02, help="what counts as no worse (of scores up to 1)")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "quality.jsonl")
     arguments = parser.parse_args()
     print(HEADER)
     for item in arguments.items:
         recipe, epochs, seeds = item.split(":")
-        given = float(epochs) if epochs else None
-        case = make_case(recipe, arguments.model, arguments.data, limit=arguments.limit, epochs=given)
+        chosen = float(epochs) if epochs else None
+        case = make_case(recipe, arguments.model, arguments.data, limit=arguments.limit, epochs=chosen)
         runs: list[list[dict[str, Any]]] = [[], []]
         for seed in seeds.split(","):
-            for engine, found in zip(arguments.engines.split(","), runs, strict=True):
-                found.append(run_or_read(engine, replace(case, seed=int(seed)), arguments))
+            for engine, engine_runs in zip(arguments.engines.split(","), runs, strict=True):
+                engine_runs.append(run_or_read(engine, replace(case, seed=int(seed)), arguments))
         margin = arguments.margin * (100 if recipe in PERCENT else 1)
         for metric in [name for name in runs[0][0]["scores"] if name in runs[1][0]["scores"]]:
             print(row(compare(*runs, metric, margin)), flush=True)

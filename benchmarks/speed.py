@@ -30,7 +30,7 @@ Round = dict[str, Any]
 
 
 class Engine:
-    """A live program that runs as many steps as it is told."""
+    """A live program that runs the steps it is asked for."""
 
     def __init__(self, name: str, case: Any, folder: Path, threads: int, module: str = "benchmarks.engines") -> None:
         self.name, self.folder = name, folder
@@ -51,7 +51,7 @@ class Engine:
         self.ready = self._answer()["ready"]
 
     def run(self, steps: int) -> Round:
-        """Run so many steps, watching what other programs do meanwhile."""
+        """Run `steps` steps, and measure how many cores other programs use meanwhile."""
         watch = Watch(self.program.pid, os.getpid())
         assert self.program.stdin
         self.program.stdin.write(json.dumps({"steps": steps}) + "\n")
@@ -60,7 +60,7 @@ class Engine:
         return {**answer, "steps": steps, "foreign": round(watch.foreign(), 3)}
 
     def end(self) -> None:
-        """End the program at once: nothing of what it trained is wanted."""
+        """End the program at once; what it trained is of no use."""
         self.program.kill()
         self.program.wait()
 
@@ -75,7 +75,7 @@ class Engine:
 
 
 def steps_for(seconds: float, step: float, *, padded: bool) -> int:
-    """Give the steps of a round of about so many seconds.
+    """Compute how many steps a round of about `seconds` has.
 
     A multiple of a fifth of a cycle, at most one, so that five rounds hold whole cycles of short and long batches.
     Where every row is padded to the same length all steps are alike, and a few will do.
@@ -83,16 +83,16 @@ def steps_for(seconds: float, step: float, *, padded: bool) -> int:
     >>> steps_for(4, 0.08, padded=False), steps_for(4, 0.9, padded=False), steps_for(4, 2.0, padded=True)
     (50, 10, 2)
     """
-    wanted = seconds / step
+    steps = seconds / step
     if padded:
-        return max(2, min(CYCLE, round(wanted)))
-    return min(CYCLE, max(1, round(wanted / (CYCLE / 5))) * (CYCLE // 5))
+        return max(2, min(CYCLE, round(steps)))
+    return min(CYCLE, max(1, round(steps / (CYCLE / 5))) * (CYCLE // 5))
 
 
 def measure(
     case: Any, names: list[str], arguments: argparse.Namespace, folder: Path, module: str = "benchmarks.engines"
 ) -> dict[str, Any]:
-    """Warm up, step all engines in turns, and give every round with what it says."""
+    """Warm up, let all engines take turns, and return every round of each."""
     engines: dict[str, Engine] = {}
     warm: dict[str, Any] = {}
     rounds: dict[str, list[Round]] = {name: [] for name in names}
@@ -109,8 +109,8 @@ def measure(
             say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
         for number in range(arguments.rounds):
             for name, engine in engines.items():
-                found = clean_round(engine, warm[name]["steps"], arguments.foreign, arguments.repeats)
-                rounds[name].append(found)
+                one_round = clean_round(engine, warm[name]["steps"], arguments.foreign, arguments.repeats)
+                rounds[name].append(one_round)
             say(f"  round {number + 1} of {arguments.rounds} done")
     finally:
         for engine in engines.values():
@@ -119,51 +119,51 @@ def measure(
 
 
 def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Round:
-    """Run a round anew while others use the machine; the calmest one of too many is kept and marked."""
+    """Repeat a round while other programs use the machine; after too many, keep the calmest, marked as not clean."""
     tries = []
     for number in range(repeats + 1):
-        found = engine.run(steps)
-        tries.append(found)
-        if found["foreign"] <= foreign:
-            return {**found, "clean": True, "repeats": number}
+        one_round = engine.run(steps)
+        tries.append(one_round)
+        if one_round["foreign"] <= foreign:
+            return {**one_round, "clean": True, "repeats": number}
         time.sleep(min(2.0, 0.2 * 2**number))
     best = min(tries, key=lambda each: each["foreign"])
     say(f"    {engine.name}: no clean round in {repeats + 1} tries, {best['foreign']:.2f} cores were in use by others")
     return {**best, "clean": False, "repeats": repeats}
 
 
-def summarize(found: dict[str, Any], shape: dict[str, int], peaks: dict[str, float]) -> dict[str, Any]:
-    """Give what the clean rounds of an engine say (all rounds where none is clean)."""
-    clean = [each for each in found["rounds"] if each["clean"]]
-    used = clean or found["rounds"]
+def summarize(measured: dict[str, Any], shape: dict[str, int], peaks: dict[str, float]) -> dict[str, Any]:
+    """Summarize the clean rounds of an engine, or all of them where none is clean."""
+    clean = [each for each in measured["rounds"] if each["clean"]]
+    used = clean or measured["rounds"]
     total = {name: sum(each[name] for each in used) for name in ("seconds", "tokens", "squares", "examples", "steps")}
     flops = training_flops(total["tokens"], total["squares"], **shape)
     steps = [each["seconds"] / each["steps"] for each in used]
     return {
-        **{name: value for name, value in found.items() if name != "rounds"},
+        **{name: value for name, value in measured.items() if name != "rounds"},
         "median_step": round(statistics.median(steps), 5),
         "least_step": round(min(steps), 5),
         "tokens_per_second": round(total["tokens"] / total["seconds"], 1),
         "examples_per_second": round(total["examples"] / total["seconds"], 2),
         "tokens_per_step": round(total["tokens"] / total["steps"], 1),
         "gflops": round(flops / total["seconds"] / 1e9, 2),
-        "share_of_peak": {kind: round(flops / total["seconds"] / peak, 4) for kind, peak in peaks.items()},
+        "share_of_peak": {dtype: round(flops / total["seconds"] / peak, 4) for dtype, peak in peaks.items()},
         "memory_mb": round(max(each["memory"] for each in used)),
         "clean_rounds": len(clean),
         "rounds": [
-            {k: round(v, 4) if isinstance(v, float) else v for k, v in each.items()} for each in found["rounds"]
+            {k: round(v, 4) if isinstance(v, float) else v for k, v in each.items()} for each in measured["rounds"]
         ],
     }
 
 
-def summarize_all(found: dict[str, Any], shape: dict[str, int]) -> dict[str, Any]:
-    """Give the matrix rates (medians of rounds) and what every engine's rounds say."""
+def summarize_all(measured: dict[str, Any], shape: dict[str, int]) -> dict[str, Any]:
+    """Return the matrix rates (medians over rounds) and the summary of each engine."""
     peaks: dict[str, float] = {}
-    for each in found.get("peak", {}).get("rounds", []):
-        for kind in each["rates"]:
-            peaks[kind] = statistics.median(one["rates"][kind] for one in found["peak"]["rounds"])
-    engines = {name: summarize(each, shape, peaks) for name, each in found.items() if name != "peak"}
-    return {"peak_gflops": {kind: round(peak / 1e9, 1) for kind, peak in peaks.items()}, "engines": engines}
+    for each in measured.get("peak", {}).get("rounds", []):
+        for dtype in each["rates"]:
+            peaks[dtype] = statistics.median(one["rates"][dtype] for one in measured["peak"]["rounds"])
+    engines = {name: summarize(each, shape, peaks) for name, each in measured.items() if name != "peak"}
+    return {"peak_gflops": {dtype: round(peak / 1e9, 1) for dtype, peak in peaks.items()}, "engines": engines}
 
 
 def say(line: str) -> None:
@@ -177,7 +177,7 @@ def add_round_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="a round's, the same for all engines, instead of --seconds")
     parser.add_argument("--warm-up", type=int, default=4, help="steps before the first round, after the very first")
     parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
-    parser.add_argument("--repeats", type=int, default=4, help="how often a round is tried anew")
+    parser.add_argument("--repeats", type=int, default=4, help="how often a round is repeated")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
 
 
@@ -193,7 +193,7 @@ def main() -> None:
         case = replace(make_case(task, arguments.model, arguments.data, limit=arguments.limit), epochs=EPOCHS)
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(case, arguments.engines.split(","), arguments, Path(folder))
+            measured = measure(case, arguments.engines.split(","), arguments, Path(folder))
         settings = case.load().training
         shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
         report = {
@@ -203,14 +203,14 @@ def main() -> None:
             "foreign_limit": arguments.foreign,
             "minutes": round((time.monotonic() - began) / 60, 1),
             "machine": machine(arguments.threads),
-            **summarize_all(found, shape),
+            **summarize_all(measured, shape),
         }
         write_results(report, arguments.output / f"speed-{task}.json")
         show(report)
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print one line an engine."""
+    """Print one line per engine."""
     for name, each in report["engines"].items():
         share = each["share_of_peak"].get("bf16", 0)
         print(

@@ -2,8 +2,8 @@
 
     python -m benchmarks.squad_decoding --model DIR --data DIR [--limit 1000]
 
-A model that answers questions gives the logits itself. Of any other only the tokenizer is used, and logits are random
-(seeded), with a gold answer that stands out. Both sides give the 20 best answers of every question with texts, logits
+A model that answers questions computes the logits. Of any other only the tokenizer is used, and logits are random
+(seeded), with a gold answer that stands out. Both sides return the 20 best answers of every question with texts, logits
 and probabilities, and must agree. Writes benchmarks/results/decoding.json. Seconds are of the one thread that decodes,
 so it matters little what else runs.
 """
@@ -30,13 +30,16 @@ from bertkit.tokens.features import Setup
 
 
 def bertkit(outputs: list[dict], features: list[dict], rows: list[dict], setup: Setup) -> list[list[dict]]:
-    """The answers of bertkit, with the n best of each question as a list of records."""
-    found = task.decode(outputs, features, rows, setup)
-    return [{**each, "n_best": task.n_best(each)} for each in found]
+    """Return the answers of bertkit, with the n best of each question as a list of records."""
+    answers = task.decode(outputs, features, rows, setup)
+    return [{**each, "n_best": task.n_best(each)} for each in answers]
 
 
 def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: int, longest: int) -> list[list[dict]]:
-    """The loop that scripts for SQuAD have, from sorted starts and ends of each window to texts of the context."""
+    """Return the answers of a plain loop, as scripts for SQuAD have it.
+
+    It pairs the best starts and ends of each window, and reads the texts off the context.
+    """
     windows: dict[int, list[int]] = {}
     for number, feature in enumerate(features):
         windows.setdefault(feature["row"], []).append(number)
@@ -76,7 +79,7 @@ def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: i
 
 
 def make_logits(features: list[dict], seed: int) -> list[dict]:
-    """Noise, and 8 more where the answer begins and ends."""
+    """Return noise, and 8 more where the answer begins and ends."""
     rng = np.random.default_rng(seed)
     outputs = []
     for feature in features:
@@ -90,7 +93,7 @@ def make_logits(features: list[dict], seed: int) -> list[dict]:
 
 
 def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]:
-    """What the model says of each window."""
+    """Return the model's logits of each window."""
     from bertkit.evaluation.forward import forward
 
     machine = detect_hardware("auto")
@@ -99,7 +102,7 @@ def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]
 
 
 def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
-    """Compare all answers; of equal scores the order is nobody's, so these are compared as sets. Give their number."""
+    """Compare all answers; equal scores have no order, so those are compared as sets. Return how many there are."""
     ties = 0
     assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -109,7 +112,7 @@ def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
             {
                 score: {(each["text"], float(each["start_logit"])) for each in group}
                 for score in set(scores)
-                for group in [[each for each, known in zip(side, scores, strict=True) if known == score]]
+                for group in [[each for each, own in zip(side, scores, strict=True) if own == score]]
             }
             for side in (one["n_best"], other)
         ]
@@ -117,7 +120,7 @@ def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
         ties += len(tied)
         assert all(groups[0][score] == groups[1][score] for score in groups[0] if score != scores[-1])
         if scores[-1] not in tied and groups[0][scores[-1]] != groups[1][scores[-1]]:
-            ties += 1  # the last place is shared with a span that is on neither list's end
+            ties += 1  # the last rank is shared with a span that is on neither list's end
             assert [each["start_logit"] + each["end_logit"] for each in other][-1] == scores[-1]
         if scores[0] not in tied:
             assert (one["prediction"], one["start"], one["end"]) == tuple(
@@ -130,7 +133,7 @@ def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
 
 
 def timed(work: Callable[[], list]) -> tuple[float, list]:
-    """Give the processor seconds that some work took, and its result; the garbage collector waits meanwhile."""
+    """Return the processor seconds that `work` took, and its result; the garbage collector is off meanwhile."""
     gc.collect()
     gc.disable()
     began = time.thread_time()

@@ -3,7 +3,7 @@
     python -m benchmarks.stages PARTS.json finetune cola ...
 
 Runs the bertkit command that follows and writes the parts of its time to PARTS.json. Its functions are wrapped, not
-changed: those of the task family, and the progress line, which is told of every step.
+changed: those of the task family, and the progress line, which hears of every step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ BEGAN = "BENCHMARK_BEGAN"  # environment: the monotonic clock when the program w
 
 
 def began() -> float:
-    """Give when this program was started, by its starter's word."""
+    """Return when this program was started, as the program that started it noted."""
     return float(os.environ.get(BEGAN, time.monotonic()))
 
 
 class Stages:
-    """Adds up seconds by part; a part that ends inside another is taken out of it."""
+    """Adds up seconds by part; a part inside another one is subtracted from it."""
 
     def __init__(self, start: float) -> None:
         self.start = self.last = start
@@ -69,27 +69,27 @@ class Stages:
         return run
 
     def start_steps(self) -> None:
-        """Say that the next thing is a step."""
+        """Note that a step begins now."""
         self.last = time.monotonic()
 
     def step(self) -> None:
-        """Say that a step has ended; what was counted since the one before is no part of it."""
+        """Note that a step has ended; what other parts have counted since the last one is left out."""
         now = time.monotonic()
         self.steps.append(now - self.last)
         self.last = now
 
     def total(self) -> float:
-        """Give the seconds since the program was started."""
+        """Return the seconds since the program was started."""
         return time.monotonic() - self.start
 
     def parts(self) -> dict[str, Any]:
-        """Give the seconds of every part; `rest` is what no part was counted for."""
-        known = dict(self.seconds)
+        """Return the seconds of every part; `rest` is what belongs to none."""
+        seconds = dict(self.seconds)
         if self.steps:
             first, *others = self.steps
-            known |= {"first step": first, "other steps": sum(others)}
-        known["rest"] = self.total() - sum(known.values())
-        rounded = {name: round(seconds, 3) for name, seconds in known.items()}
+            seconds |= {"first step": first, "other steps": sum(others)}
+        seconds["rest"] = self.total() - sum(seconds.values())
+        rounded = {name: round(value, 3) for name, value in seconds.items()}
         steady = round(statistics.median(self.steps[1:]), 4) if len(self.steps) > 1 else None
         return {**rounded, "steps": len(self.steps), "steady_step": steady}
 
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def _watch(stages: Stages) -> None:
-    """Wrap what is timed: each wrapped thing is still what it was."""
+    """Wrap the functions that are timed; they behave as before."""
     from bertkit import tasks
     from bertkit.cli import progress
 
@@ -129,7 +129,7 @@ def _watch(stages: Stages) -> None:
         return task
 
     class Clocked(progress.TerminalProgress):
-        """The progress line, which also tells the stages what it is told."""
+        """The progress line, which passes on to the stages what it shows."""
 
         def start(self, what: str, total: int, done: int = 0) -> None:
             super().start(what, total, done)

@@ -31,7 +31,7 @@ def write_model(tokenizer: str, layers: int, folder: Path) -> None:
 
 
 def measure(options: list[str], threads: int) -> dict[str, Any]:
-    """Give what `bertkit bench --json` prints of its one configuration."""
+    """Return what `bertkit bench --json` prints of its one configuration."""
     command = [sys.executable, "-m", "bertkit", "bench", "cola", *options, "--json"]
     ended = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True)
     if ended.returncode:
@@ -52,10 +52,10 @@ def main() -> None:
         write_model(arguments.model, arguments.layers, Path(folder))
         options = ["--model", folder, "--data", case.data, "--precision", "bf16", "--steps", str(arguments.steps)]
         for trims in (False, True):
-            found = measure(
+            speed = measure(
                 [*options, "--set", f"training.occurring_embeddings={str(trims).lower()}"], arguments.threads
             )
-            row = {"occurring_embeddings": trims, **{key: found[key] for key in ("step_seconds", "peak_memory_bytes")}}
+            row = {"occurring_embeddings": trims, **{key: speed[key] for key in ("step_seconds", "peak_memory_bytes")}}
             rows.append(row)
             memory = row["peak_memory_bytes"] / 1e6
             print(f"occurring_embeddings {trims}: {row['step_seconds']:.2f} s a step, {memory:,.0f} MB")

@@ -22,7 +22,7 @@ ENGINES = "bertkit,hf-default,hf-dynamic,hf-tuned"
 
 
 def summarize(runs: list[dict[str, Any]], foreign: float) -> dict[str, Any]:
-    """Give medians of an engine's clean runs (of all where none is), and the parts of the median one."""
+    """Compute medians of an engine's clean runs (of all where none is clean), and the parts of the median run."""
     clean = [run for run in runs if run["foreign"] <= foreign]
     used = sorted(clean or runs, key=lambda run: run["seconds"])
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import io
 import os
 import random
@@ -18,11 +19,24 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
 
+gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of every later garbage collection what the imports have left; the Trainer collects once per run."""
+    gc.freeze()
+    gc.enable()
+
+
 WORDS = {
     "good": ["good", "great", "lovely", "fine", "superb"],
     "bad": ["bad", "awful", "poor", "dull", "weak"],
     "filler": ["the", "a", "film", "book", "song", "is", "was", "very", "so", "and", "this", "that"],
 }
+
+
+LEARN = ["--batch-size", 16, "--learning-rate", "3e-3", "--set", "training.precision=fp32"]
+DEMO_ROWS = ["--data", "demo", "--limit", "40", "--set", "training.precision=fp32", "--set", "training.batch_size=8"]
 
 
 @dataclass(frozen=True)
@@ -136,14 +150,38 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
+def finetune(run, model, data, *options) -> Ended:
+    return run("finetune", "classify", "--model", model, "--data", data, *LEARN, *options)
+
+
+def distill(run, teacher, data, *options) -> Ended:
+    return run("distill", "classify", "--teacher", teacher, "--data", data, *LEARN, *options)
+
+
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
-    """A warm process that runs commands, which it may be told to kill."""
+    """A process that has imported torch and runs commands in children, which it may be told to kill."""
     from tests.kills import Zygote
 
     warm = Zygote(tmp_path_factory.mktemp("cache"))
     yield warm
     warm.close()
+
+
+@pytest.fixture(scope="session")
+def light_zygote(tmp_path_factory):
+    """A process that has imported the command line alone, and tells what a command imports on top of it."""
+    from tests.kills import Zygote
+
+    light = Zygote(tmp_path_factory.mktemp("cache"), light=True)
+    yield light
+    light.close()
+
+
+@pytest.fixture
+def timed_once(monkeypatch):
+    """Let models that are compared read each row once, where a real comparison takes the best of some passes."""
+    monkeypatch.setattr("bertkit.hardware.speed._PASSES", 1)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Commands that are killed in the middle: a warm process forks one after the other, so that none pays for imports."""
+"""Commands in processes of their own: killed in the middle, run in parallel, or watched as they import."""
 
 from __future__ import annotations
 
@@ -6,15 +6,54 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
 from safetensors.torch import load_file
+
+# Where a command can be killed: functions by their dotted path.
+TRAINER = "transformers.trainer.Trainer"
+TRAINING_STEP = f"{TRAINER}.training_step"
+SAVE_PRETRAINED = "transformers.modeling_utils.PreTrainedModel.save_pretrained"
+SAVE_STATE = "transformers.trainer_callback.TrainerState.save_to_json"
+UNPAD = "bertkit.modeling.unpadding._Unpadding.unpad"
+COMMIT = "bertkit.storage.checkpoints.commit"
+WRITE_JSON = "bertkit.storage.checkpoints.write_json"
+KEEP_ONLY = "bertkit.storage.checkpoints.keep_only"
+EXPORT_MODEL = "bertkit.workflows.steps.publish_finetuned.export_model"
+WRITE_PREDICTIONS = "bertkit.workflows.steps.publish_finetuned.write_predictions"
+WRITE_REPORT = "bertkit.workflows.steps.publish_finetuned.write_report"
+COMPARE = "bertkit.workflows.distill._compare"
+
+# Packages that a light command does not import.
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "evaluate",
+    "sklearn",
+    "scipy",
+    "accelerate",
+    "numpy",
+    "pandas",
+    "pyarrow",
+}
+
+
+def slow_unless(quick, cases):
+    """Return parameters of a test, with those that only `make test-all` runs marked as slow."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 class Zygote:
-    def __init__(self, cache: Path) -> None:
+    """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy."""
+
+    def __init__(self, cache: Path, light: bool = False) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "zygote.py")],
+            [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -26,13 +65,37 @@ class Zygote:
         self.process.stdout.close()
         self.process.wait()
 
-    def run(self, folder: Path, arguments: list[str], fault: dict | None = None) -> tuple[int, str]:
-        out = folder / "out.txt"
-        request = {"folder": str(folder), "arguments": arguments, "fault": fault, "out": str(out)}
+    def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+        request = {"fault": None, "modules": None, "processes": 1, **request}
+        request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        code = json.loads(self.process.stdout.readline())
+        return json.loads(self.process.stdout.readline())
+
+    def run(self, folder: Path, arguments: list[object], fault: dict | None = None) -> tuple[int, str]:
+        """Return how a command ended, and what it printed."""
+        out = folder / "out.txt"
+        out.unlink(missing_ok=True)
+        (code,) = self._answer(folder, arguments, fault=fault, out=str(out), err=str(out))
         return code, out.read_text()
+
+    def launch(self, folder: Path, arguments: list[object], processes: int = 2) -> tuple[list[int], str, str]:
+        """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr."""
+        with tempfile.TemporaryDirectory() as printed:
+            out, err = Path(printed, "out"), Path(printed, "err")
+            codes = self._answer(folder, arguments, out=str(out), err=str(err), processes=processes)
+            return codes, out.read_text(), err.read_text()
+
+    def imports(self, folder: Path, arguments: list[object]) -> set[str]:
+        """Return the packages that have been imported when a command ends."""
+        with tempfile.TemporaryDirectory() as printed:
+            out, modules = Path(printed, "out"), Path(printed, "modules")
+            self._answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
+            return set(modules.read_text().split())
+
+
+def read_lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def weights_of(run: Path) -> dict[str, list]:
@@ -40,7 +103,7 @@ def weights_of(run: Path) -> dict[str, list]:
 
 
 def losses_of(run: Path) -> list[dict]:
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    entries = read_lines(run / "metrics.jsonl")
     return [{name: value for name, value in entry.items() if "runtime" not in name} for entry in entries]
 
 
@@ -56,3 +119,40 @@ def check_kill(zygote, make_folder, command: list[str], fault: dict) -> None:
     assert losses_of(broken / "run") == losses_of(whole / "run")
     results = [json.loads((folder / "run" / "run.json").read_text())["result"] for folder in (whole, broken)]
     assert results[0]["scores"] == results[1]["scores"]
+
+
+def exact(value: object) -> object:
+    """Return a saved state with its tensors and arrays as lists, which are compared number by number."""
+    if isinstance(value, dict):
+        return {name: exact(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [exact(entry) for entry in value]
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
+def everything(run: Path) -> dict[str, object]:
+    """Return all that a run leaves which must not depend on how often it was broken off."""
+    contents: dict[str, object] = {}
+    for file in sorted(run.rglob("*")):
+        name = str(file.relative_to(run))
+        if file.suffix == ".safetensors":
+            contents[name] = {key: tensor.tolist() for key, tensor in load_file(file).items()}
+        elif file.suffix in (".pt", ".pth"):
+            contents[name] = exact(torch.load(file, weights_only=False))
+        elif file.name in ("metrics.jsonl", "predictions.jsonl", "config.json", "tokenizer.json", "recipe.yaml"):
+            contents[name] = file.read_text()
+        elif file.name == "trainer_state.json":
+            contents[name] = json.loads(file.read_text())["log_history"]
+        elif file.name == "eval_results.json":
+            contents[name] = json.loads(file.read_text())
+    record = json.loads((run / "run.json").read_text())
+    contents["results"] = [{**result, "seconds": 0} for result in record["results"]]
+    contents["best"] = (record["best_step"], record["steps"], record["status"])
+    return contents
+
+
+def check_equal(run: Path, unbroken: Path) -> None:
+    ours, theirs = everything(run), everything(unbroken)
+    assert sorted(ours) == sorted(theirs)
+    for name in theirs:
+        assert ours[name] == theirs[name], name

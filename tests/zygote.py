@@ -1,30 +1,43 @@
-"""A warm process that forks one child a command: a real bertkit that can be killed, without paying for imports.
+"""A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
-Reads one JSON request a line: {"arguments", "folder", "fault", "out"}; answers with the child's exit status.
+Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
+names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed, the number of
+`processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import importlib
+import io
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 
-import accelerate  # noqa: F401
-import torch
-import transformers
 
-import bertkit.training.fit
-import bertkit.workflows.evaluate
-import bertkit.workflows.finetune
-import bertkit.workflows.steps.publish_finetuned  # noqa: F401
-from bertkit.cli.main import main
+def import_everything() -> None:
+    """Import what every training imports, and load a model once, which fills transformers' tables."""
+    import accelerate  # noqa: F401
+    import jinja2  # noqa: F401
+    import torch
+    import transformers
 
-for name in ("AutoTokenizer", "AutoConfig", "AutoModelForSequenceClassification"):
-    getattr(transformers, name)
+    import bertkit.reports.html
+    import bertkit.training.fit
+    import bertkit.workflows.evaluate
+    import bertkit.workflows.finetune
+    import bertkit.workflows.pretrain  # noqa: F401
+    from bertkit.hub import find_model
+
+    with contextlib.redirect_stderr(io.StringIO()):  # of a progress bar
+        for name in ("AutoTokenizer", "AutoModelForMaskedLM"):
+            getattr(transformers, name).from_pretrained(find_model("demo"))
+    torch.set_num_threads(1)
 
 
 def arm(fault: dict) -> None:
@@ -45,45 +58,90 @@ def arm(fault: dict) -> None:
 
     def struck(*arguments, **keywords):
         calls[0] += 1
-        here = calls[0] == fault.get("call", 1)
-        if here and fault.get("when", "before") == "before":
+        now = calls[0] == fault.get("call", 1)
+        if now and fault.get("when", "before") == "before":
             os.kill(os.getpid(), number)
         result = function(*arguments, **keywords)
-        if here and fault.get("when") == "after":
+        if now and fault.get("when") == "after":
             os.kill(os.getpid(), number)
         return result
 
     setattr(owner, name, struck)
 
 
-def child(request: dict) -> None:
+def run_command(request: dict, environment: dict[str, str]) -> None:
+    """Run the command of a request in this process, which is a child."""
+    from bertkit.cli.main import main
+
     os.chdir(request["folder"])
-    stream = os.open(request["out"], os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
+    os.environ.update(environment)
+    for descriptor, file in ((1, request["out"]), (2, request["err"])):
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
     sys.argv = ["bertkit", *request["arguments"]]
-    if request.get("fault"):
+    if request["fault"]:
         arm(request["fault"])
-    main()
+    try:
+        main()
+    finally:
+        if request["modules"]:
+            with open(request["modules"], "w") as stream:  # noqa: PTH123 - pathlib would be one more import
+                stream.write(" ".join({name.partition(".")[0] for name in sys.modules}))
+
+
+def fork(request: dict, environment: dict[str, str]) -> int:
+    """Return the id of a child that runs the command of a request."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        run_command(request, environment)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def rank_environments(processes: int) -> list[dict[str, str]]:
+    """Return what torchrun sets for each process of a launch on one machine; nothing for one process alone."""
+    if processes == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launch = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    launch |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [{**launch, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+
+
+def answer(request: dict) -> list[int]:
+    """Return the exit status of each process, by rank; where one fails, the others are ended as torchrun ends them."""
+    ranks = {
+        fork(request, environment): rank for rank, environment in enumerate(rank_environments(request["processes"]))
+    }
+    codes = [0] * len(ranks)
+    while ranks:
+        process, status = os.waitpid(-1, 0)
+        code = codes[ranks.pop(process)] = os.waitstatus_to_exitcode(status)
+        for other in ranks if code else ():
+            os.kill(other, signal.SIGTERM)
+    return codes
 
 
 def serve() -> None:
-    torch.set_num_threads(1)
+    import bertkit.cli.main  # noqa: F401
+
+    gc.disable()
+    if "--light" not in sys.argv:
+        import_everything()
+    gc.freeze()  # a collection in a child would copy the parent's pages
+    gc.enable()
     for line in sys.stdin:
-        request = json.loads(line)
-        process = os.fork()
-        if process == 0:
-            code = 1
-            try:
-                child(request)
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        _, status = os.waitpid(process, 0)
-        sys.__stdout__.write(json.dumps(os.waitstatus_to_exitcode(status)) + "\n")
+        sys.__stdout__.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.__stdout__.flush()
 
 

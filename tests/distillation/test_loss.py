@@ -1,4 +1,4 @@
-"""The losses of a student beside the formulas written out, and students made of their teacher's layers."""
+"""The losses of a student beside the formulas written out."""
 
 from __future__ import annotations
 
@@ -9,31 +9,29 @@ import pytest
 import torch
 
 from bertkit.distillation.loss import choose_loss, distillation_terms, soft_sum, teacher_collator
-from bertkit.distillation.matching import find_layers, matched, take_layers
-from bertkit.errors import ModelError, RecipeError
 from bertkit.recipe.records import Distillation
 from bertkit.training.losses import make_loss, task_terms
 
 
 class Outputs(dict):
-    """What a model gives: by name, and as attributes."""
+    """Outputs of a model: by name, and as attributes."""
 
     __getattr__ = dict.__getitem__
 
 
-def soft(problem_type, given, wanted, temperature, **batch):
-    teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in wanted.items()}
-    outputs = {name: torch.tensor(values, requires_grad=True) for name, values in given.items()}
+def soft(problem_type, student, teacher, temperature, **batch):
+    teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in teacher.items()}
+    outputs = {name: torch.tensor(values, requires_grad=True) for name, values in student.items()}
     total = soft_sum(choose_loss(problem_type), outputs, {**batch, **teacher_outputs}, temperature)
     total.backward()
-    assert all(each.grad.isfinite().all() for each in outputs.values())
+    assert all(values.grad.isfinite().all() for values in outputs.values())
     return float(total.detach())
 
 
 def test_the_divergence_is_the_one_by_hand():
-    # softened by 2, the teacher says 3/4 and 1/4, the student one half each
-    found = soft(None, {"logits": [[0.0, 0.0]]}, {"logits": [[2 * math.log(3), 0.0]]}, 2.0)
-    assert found == pytest.approx(4 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)))
+    # softened by 2, the teacher has 3/4 and 1/4, the student one half each
+    loss = soft(None, {"logits": [[0.0, 0.0]]}, {"logits": [[2 * math.log(3), 0.0]]}, 2.0)
+    assert loss == pytest.approx(4 * (0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)))
     assert soft(None, {"logits": [[3.0, 1.0]]}, {"logits": [[5.0, 3.0]]}, 1.0) == pytest.approx(0, abs=1e-6)
 
 
@@ -47,8 +45,8 @@ def test_the_divergence_of_tokens_is_that_of_a_plain_loop_over_the_labelled_ones
             np.exp(each[row, token] / 3) / np.exp(each[row, token] / 3).sum() for each in (given, wanted)
         )
         total += 9 * float((teacher * np.log(teacher / student)).sum())
-    found = soft(None, {"logits": given}, {"logits": wanted}, 3.0, labels=labels)
-    assert found == pytest.approx(total, rel=1e-5)
+    loss = soft(None, {"logits": given}, {"logits": wanted}, 3.0, labels=labels)
+    assert loss == pytest.approx(total, rel=1e-5)
 
 
 def test_start_and_end_share_the_loss_and_padding_has_none():
@@ -71,8 +69,8 @@ def test_several_labels_at_once_are_yes_or_no_each():
         p, q = 1 / (1 + math.exp(-teacher / 2)), 1 / (1 + math.exp(-student / 2))
         return 4 * (p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q)))
 
-    found = soft("multi_label_classification", {"logits": [[0.5, -1.0]]}, {"logits": [[2.0, 3.0]]}, 2.0)
-    assert found == pytest.approx((divergence(0.5, 2.0) + divergence(-1.0, 3.0)) / 2, rel=1e-5)
+    loss = soft("multi_label_classification", {"logits": [[0.5, -1.0]]}, {"logits": [[2.0, 3.0]]}, 2.0)
+    assert loss == pytest.approx((divergence(0.5, 2.0) + divergence(-1.0, 3.0)) / 2, rel=1e-5)
 
 
 def test_a_number_is_matched_by_squares_at_any_temperature():
@@ -101,124 +99,8 @@ def test_the_terms_are_weighed_and_gold_keeps_its_class_weights():
     assert float(sums["soft"]) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5))
 
 
-def test_what_teachers_say_is_padded_beside_the_batch():
+def test_teacher_logits_are_padded_beside_the_batch():
     features = [{"teacher_logits": np.ones((2, 3))}, {"teacher_logits": np.zeros((1, 3))}]
     batch = teacher_collator(lambda some: {"input_ids": torch.zeros(len(some), 2)})(features)
     assert list(batch) == ["input_ids", "teacher_logits"]
     assert batch["teacher_logits"].tolist() == [[[1.0] * 3] * 2, [[0.0] * 3, [-math.inf] * 3]]
-
-
-@pytest.fixture
-def encoder():
-    """Make a BERT classifier of so many layers, this wide."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    def make(layers: int, width: int = 32, heads: int = 2):
-        torch.manual_seed(layers)
-        config = BertConfig(
-            vocab_size=50,
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            intermediate_size=48,
-            max_position_embeddings=16,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-        return BertForSequenceClassification(config).eval()
-
-    return make
-
-
-BATCH = {
-    "input_ids": torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]]),
-    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
-}
-
-
-def test_layers_that_are_taken_are_exactly_those_of_the_teacher(encoder):
-    from bertkit.modeling.cls_only import cls_only_last_layer
-
-    teacher, student = encoder(6), encoder(6)
-    wanted = {name: values.clone() for name, values in teacher.state_dict().items()}
-    cls_only_last_layer(student)
-    take_layers(student, [0, 2, 4])
-    assert student.config.num_hidden_layers == 3
-    for name, values in student.state_dict().items():
-        number = name.split("layer.")[1].split(".")[0] if "layer." in name else ""
-        source = name.replace(f"layer.{number}.", f"layer.{2 * int(number)}.") if number else name
-        assert torch.equal(values, wanted[source]), name
-    with torch.no_grad():
-        short = student(**BATCH).logits  # the last layer gives the first token alone, and the others all tokens
-        for layer in student.bert.encoder.layer:
-            vars(layer).pop("forward", None)
-        assert torch.allclose(student(**BATCH).logits, short, atol=1e-6)
-
-
-def test_layers_that_cannot_be_taken_are_refused(encoder):
-    with pytest.raises(RecipeError, match="student_layers 7: the first teacher has 6 layers"):
-        take_layers(encoder(6), 7)
-    with pytest.raises(RecipeError, match=r"student_layers 0, 6: .* number them from 0 to 5"):
-        take_layers(encoder(6), [0, 6])
-    from transformers import AlbertConfig, AlbertModel
-
-    shared = AlbertModel(AlbertConfig(vocab_size=50, hidden_size=8, num_attention_heads=1, intermediate_size=8))
-    with pytest.raises(ModelError, match="the layers of a albert model"):
-        find_layers(shared)
-
-
-def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
-    student, teacher = encoder(2), encoder(4)
-    with matched(student, teacher, Distillation(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
-        student(**BATCH)
-        found = matching.sums(BATCH)
-        assert dict(matching.weights) == {"hidden": 2.0}
-    one = student(**BATCH, output_hidden_states=True).hidden_states
-    other = teacher(**BATCH, output_hidden_states=True).hidden_states
-    each = [(one[1] - other[2]).square().mean(dim=-1), (one[2] - other[4]).square().mean(dim=-1)]
-    by_hand = sum(float(values[BATCH["attention_mask"].bool()].sum().detach()) for values in each) / 2
-    assert float(found["hidden"].detach()) == pytest.approx(by_hand, rel=1e-5)
-
-
-def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
-    student, teacher = encoder(2, width=16), encoder(4)
-    before = set(student.state_dict())
-    with matched(student, teacher, Distillation(hidden="last"), "fp32") as matching:
-        assert set(student.state_dict()) - before == {"bertkit_projections.1.weight"}
-        student(**BATCH)
-        matching.sums(BATCH)["hidden"].backward()
-        assert student.bertkit_projections["1"].weight.grad.abs().sum() > 0
-    assert set(student.state_dict()) == before
-
-
-def test_attention_is_compared_by_its_divergence(encoder):
-    student, teacher = encoder(2), encoder(4)
-    with matched(student, teacher, Distillation(attention="uniform"), "fp32") as matching:
-        logits = student.train()(**BATCH).logits
-        found = matching.sums(BATCH)["attention"]
-        assert matching.pairs == {"attention": {0: 1, 1: 3}}
-        found.backward()
-    assert torch.allclose(student.eval()(**BATCH).logits, logits, atol=1e-6)
-    for model in (student, teacher):
-        model.set_attn_implementation("eager")
-    one, other = (model(**BATCH, output_attentions=True).attentions for model in (student, teacher))
-    total = 0.0
-    for mine, theirs in ((one[0], other[1]), (one[1], other[3])):
-        for row, token in BATCH["attention_mask"].nonzero().tolist():
-            keys = BATCH["attention_mask"][row].bool()
-            p, q = theirs[row, :, token][:, keys], mine[row, :, token][:, keys]
-            total += float((p * (p / q).log()).sum(dim=-1).mean().detach()) / 2
-    assert float(found.detach()) == pytest.approx(total, rel=1e-4)
-
-
-def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):
-    with (
-        pytest.raises(RecipeError, match="the student's layer 0 cannot follow the teacher's layer 4"),
-        matched(encoder(2), encoder(4), Distillation(hidden={0: 4}), "fp32"),
-    ):
-        pass
-    with (
-        pytest.raises(ModelError, match="the student has 4 heads, the teacher 2"),
-        matched(encoder(2, heads=4), encoder(4), Distillation(attention="last"), "fp32"),
-    ):
-        pass

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.evaluation.forward import sorted_batches
 from bertkit.tokens.feature_cache import items_of
 from bertkit.training.batching import SeededBatches, Shares, plan_epoch, split_batch
 
@@ -76,18 +75,10 @@ def test_almost_no_padding_is_computed():
     assert lengths.sum() / padded > 0.95
 
 
-def test_evaluation_batches_hold_every_row_once_within_the_budget():
-    lengths = np.random.default_rng(0).integers(1, 100, 500).tolist()
-    batches = sorted_batches(lengths, tokens=400)
-    assert sorted(row for batch in batches for row in batch) == list(range(500))
-    assert all(len(batch) * max(lengths[row] for row in batch) <= 400 for batch in batches)
-    assert sorted_batches([500], tokens=400) == [[0]]
-
-
 @pytest.mark.parametrize(
     ("shape", "sizes"), [((32, 384), [4] * 8), ((9, 256), [9]), ((3, 4000), [1] * 3), ((5, 4, 200), [4, 1])]
 )
-def test_a_batch_is_cut_where_its_attention_is_large(shape, sizes):
+def test_a_batch_is_split_where_its_attention_is_large(shape, sizes):
     batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
     parts = split_batch(batch, heads=12)
     assert [len(part["input_ids"]) for part in parts] == sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import torch
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
 from bertkit.training.losses import class_weights, make_loss
+from tests.conftest import finetune
+from tests.kills import read_lines
 
 
 def test_no_wish_no_loss():
@@ -56,3 +59,13 @@ def test_unknown_labels_are_refused():
         make_loss(Training(class_weights={"goood": 2.0}), ["good", "bad"], ["good"])
     with pytest.raises(RecipeError, match="need labels"):
         make_loss(Training(label_smoothing=0.1), [], [1.0])
+
+
+def test_weights_and_smoothing_reach_the_loss(run, tiny_model, toy_data):
+    options = ("--epochs", 1, "--set", "training.class_weights={good: 5}", "--set", "training.label_smoothing=0.1")
+    assert finetune(run, tiny_model, toy_data, *options).code == 0
+    plain = finetune(run, tiny_model, toy_data, "--epochs", 1, "--output", "plain")
+    assert plain.code == 0
+    assert (
+        read_lines(Path("runs/classify/metrics.jsonl"))[0]["loss"] > read_lines(Path("plain/metrics.jsonl"))[0]["loss"]
+    )

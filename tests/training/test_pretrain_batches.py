@@ -23,7 +23,7 @@ def longest(batches, number):
     return max(len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(number)]))
 
 
-def hidden(batches, number):
+def masked_share(batches, number):
     features = batches.__getitems__([batches.key(number)])
     return np.mean(np.concatenate([feature["labels"] != IGNORED for feature in features]))
 
@@ -60,17 +60,17 @@ def test_a_turn_that_was_sent_off_is_made_as_it_was_then():
     assert max(len(feature["input_ids"]) for feature in batches.__getitems__([key])) == SHORT
 
 
-def test_the_share_that_is_hidden_follows_the_clock_too():
+def test_the_share_that_is_masked_follows_the_clock_too():
     clock = SimpleNamespace(passed=0.0)
     batches = make_batches(clock, {"mask_rate": 0.1, "last_mask_rate": 0.6}, budget="1h")
-    few = hidden(batches, 0)
+    few = masked_share(batches, 0)
     clock.passed = 1.0
-    assert few < 0.25 < 0.45 < hidden(batches, 1)
+    assert few < 0.25 < 0.45 < masked_share(batches, 1)
 
 
 def test_one_length_alone_is_timed_without_the_clock():
     batches = make_batches(SimpleNamespace(passed=1.0), budget="1h", workers=2)
     for length in (LONG, SHORT):
-        some = batches.only(length, 5)
-        assert (longest(some, 3) > SHORT) == (length == LONG)
-        assert (len(some), some.training.workers) == (5, 0)
+        timed = batches.only(length, 5)
+        assert (longest(timed, 3) > SHORT) == (length == LONG)
+        assert (len(timed), timed.training.workers) == (5, 0)

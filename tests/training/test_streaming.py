@@ -21,10 +21,10 @@ def batches_of(several: bool = False, **training) -> StreamedBatches:
     settings = Training(**{"batch_size": 4, "steps": 170, "seed": 5, **training})
     rows = [{"number": number} for number in range(len(LENGTHS))]
 
-    def encode(found):
+    def encode(read):
         return [
             {"input_ids": [row["number"]] * LENGTHS[row["number"]]}
-            for row in found
+            for row in read
             for _ in range(1 + several * (row["number"] % 3))
         ]
 
@@ -47,7 +47,7 @@ def plain_loop(several: bool = False, steps: int = 170) -> list[list[int]]:
         read = list(islice(rows, 200))
         features = [number for number in read for _ in range(1 + several * (number % 3))]
         plan = plan_epoch([LENGTHS[number] for number in features], 4, 5, window)
-        planned += [[features[place] for place in batch] for batch in plan]
+        planned += [[features[position] for position in batch] for batch in plan]
     return planned[:steps]
 
 
@@ -65,15 +65,15 @@ def test_going_on_after_a_step_gives_the_batches_that_follow(several, step):
     loaded = iter(before.loader(numbers, processes=1, process=0))
     for _ in range(step):
         next(loaded)
-    place = before.state(step) if step else {}
+    state = before.state(step) if step else {}
     resumed = batches_of(several)
-    resumed.load_state(place)
+    resumed.load_state(state)
     encoded = []
     encode, resumed.encode = resumed.encode, lambda rows: encoded.append(len(rows)) or encode(rows)
     loader = resumed.loader(numbers, processes=1, process=0)
     left = list(skip_first_batches(loader, step))
     assert left == plain_loop(several)[step:]
-    assert sum(encoded) <= 200 * (2 + (170 - step) // 50)  # windows before the place are not encoded again
+    assert sum(encoded) <= 200 * (2 + (170 - step) // 50)  # windows before this step are not encoded again
 
 
 @pytest.mark.parametrize("several", [False, True])

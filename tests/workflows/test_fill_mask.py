@@ -53,7 +53,7 @@ def unigram_model(tmp_path_factory) -> Path:
 
 
 def answers(record: dict, mask: int = 1) -> list[tuple[str, float]]:
-    return [(each["word"], each["probability"]) for each in record["masks"][mask - 1]["answers"]]
+    return [(answer["word"], answer["probability"]) for answer in record["masks"][mask - 1]["answers"]]
 
 
 @pytest.mark.parametrize("name", ["demo", "byte_model", "unigram_model"])
@@ -67,13 +67,15 @@ def test_probabilities_are_those_of_the_pipeline(name, request):
     theirs = pipeline("fill-mask", model=model, tokenizer=tokenizer, device="cpu", top_k=10)
     texts = [TEXT, "The doctor [MASK].", "The old [MASK] sleeps near the water and the house."]
     for text, record in zip(texts, fill_mask(str(folder), texts, top=7), strict=True):
-        found = theirs(text.replace("[MASK]", tokenizer.mask_token))
-        for mask, wanted in zip(record["masks"], found if text == TEXT else [found], strict=True):
-            wanted = [answer for answer in wanted if answer["token"] < len(tokenizer)][:7]  # the others are no tokens
+        expected = theirs(text.replace("[MASK]", tokenizer.mask_token))
+        for mask, pipeline_answers in zip(record["masks"], expected if text == TEXT else [expected], strict=True):
+            best = [answer for answer in pipeline_answers if answer["token"] < len(tokenizer)][
+                :7
+            ]  # others are no tokens
             ours = [answer["probability"] for answer in mask["answers"]]
-            assert ours == pytest.approx([answer["score"] for answer in wanted], rel=1e-4)
-            said = [answer["word"] for answer in mask["answers"]]
-            assert said == [tokenizer.decode([answer["token"]]).strip() for answer in wanted]
+            assert ours == pytest.approx([answer["score"] for answer in best], rel=1e-4)
+            words = [answer["word"] for answer in mask["answers"]]
+            assert words == [tokenizer.decode([answer["token"]]).strip() for answer in best]
 
 
 def test_each_mask_is_answered_in_its_place():
@@ -95,10 +97,10 @@ def test_many_texts_come_in_order_whatever_their_length():
 def test_targets_have_the_probabilities_that_the_whole_vocabulary_gives_them():
     (record,) = fill_mask("demo", ["The doctors [MASK] in the house."], targets=["sleeps", "sleep"])
     (all_of_them,) = fill_mask("demo", ["The doctors [MASK] in the house."], top=10_000)
-    found = dict(answers(all_of_them))
-    assert sum(found.values()) == pytest.approx(1, abs=1e-3)
+    probabilities = dict(answers(all_of_them))
+    assert sum(probabilities.values()) == pytest.approx(1, abs=1e-3)
     assert [word for word, _ in answers(record)] == ["sleep", "sleeps"]
-    assert dict(answers(record)) == pytest.approx({word: found[word] for word in ("sleep", "sleeps")}, rel=1e-4)
+    assert dict(answers(record)) == pytest.approx({word: probabilities[word] for word in ("sleep", "sleeps")}, rel=1e-4)
 
 
 def test_words_and_endings_are_written_as_text(byte_model):
@@ -110,8 +112,8 @@ def test_words_and_endings_are_written_as_text(byte_model):
     (record,) = fill_mask(str(byte_model), ["The doctor <mask> and"], targets=["sleep"])
     assert record["masks"][0]["answers"][0]["text"] == "The doctor sleep and"
     (record,) = fill_mask("demo", ["the book [MASK]."], top=10_000)
-    endings = [each for each in record["masks"][0]["answers"] if each["word"] == "##s"]
-    assert [each["text"] for each in endings] == ["the books."]
+    endings = [answer for answer in record["masks"][0]["answers"] if answer["word"] == "##s"]
+    assert [answer["text"] for answer in endings] == ["the books."]
 
 
 def test_of_a_long_text_the_tokens_around_the_mask_are_read(run):

@@ -6,29 +6,47 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-TRAINER = "transformers.trainer.Trainer"
+from tests.kills import (
+    COMMIT,
+    EXPORT_MODEL,
+    KEEP_ONLY,
+    SAVE_PRETRAINED,
+    SAVE_STATE,
+    TRAINER,
+    TRAINING_STEP,
+    UNPAD,
+    WRITE_JSON,
+    WRITE_PREDICTIONS,
+    WRITE_REPORT,
+    check_equal,
+    slow_unless,
+)
+
+HALF_SAVED = [
+    {"function": SAVE_PRETRAINED, "when": "after"},
+    {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "after"},
+    {"function": COMMIT, "when": "before"},
+    {"function": COMMIT, "when": "after"},
+]
 SAVE_STAGES = [
+    *HALF_SAVED,
     {"function": f"{TRAINER}._save_checkpoint", "when": "before"},
-    {"function": "transformers.modeling_utils.PreTrainedModel.save_pretrained", "when": "after"},
     {"function": f"{TRAINER}.save_model", "when": "after"},
     {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "before"},
-    {"function": f"{TRAINER}._save_optimizer_and_scheduler", "when": "after"},
     {"function": f"{TRAINER}._save_rng_state", "when": "after"},
-    {"function": "transformers.trainer_callback.TrainerState.save_to_json", "when": "after"},
-    {"function": "bertkit.storage.checkpoints.commit", "when": "before"},
-    {"function": "bertkit.storage.checkpoints.write_json", "when": "before"},
-    {"function": "bertkit.storage.checkpoints.commit", "when": "after"},
-    {"function": "bertkit.storage.checkpoints.keep_only", "when": "after"},
+    {"function": SAVE_STATE, "when": "after"},
+    {"function": WRITE_JSON, "when": "before"},
+    {"function": KEEP_ONLY, "when": "after"},
 ]
 PUBLISH_STAGES = [
-    {"function": "bertkit.workflows.steps.publish_finetuned.export_model", "when": "before"},
-    {"function": "bertkit.workflows.steps.publish_finetuned.export_model", "when": "after"},
-    {"function": "bertkit.workflows.steps.publish_finetuned.write_predictions", "when": "after"},
-    {"function": "bertkit.workflows.steps.publish_finetuned.write_report", "when": "after"},
+    {"function": EXPORT_MODEL, "when": "before"},
+    {"function": EXPORT_MODEL, "when": "after"},
+    {"function": WRITE_PREDICTIONS, "when": "after"},
+    {"function": WRITE_REPORT, "when": "after"},
 ]
+# `make test` kills at these stages, `make test-all` at every one.
+QUICK = [*({**stage, "call": 2} for stage in HALF_SAVED), *PUBLISH_STAGES[1:3]]
 
 
 @pytest.fixture(scope="module")
@@ -52,45 +70,13 @@ def unbroken(zygote, command, tmp_path_factory) -> Path:
     return folder / "run"
 
 
-def everything(run: Path) -> dict[str, object]:
-    """All that a run leaves which must not depend on how often it was broken off."""
-    found: dict[str, object] = {}
-    for file in sorted(run.rglob("*")):
-        name = str(file.relative_to(run))
-        if file.suffix == ".safetensors":
-            found[name] = {key: tensor.tolist() for key, tensor in load_file(file).items()}
-        elif file.suffix in (".pt", ".pth"):
-            found[name] = repr(torch.load(file, weights_only=False))
-        elif file.name in ("metrics.jsonl", "predictions.jsonl", "config.json", "tokenizer.json", "recipe.yaml"):
-            found[name] = file.read_text()
-        elif file.name == "trainer_state.json":
-            found[name] = json.loads(file.read_text())["log_history"]
-        elif file.name == "eval_results.json":
-            found[name] = json.loads(file.read_text())
-    record = json.loads((run / "run.json").read_text())
-    found["results"] = [{**result, "seconds": 0} for result in record["results"]]
-    found["best"] = (record["best_step"], record["steps"], record["status"])
-    return found
-
-
-def check_equal(run: Path, unbroken: Path) -> None:
-    ours, theirs = everything(run), everything(unbroken)
-    assert sorted(ours) == sorted(theirs)
-    for name in theirs:
-        assert ours[name] == theirs[name], name
-
-
 def _name(fault: dict) -> str:
     return f"{fault['function'].rpartition('.')[2]}-{fault['when']}-{fault.get('call', 1)}"
 
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        *({**stage, "call": 2} for stage in SAVE_STAGES),
-        *(pytest.param({**stage, "call": 1}, marks=pytest.mark.slow) for stage in SAVE_STAGES),
-        *PUBLISH_STAGES,
-    ],
+    slow_unless(QUICK, [*({**stage, "call": call} for call in (2, 1) for stage in SAVE_STAGES), *PUBLISH_STAGES]),
     ids=_name,
 )
 def test_a_kill_at_any_stage_of_a_save_changes_nothing(zygote, command, unbroken, tmp_path, fault):
@@ -101,9 +87,9 @@ def test_a_kill_at_any_stage_of_a_save_changes_nothing(zygote, command, unbroken
     check_equal(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("step", [1, 4, 7, 13])
+@pytest.mark.parametrize("step", slow_unless([7], [1, 4, 7, 13]))
 def test_a_kill_between_steps_changes_nothing(zygote, command, unbroken, tmp_path, step):
-    fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
+    fault = {"function": TRAINING_STEP, "call": step}
     assert zygote.run(tmp_path, command, fault)[0] == -9
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", unbroken)
@@ -119,17 +105,17 @@ def test_a_kill_changes_nothing_where_batches_are_computed_without_padding(zygot
         write_csv(tmp_path / "data" / f"{name}.csv", rows)
     command = [*command, "--data", str(tmp_path / "data"), "--set", "training.batching=random"]
     assert zygote.run(tmp_path / "whole", command)[0] == 0
-    fault = {"function": "bertkit.modeling.unpadding._Unpadding.unpad", "call": 8}
+    fault = {"function": UNPAD, "call": 8}
     assert zygote.run(tmp_path, command, fault)[0] == -9
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", tmp_path / "whole" / "run")
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
-def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command, unbroken, tmp_path, name, code):
-    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 8, "signal": name}
+@pytest.mark.parametrize("name", slow_unless(["SIGTERM"], ["SIGTERM", "SIGINT", "SIGHUP"]))
+def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command, unbroken, tmp_path, name):
+    fault = {"function": TRAINING_STEP, "call": 8, "signal": name}
     ended, text = zygote.run(tmp_path, command, fault)
-    assert ended == code, text
+    assert ended == {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129}[name], text
     assert "all is saved - the same command resumes" in text
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
     assert (tmp_path / "run" / "checkpoint-8" / "bertkit-manifest.json").is_file()
@@ -137,7 +123,7 @@ def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command
     check_equal(tmp_path / "run", unbroken)
 
 
-@pytest.mark.parametrize("recipe", ["ner", "squad2", "choose", "wsd", "ner-features"])
+@pytest.mark.parametrize("recipe", slow_unless(["squad2"], ["ner", "squad2", "choose", "wsd", "ner-features"]))
 def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe):
     arguments = ["finetune", recipe, "--model", "demo", "--data", "demo", "--limit", "40", "--output", "run"]
     settings = ["training.batch_size=8", "training.epochs=2", "training.evaluate_every=3", "training.precision=fp32"]
@@ -146,7 +132,7 @@ def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe)
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     code, text = zygote.run(whole, arguments)
     assert code == 0, text
-    assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
+    assert zygote.run(broken, arguments, {"function": TRAINING_STEP, "call": 8})[0] == -9
     code, text = zygote.run(broken, arguments)
     assert code == 0, text
     assert "resuming run" in text
@@ -157,14 +143,14 @@ def test_a_kill_while_nothing_is_trained_changes_nothing(zygote, tmp_path_factor
     arguments = ["finetune", "wsd-nearest", "--model", "demo", "--data", "demo", "--limit", "60", "--output", "run"]
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     assert zygote.run(whole, arguments)[0] == 0
-    fault = {"function": "bertkit.workflows.steps.publish_finetuned.write_predictions", "when": "after"}
+    fault = {"function": WRITE_PREDICTIONS, "when": "after"}
     assert zygote.run(broken, arguments, fault)[0] == -9
     assert zygote.run(broken, arguments)[0] == 0
     check_equal(broken / "run", whole / "run")
 
 
 def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
-    step = {"function": "transformers.trainer.Trainer.training_step"}
+    step = {"function": TRAINING_STEP}
     assert zygote.run(tmp_path, command, {**step, "call": 7})[0] == -9
     assert zygote.run(tmp_path, command, {**step, "call": 6})[0] == -9
     assert zygote.run(tmp_path, command)[0] == 0
@@ -172,9 +158,9 @@ def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tenths", range(2, 22))
-def test_a_kill_at_a_random_moment_changes_nothing(zygote, command, unbroken, tmp_path, tenths):
-    zygote.run(tmp_path, command, {"seconds": tenths / 10})
+@pytest.mark.parametrize("moment", range(2, 22))
+def test_a_kill_at_a_random_moment_changes_nothing(zygote, command, unbroken, tmp_path, moment):
+    zygote.run(tmp_path, command, {"seconds": moment / 20})  # such a run takes about a second
     code, text = zygote.run(tmp_path, command)
     assert code == 0, text
     check_equal(tmp_path / "run", unbroken)
@@ -185,13 +171,14 @@ DAMAGES = [
     ("optimizer.pt", "flip"),
     ("optimizer.pt", "delete"),
     ("rng_state.pth", "delete"),
-    ("trainer_state.json", "cut"),
+    ("trainer_state.json", "truncate"),
 ]
 
 
-@pytest.mark.parametrize(("file", "damage"), DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_and_named(zygote, command, unbroken, tmp_path, file, damage):
-    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 12}
+@pytest.mark.parametrize("damaged", slow_unless([DAMAGES[0], DAMAGES[3]], DAMAGES), ids="-".join)
+def test_a_damaged_checkpoint_is_passed_over_and_named(zygote, command, unbroken, tmp_path, damaged):
+    file, damage = damaged
+    fault = {"function": TRAINING_STEP, "call": 12}
     assert zygote.run(tmp_path, command, fault)[0] == -9
     victim = tmp_path / "run" / "checkpoint-10" / file
     content = bytearray(victim.read_bytes())

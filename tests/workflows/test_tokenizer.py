@@ -73,7 +73,7 @@ def test_letters_are_kept_or_made_small_after_loading_too(corpus, kind, lowercas
     assert (tokenizer("THE")["input_ids"] == tokenizer("the")["input_ids"]) == lowercase
 
 
-def test_the_blank_before_a_byte_level_mask_belongs_to_its_word(corpus, tmp_path):
+def test_the_space_before_a_byte_level_mask_belongs_to_its_word(corpus, tmp_path):
     _, tokenizer = learn(corpus, "bpe", tmp_path / "t")
     ids = tokenizer("The <mask> sleeps", add_special_tokens=False)["input_ids"]
     assert tokenizer.convert_ids_to_tokens(ids) == ["The", "<mask>", "Ġsleeps"]
@@ -84,11 +84,11 @@ def test_a_tokenizer_serves_models_of_every_family(corpus, kind, tmp_path):
     from transformers import AutoConfig, AutoTokenizer
 
     _, tokenizer = learn(corpus, kind, tmp_path / "t")
-    wanted = tokenizer("The <mask> old [MASK] doctor", "sleeps")["input_ids"]
+    expected = tokenizer("The <mask> old [MASK] doctor", "sleeps")["input_ids"]
     for family in ("bert", "roberta", "albert", "electra", "distilbert", "modernbert", "deberta-v2"):
         AutoConfig.for_model(family).save_pretrained(tmp_path / "t")
         assert AutoTokenizer.from_pretrained(tmp_path / "t")("The <mask> old [MASK] doctor", "sleeps")["input_ids"] == (
-            wanted
+            expected
         ), family
 
 
@@ -122,8 +122,8 @@ def test_the_figures_are_those_of_held_out_documents(tmp_path):
 def test_what_pretraining_holds_out_is_not_learned_from(tmp_path):
     texts = [f"{text} {number}" for number, text in enumerate(documents(40), start=100)]
     corpus = write([*texts, *texts], tmp_path / "d.jsonl")
-    survey = find_duplicates(corpus, Silent())
-    held_out = {each.text for each in split_documents(corpus, survey) if each.split == "validation"}
+    duplicates = find_duplicates(corpus, Silent())
+    held_out = {part.text for part in split_documents(corpus, duplicates) if part.split == "validation"}
     learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t", min_frequency=1)
     assert learned.held_out == len(held_out) > 0
     names = {text.split()[-1] for text in texts}
@@ -154,7 +154,7 @@ def test_letters_that_were_lost_are_said(tmp_path):
 def test_many_letters_take_no_more_than_their_share(kind, tmp_path):
     texts = [f"{text} {chr(0x4E00 + number % 150)}" for number, text in enumerate(documents())]
     _, tokenizer = learn(write(texts, tmp_path / "d.jsonl"), kind, tmp_path / "t", size=205)
-    assert sum(len(token) == 1 for token in tokenizer.get_vocab()) == 50 + (kind == "unigram")  # its blank
+    assert sum(len(token) == 1 for token in tokenizer.get_vocab()) == 50 + (kind == "unigram")  # its space
     assert tokenizer.tokenize("doctor")[0].strip("▁") == "doctor"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bertkit.hardware import precision
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.workflows.steps.run import RunPlan, open_run
+from tests.conftest import finetune
 
 
 def make_plan(folder: Path) -> RunPlan:
@@ -35,3 +37,63 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
         assert len(run.record["resumed"]) == 1
         assert runs.read_record(folder) == run.record
     assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch asked" in caplog.text
+
+
+def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data):
+    first = finetune(run, tiny_model, toy_data, "--epochs", 1)
+    assert first.code == 0
+    again = finetune(run, tiny_model, toy_data, "--epochs", 1)
+    assert again.code == 0
+    assert "already finished on" in again.err
+    assert again.out == first.out
+    other = finetune(run, tiny_model, toy_data, "--epochs", 2, "--seed", 1)
+    assert other.code == 2
+    assert other.last == (
+        "error: the folder holds another run (recipe.training.epochs: 1.0 there, 2.0 asked; recipe.training.seed: "
+        "42 there, 1 asked) (runs/classify) - --output runs/classify-2 for a new run, or --fresh to move the old one "
+        "aside"
+    )
+    with (toy_data / "train.csv").open("a") as stream:
+        stream.write("one more,good\n")
+    assert "data.train" in finetune(run, tiny_model, toy_data, "--epochs", 1).last
+    assert finetune(run, tiny_model, toy_data, "--epochs", 3, "--dry-run").code == 2
+    fresh = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh")
+    assert fresh.code == 0
+    assert sorted(folder.name for folder in Path("runs").iterdir()) == ["classify", "classify.before"]
+
+
+def test_a_folder_of_something_else_is_left_alone(run, tiny_model, toy_data):
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("dear diary")
+    ended = finetune(run, tiny_model, toy_data, "--output", "mine")
+    expected = "error: the folder holds something that is no run of bertkit (mine) - choose another --output"
+    assert (ended.code, ended.last) == (2, expected)
+    assert [file.name for file in Path("mine").iterdir()] == ["notes.txt"]
+    Path("file").write_text("")
+    assert finetune(run, tiny_model, toy_data, "--output", "file").code == 6
+
+
+def test_two_processes_never_write_one_run(run, tiny_model, toy_data):
+    Path("runs/classify").mkdir(parents=True)
+    with Path("runs/classify/.lock").open("w") as held:
+        held.write("process 7 on elsewhere")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ended = finetune(run, tiny_model, toy_data)
+    assert (ended.code, ended.last) == (
+        6,
+        "error: process 7 on elsewhere is writing this run (runs/classify) - wait for it, or choose another --output",
+    )
+
+
+def test_fresh_waits_for_the_lock_too(run, tiny_model, toy_data):
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+    with Path("runs/classify/.lock").open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh").code == 6
+    assert [folder.name for folder in Path("runs").iterdir()] == ["classify"]
+
+
+def test_a_run_that_never_got_anywhere_blocks_nothing(run, tiny_model, toy_data):
+    assert finetune(run, tiny_model, toy_data, "--set", "training.extra={adam_beta: 1}").code == 2
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0

@@ -1,0 +1,126 @@
+"""Students made of their teacher's layers, and layers of both that are matched."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertkit.distillation.matching import find_layers, matched, take_layers
+from bertkit.errors import ModelError, RecipeError
+from bertkit.recipe.records import Distillation
+
+
+@pytest.fixture
+def encoder():
+    """Make a BERT classifier of so many layers, this wide."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    def make(layers: int, width: int = 32, heads: int = 2):
+        torch.manual_seed(layers)
+        config = BertConfig(
+            vocab_size=50,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=48,
+            max_position_embeddings=16,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        return BertForSequenceClassification(config).eval()
+
+    return make
+
+
+BATCH = {
+    "input_ids": torch.tensor([[2, 7, 8, 3], [2, 9, 3, 0]]),
+    "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+}
+
+
+def test_layers_that_are_taken_are_exactly_those_of_the_teacher(encoder):
+    from bertkit.modeling.cls_only import cls_only_last_layer
+
+    teacher, student = encoder(6), encoder(6)
+    expected = {name: values.clone() for name, values in teacher.state_dict().items()}
+    cls_only_last_layer(student)
+    take_layers(student, [0, 2, 4])
+    assert student.config.num_hidden_layers == 3
+    for name, values in student.state_dict().items():
+        number = name.split("layer.")[1].split(".")[0] if "layer." in name else ""
+        source = name.replace(f"layer.{number}.", f"layer.{2 * int(number)}.") if number else name
+        assert torch.equal(values, expected[source]), name
+    with torch.no_grad():
+        short = student(**BATCH).logits  # the last layer gives the first token alone, and the others all tokens
+        for layer in student.bert.encoder.layer:
+            vars(layer).pop("forward", None)
+        assert torch.allclose(student(**BATCH).logits, short, atol=1e-6)
+
+
+def test_layers_that_cannot_be_taken_are_refused(encoder):
+    with pytest.raises(RecipeError, match="student_layers 7: the first teacher has 6 layers"):
+        take_layers(encoder(6), 7)
+    with pytest.raises(RecipeError, match=r"student_layers 0, 6: .* number them from 0 to 5"):
+        take_layers(encoder(6), [0, 6])
+    from transformers import AlbertConfig, AlbertModel
+
+    shared = AlbertModel(AlbertConfig(vocab_size=50, hidden_size=8, num_attention_heads=1, intermediate_size=8))
+    with pytest.raises(ModelError, match="the layers of a albert model"):
+        find_layers(shared)
+
+
+def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
+    student, teacher = encoder(2), encoder(4)
+    with matched(student, teacher, Distillation(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
+        student(**BATCH)
+        sums = matching.sums(BATCH)
+        assert dict(matching.weights) == {"hidden": 2.0}
+    one = student(**BATCH, output_hidden_states=True).hidden_states
+    other = teacher(**BATCH, output_hidden_states=True).hidden_states
+    errors = [(one[1] - other[2]).square().mean(dim=-1), (one[2] - other[4]).square().mean(dim=-1)]
+    by_hand = sum(float(values[BATCH["attention_mask"].bool()].sum().detach()) for values in errors) / 2
+    assert float(sums["hidden"].detach()) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
+    student, teacher = encoder(2, width=16), encoder(4)
+    before = set(student.state_dict())
+    with matched(student, teacher, Distillation(hidden="last"), "fp32") as matching:
+        assert set(student.state_dict()) - before == {"bertkit_projections.1.weight"}
+        student(**BATCH)
+        matching.sums(BATCH)["hidden"].backward()
+        assert student.bertkit_projections["1"].weight.grad.abs().sum() > 0
+    assert set(student.state_dict()) == before
+
+
+def test_attention_is_compared_by_its_divergence(encoder):
+    student, teacher = encoder(2), encoder(4)
+    with matched(student, teacher, Distillation(attention="uniform"), "fp32") as matching:
+        logits = student.train()(**BATCH).logits
+        divergence = matching.sums(BATCH)["attention"]
+        assert matching.pairs == {"attention": {0: 1, 1: 3}}
+        divergence.backward()
+    assert torch.allclose(student.eval()(**BATCH).logits, logits, atol=1e-6)
+    for model in (student, teacher):
+        model.set_attn_implementation("eager")
+    one, other = (model(**BATCH, output_attentions=True).attentions for model in (student, teacher))
+    total = 0.0
+    for mine, theirs in ((one[0], other[1]), (one[1], other[3])):
+        for row, token in BATCH["attention_mask"].nonzero().tolist():
+            keys = BATCH["attention_mask"][row].bool()
+            p, q = theirs[row, :, token][:, keys], mine[row, :, token][:, keys]
+            total += float((p * (p / q).log()).sum(dim=-1).mean().detach()) / 2
+    assert float(divergence.detach()) == pytest.approx(total, rel=1e-4)
+
+
+def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):
+    with (
+        pytest.raises(RecipeError, match="the student's layer 0 cannot follow the teacher's layer 4"),
+        matched(encoder(2), encoder(4), Distillation(hidden={0: 4}), "fp32"),
+    ):
+        pass
+    with (
+        pytest.raises(ModelError, match="the student has 4 heads, the teacher 2"),
+        matched(encoder(2, heads=4), encoder(4), Distillation(attention="last"), "fp32"),
+    ):
+        pass

@@ -1,0 +1,67 @@
+"""A checkpoint to score: its labels are matched by name, and an unfinished or foreign one is refused or explained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tests.conftest import toy_rows, write_csv
+from tests.workflows.test_evaluate import scores
+
+COLA = ["--set", "labels=[bad, good]", "--set", "data.columns={text: text, label: label}"]
+
+
+@pytest.fixture
+def rows(tmp_path) -> Path:
+    return write_csv(tmp_path / "rows.csv", toy_rows(60, seed=4))
+
+
+@pytest.fixture
+def foreign(trained, tmp_path) -> Path:
+    """The trained checkpoint as somebody else would have saved it: no record, no names for labels."""
+    folder = tmp_path / "foreign"
+    model = AutoModelForSequenceClassification.from_pretrained(trained)
+    model.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
+    model.config.label2id = {"LABEL_0": 0, "LABEL_1": 1}
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(trained).save_pretrained(folder)
+    return folder
+
+
+def test_labels_are_matched_by_name_whatever_their_order(run, trained, rows):
+    options = ["--data", rows, "--json", "--set", "labels=[GOOD, BAD]"]
+    write_csv(rows, [{**row, "label": row["label"].upper()} for row in toy_rows(60, seed=4)])
+    assert scores(run("eval", "classify", "--model", trained, *options))["scores"]["accuracy"] > 0.9
+
+
+def test_names_that_cannot_be_matched_are_refused_with_both_lists(run, foreign, rows):
+    ended = run("eval", "classify", "--model", foreign, "--data", rows, *COLA)
+    assert ended.code == 4
+    assert ended.last == (
+        "error: the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (bad, good) - if you know what its "
+        "outputs mean, say so in its order: --set 'model_labels=[bad, good]'"
+    )
+
+
+def test_a_foreign_checkpoint_is_scored_once_its_outputs_have_names(run, foreign, trained, rows):
+    named = run(
+        "eval", "classify", "--model", foreign, "--data", rows, *COLA, "--set", "model_labels=[bad, good]", "--json"
+    )
+    reversed_ = run(
+        "eval", "classify", "--model", foreign, "--data", rows, *COLA, "--set", "model_labels=[good, bad]", "--json"
+    )
+    assert scores(named)["scores"]["accuracy"] > 0.9
+    assert scores(reversed_)["scores"]["accuracy"] < 0.1
+
+
+def test_an_unfinished_run_is_not_scored(run, trained, tmp_path, rows):
+    broken = Path(shutil.copytree(trained, tmp_path / "broken"))
+    record = json.loads((broken / "run.json").read_text())
+    (broken / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    ended = run("eval", "classify", "--model", broken, "--data", rows)
+    assert ended.code == 4
+    assert ended.last.startswith("error: the run is not finished (stopped)")

@@ -1,0 +1,42 @@
+"""Scores: a metric that is missing is refused, and what is predicted is written under the name of its split."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.evaluation.scoring import check_best_metric, find_intervals, suffix_of, write_predictions
+from bertkit.recipe import load_recipe
+
+
+def test_a_best_metric_that_is_not_scored_is_refused_with_those_that_are():
+    recipe = load_recipe("classify", {"best_metric": "accuracy"})
+    check_best_metric(recipe, {"accuracy": 0.5, "f1_macro": 0.4})
+    with pytest.raises(RecipeError, match="best_metric 'accuracy' is not scored"):
+        check_best_metric(recipe, {"f1_macro": 0.4})
+
+
+def test_an_interval_is_around_the_score_and_the_same_every_time():
+    right = np.arange(200) % 4 > 0
+    task = SimpleNamespace(score=lambda compared, setup: {"accuracy": float(compared["right"].mean())})
+    scored = SimpleNamespace(compared={"right": right}, setup=None, predictions=right.tolist())
+    low, high = find_intervals(task, scored)["accuracy"]
+    assert 0.65 < low < 0.75 < high < 0.85
+    assert find_intervals(task, scored)["accuracy"] == (low, high)
+
+
+@pytest.mark.parametrize("split", ["validation", "validation_mismatched", "test"])
+def test_predictions_are_written_row_by_row_under_the_name_of_their_split(split, tmp_path):
+    rows = [{"text": "good"}, {"id": "b7", "text": "bad"}]
+    predictions = [{"prediction": "good", "probabilities": {"good": 1.0}}, {"prediction": "bad", "probabilities": {}}]
+    details = SimpleNamespace(files={"answers.json": {"b7": "bad"}})
+    write_predictions(tmp_path, SimpleNamespace(name=split, rows=rows), predictions, details)
+    names = {f"predictions{suffix_of(split)}.jsonl", f"answers{suffix_of(split)}.json"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    lines = (tmp_path / f"predictions{suffix_of(split)}.jsonl").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == [0, "b7"]
+    assert [json.loads(line)["prediction"] for line in lines] == ["good", "bad"]

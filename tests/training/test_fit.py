@@ -1,0 +1,104 @@
+"""Training beside what must change nothing: micro-batches, accumulation, several processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import LEARN, finetune, toy_rows, write_csv
+from tests.kills import read_lines, slow_unless
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_model, toy_data, monkeypatch):
+    from bertkit.training import fit
+
+    honest, calls = fit._Trainer.compute_loss, [0]
+
+    def poisoned(self, *arguments, **keywords):
+        calls[0] += 1
+        loss = honest(self, *arguments, **keywords)
+        if calls[0] == 9:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(float("nan"))
+        return loss
+
+    monkeypatch.setattr(fit._Trainer, "compute_loss", poisoned)
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 3)
+    assert ended.code == 7
+    assert ended.last == (
+        "error: the loss or a weight is not finite at step 10; the last good checkpoint is checkpoint-6 - "
+        "try a smaller --learning-rate, or --set training.precision=fp32"
+    )
+    assert json.loads(Path("runs/classify/run.json").read_text())["status"] == "diverged"
+    assert [folder.name for folder in Path("runs/classify").glob("checkpoint-*")] == ["checkpoint-6"]
+
+
+def test_accumulation_changes_nothing(run, toy_data, still_model):
+    losses = []
+    for micro_batches in (1, 4):
+        setting = f"training.gradient_accumulation={micro_batches}"
+        options = ("--epochs", 1, "--output", f"run{micro_batches}", "--set", setting, "--set", "training.log_every=1")
+        assert finetune(run, still_model, toy_data, *options).code == 0
+        losses.append([e["loss"] for e in read_lines(Path(f"run{micro_batches}/metrics.jsonl")) if "loss" in e])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_model, monkeypatch):
+    losses = []
+    for most in (2**25, 2**12):
+        monkeypatch.setattr("bertkit.training.batching._ATTENTION_BYTES", most)
+        options = ("--epochs", 1, "--output", f"run{most}", "--set", "training.log_every=1")
+        assert finetune(run, still_model, toy_data, *options).code == 0
+        losses.append([e["loss"] for e in read_lines(Path(f"run{most}/metrics.jsonl")) if "loss" in e])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+LAUNCHERS = {
+    "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
+    "accelerate": [
+        *("accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1"),
+        *("--mixed_precision", "no", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"),
+        *("--main_process_port", str(20000 + os.getpid() % 10000)),
+    ],
+}
+
+
+def launch(launcher: str, arguments: list[object]) -> tuple[int, str, str]:
+    """Run a command in two processes that a real launcher starts."""
+    ended = subprocess.run(
+        [sys.executable, "-m", *LAUNCHERS[launcher], "-m", "bertkit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("launcher", slow_unless(["zygote"], ["zygote", *LAUNCHERS]))
+def test_two_processes_learn_the_same_as_one(run, zygote, still_model, launcher, tmp_path):
+    data = tmp_path / "odd"
+    data.mkdir()
+    write_csv(data / "train.csv", toy_rows(97, seed=1))
+    write_csv(data / "validation.csv", toy_rows(41, seed=2))
+    settings = ["--epochs", "2", "--set", "training.log_every=1", "--seed", "3"]
+    assert finetune(run, still_model, data, *settings, "--output", "one").code == 0
+    arguments = ["finetune", "classify", "--model", still_model, "--data", data, *LEARN, *settings, "--output", "two"]
+    if launcher == "zygote":
+        codes, out, err = zygote.launch(Path.cwd(), [*arguments, "--json"])
+        code = max(map(abs, codes))
+    else:
+        code, out, err = launch(launcher, [*arguments, "--json"])
+    assert code == 0, err
+    printed = json.loads(out)  # one object: only the first process prints
+    ours, theirs = read_lines(Path("one/metrics.jsonl")), read_lines(Path("two/metrics.jsonl"))
+    assert len(ours) == len(theirs)
+    for one, two in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(two, abs=1e-4)
+    assert printed["results"][0]["rows"] == 41
+    assert "training" not in err or err.count("the head is new") == 1

@@ -1,0 +1,41 @@
+"""Signals ask a run to stop; what they did before, they do again afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from bertkit.training.signals import caught_signals
+from tests.conftest import finetune
+
+
+def test_signals_are_handled_as_before_afterwards(run, tiny_model, toy_data):
+    import signal
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
+    with caught_signals() as stop:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert (stop.signal, stop.save) == (0, True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal == signal.SIGINT
+        assert stop.error().exit_code == 130
+        assert "stopped by Ctrl-C" in str(stop.error())
+
+
+def test_a_thread_leaves_signals_to_the_main_thread():
+    handlers = []
+
+    def work():
+        with caught_signals():
+            handlers.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.getsignal(signal.SIGTERM)]

@@ -1,0 +1,60 @@
+"""What a finished run leaves: a plain checkpoint, predictions, results, a recipe that runs again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from tests.kills import read_lines
+
+
+def test_the_run_folder_is_a_plain_checkpoint_with_real_names(trained):
+    model = AutoModelForSequenceClassification.from_pretrained(trained)
+    tokenizer = AutoTokenizer.from_pretrained(trained)
+    assert model.config.id2label == {0: "bad", 1: "good"}
+    answers = [
+        model.config.id2label[int(model(**tokenizer(text, return_tensors="pt")).logits.argmax())]
+        for text in ("the film was superb", "a very dull book")
+    ]
+    assert answers == ["good", "bad"]
+
+
+def test_the_run_folder_holds_all_it_should(trained):
+    names = {file.name for file in trained.iterdir()}
+    assert names >= {
+        *("config.json", "model.safetensors", "tokenizer.json", "recipe.yaml", "run.json", "metrics.jsonl"),
+        *("predictions.jsonl", "all_results.json", "train_results.json", "eval_results.json", "trainer_state.json"),
+        *("README.md", "report.html"),
+    }
+    record = json.loads((trained / "run.json").read_text())
+    assert record["status"] == "finished"
+    assert record["identity"]["recipe"]["training"]["seed"] == 42
+    assert set(record["identity"]["data"]) == {"train", "validation"}
+    assert len(record["identity"]["model"]) == 64
+    assert record["machine"]["threads"] >= 1
+    assert record["versions"]["transformers"]
+    results = json.loads((trained / "all_results.json").read_text())
+    assert results["eval_accuracy"] == record["results"][0]["scores"]["accuracy"]
+    assert results["train_samples"] == 400
+    assert results["eval_samples"] == 60
+    state = json.loads((trained / "trainer_state.json").read_text())
+    assert state["global_step"] == record["steps"] == 250
+    best = record["best_step"]
+    kept = {folder.name for folder in trained.glob("checkpoint-*")}
+    assert kept == {f"checkpoint-{best}", "checkpoint-250"}
+    best_scores = [e["eval_f1_macro"] for e in read_lines(trained / "metrics.jsonl") if "eval_f1_macro" in e]
+    assert max(best_scores) == record["results"][0]["scores"]["f1_macro"]
+    predictions = read_lines(trained / "predictions.jsonl")
+    assert [p["id"] for p in predictions] == list(range(60))
+    assert sum(p["prediction"] == p["label"] for p in predictions) / 60 == results["eval_accuracy"]
+    assert all(sum(p["probabilities"].values()) == pytest.approx(1) for p in predictions)
+    assert (trained / "model.safetensors").stat().st_mode & 0o444 == 0o444
+
+
+def test_the_resolved_recipe_runs_again(trained, run):
+    printed = json.loads(run("recipes", "show", trained / "recipe.yaml", "--json").out)["recipe"]
+    identity = json.loads((trained / "run.json").read_text())["identity"]["recipe"]
+    assert printed["training"] == identity["training"]
+    assert printed["data"]["columns"] == identity["data"]["columns"]
