@@ -160,7 +160,7 @@ def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
+    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
 
 
 def _label_scores(facts: Facts) -> list[statistics.LabelScore]:

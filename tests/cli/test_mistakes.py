@@ -183,11 +183,11 @@ RECIPES = {
     ),
     "tab": (
         "extends: classify\ntraining:\n\tepochs: 3\n",
-        "a tab where YAML wants blanks (r.yaml:3) - indent with blanks",
+        "a tab where YAML needs spaces (r.yaml:3) - indent with spaces",
     ),
     "key given twice": (
         "extends: classify\nabout: a\nabout: b\n",
-        "the key 'about' is given twice (r.yaml:3) - it stands in line 2 already",
+        "the key 'about' occurs twice (r.yaml:3) - it is in line 2 already",
     ),
     "aliases": (
         "a: &a [1]\nb: [*a, *a]\n",
@@ -195,9 +195,10 @@ RECIPES = {
     ),
     "python tag": (
         "a: !!python/object/apply:os.system [ls]\n",
-        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1) - plain values only",
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1)"
+        " - write a plain value",
     ),
-    "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - drop one `extends:`"),
+    "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - remove one `extends:`"),
     "range": (
         "extends: classify\ntraining: {epochs: -2}\n",
         "training.epochs = -2 is out of range (r.yaml:2) - give a number > 0 and <= 10000",
