@@ -26,7 +26,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import Columns, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, locked, map_columns
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
 
 log = logging.getLogger("bertkit")
@@ -153,7 +153,7 @@ def _prepare(
     """Write the columns of a corpus, from where an earlier process left off, and map them."""
     began = time.monotonic()
     survey = find_duplicates(data, progress)
-    with Columns(folder, _kinds(tokenizer), survey.content) as columns:
+    with ColumnWriter(folder, _kinds(tokenizer), survey.content) as columns:
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation goes on after {state['read']:,} of {survey.documents:,} documents")
@@ -172,7 +172,7 @@ def _prepare(
 
 
 def _write(
-    columns: Columns, state: dict[str, Any], documents: Iterator[SplitDocument], tokenizer: Any, progress: Progress
+    columns: ColumnWriter, state: dict[str, Any], documents: Iterator[SplitDocument], tokenizer: Any, progress: Progress
 ) -> None:
     """Write the columns shard by shard; `state`, of which each shard takes note, says where to go on."""
     cutter, facts = DocumentTokenizer(tokenizer), state["facts"]
@@ -211,7 +211,9 @@ def _shards(documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]
         yield shard
 
 
-def _append(columns: Columns, split: str, facts: dict[str, int], cut: TokenizedDocuments, unknown: int | None) -> None:
+def _append(
+    columns: ColumnWriter, split: str, facts: dict[str, int], cut: TokenizedDocuments, unknown: int | None
+) -> None:
     """Write the tokens of some documents and count them."""
     columns.append(f"{split}.tokens", cut.tokens)
     columns.append(f"{split}.word_starts", cut.word_starts)

@@ -22,7 +22,7 @@ from bertkit.modeling import load as models
 from bertkit.modeling.layers import layers_to_take
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
-from bertkit.storage.cache import cache_folder, keeping, say_once, touch
+from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, find_template, window
 
@@ -231,7 +231,7 @@ def _write(answers: Answers, file: Path) -> None:
     import numpy as np
 
     try:
-        with keeping(file) as beside, beside.open("wb") as stream:
+        with writing(file) as beside, beside.open("wb") as stream:
             np.savez(stream, **answers)
     except OSError as error:
         say_once(f"the teachers' answers are not kept: {error}; BERTKIT_CACHE names another folder")

@@ -124,7 +124,7 @@ def test_another_delimiter_is_said(run, tiny_model):
             "bert-base-uncase",
             5,
             "'bert-base-uncase' is neither a directory nor in the cache, and the hub cannot be reached - "
-            "did you mean bert-base-uncased; three ways on: --model DIR (any with config.json, weights and "
+            "did you mean bert-base-uncased; three ways on: --model DIR (with config.json, weights and "
             "tokenizer.json), --model demo (comes with bertkit), or on a connected machine "
             "`hf download bert-base-uncase --local-dir DIR`, and copy it",
         ),
@@ -134,7 +134,7 @@ def test_another_delimiter_is_said(run, tiny_model):
             4,
             "no tokenizer files (notok) - copy tokenizer.json and tokenizer_config.json of the model it was made from",
         ),
-        ("d.csv", 4, "a file where a model folder is wanted (d.csv) - name the folder it is in"),
+        ("d.csv", 4, "not a model folder but a file (d.csv) - name the folder that it is in"),
     ],
 )
 def test_bad_models(run, tiny_model, tmp_path, monkeypatch, mistake, code, expected):

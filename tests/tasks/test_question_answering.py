@@ -84,8 +84,8 @@ def test_plain_text_may_look_like_json():
 
 
 @pytest.mark.parametrize("start", [0.9, float("inf"), float("nan"), "x", None])
-def test_a_place_is_a_whole_number(start):
-    with pytest.raises(DataError, match="answers that are not as in SQuAD"):
+def test_a_start_is_a_whole_number(start):
+    with pytest.raises(DataError, match="the answers are not in the form of SQuAD"):
         task.read(row_of({"text": ["the"], "answer_start": [start]}), load_recipe("qa"))
 
 
