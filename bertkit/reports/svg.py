@@ -1,4 +1,4 @@
-"""Four pictures as SVG text: lines, points, bars and intervals; colors and fonts are the page's CSS."""
+"""Four charts as SVG text: lines, points, bars and intervals; colors and fonts come from the page's CSS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from markupsafe import Markup, escape
 
 T = TypeVar("T")
 WIDTH = 480
-MOST_DOTS = 200
+MAX_DOTS = 200
 _NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 class Point(NamedTuple):
-    """A dot of a scatter plot, with a whisker from `low` to `high` where these are given."""
+    """A dot of a scatter plot, with a whisker from `low` to `high` unless these are None."""
 
     x: float
     y: float
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Give about `count` round values; the first and the last enclose the range.
+    """Return about `count` round values; the first and the last enclose the range.
 
     >>> ticks(0.13, 0.88)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -64,21 +64,21 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [float(f"{number * step:.10g}") for number in range(first, last + 1)]
 
 
-def thin(items: Sequence[T], most: int) -> list[T]:
-    """Give at most so many items, evenly spaced, the first and the last among them.
+def thin(items: Sequence[T], max_items: int) -> list[T]:
+    """Return at most `max_items` items, evenly spaced, the first and the last among them.
 
     >>> thin(range(10), 4)
     [0, 3, 6, 9]
     """
-    if len(items) <= most:
+    if len(items) <= max_items:
         return list(items)
-    return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
+    return [items[round(number * (len(items) - 1) / (max_items - 1))] for number in range(max_items)]
 
 
 def line_chart(
     lines: Mapping[str, Sequence[tuple[float, float]]], *, name: str, x: str, marked: float | None = None
 ) -> Markup:
-    """Draw a line per entry, each of at least one point, over x from zero; a dashed upright at `marked`."""
+    """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
     points = [point for line in lines.values() for point in line]
     area = _area([0, *(point[0] for point in points)], [point[1] for point in points])
     parts = [_axes(area, x)]
@@ -92,7 +92,7 @@ def line_chart(
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
         parts.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
         radius = 3 if len(line) <= 30 else 1.5
-        for across, up in line if len(line) <= MOST_DOTS else ():
+        for across, up in line if len(line) <= MAX_DOTS else ():
             parts.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if len(lines) > 1:
             left = area.left + 110 * number
@@ -112,7 +112,7 @@ def scatter(
     y: str,
     guide: tuple[tuple[float, float], tuple[float, float]],
 ) -> Markup:
-    """Draw the points and a dashed line between the two ends of `guide`, all of which the axes enclose."""
+    """Draw the points and a dashed line between the two ends of `guide`; the axes enclose all of them."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = _area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
     parts = [_axes(area, x, y)]
@@ -130,7 +130,7 @@ def scatter(
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
-    """Draw bars from zero side by side, each with its interval."""
+    """Draw bars from zero, side by side, each with its interval."""
     area = _area([0, 1], [0, *(bar.high for bar in bars)], sideways=False)
     slot = (area.end - area.left) / len(bars)
     parts = [_axes(area, x, y)]
@@ -147,13 +147,13 @@ def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
 
 
 def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
-    """Draw one row per span above a common axis: its name and value, and below them its interval."""
+    """Draw one row per span above a common axis: its label and value, and its interval below them."""
     row, top = 44, 6
     marks = ticks(min(span.low for span in spans), max(span.high for span in spans))
     area = _Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, top, top + row * len(spans))
     parts = [_upright(area, mark) for mark in marks]
     for number, span in enumerate(spans):
-        up, label = top + row * number + 30, _text(_short(span.label, 56 - len(span.shown)))
+        up, label = top + row * number + 30, _text(_shorten(span.label, 56 - len(span.shown)))
         low, high = area.right(span.low), area.right(span.high)
         parts.append(
             f'<g class="{"own" if span.own else "other"}">'
@@ -171,7 +171,7 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
 
 @dataclass(frozen=True)
 class _Area:
-    """Where the values of both axes lie on the picture, whose y grows downwards."""
+    """Maps values to coordinates of the picture, whose y axis points down."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -232,8 +232,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:g}"
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _shorten(text: str, max_characters: int) -> str:
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
 def _text(text: str) -> Markup:

@@ -99,7 +99,7 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
     )
     assert last["disk_bytes"] == Path("student/model.safetensors").stat().st_size
     assert all(each["row_seconds"] > 0 and each["rows_per_second"] > 0 for each in printed["compared_models"])
-    assert f"taught by {trained}, {trained}" in Path("student/README.md").read_text()
+    assert f"distilled from {trained}, {trained}" in Path("student/README.md").read_text()
     assert "<dt>Teachers</dt>" in Path("student/report.html").read_text()
 
 
