@@ -87,23 +87,23 @@ def _snapshot(name: str) -> Path:
         raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path())) from None
     except LocalEntryNotFoundError:
         raise UnavailableError(
-            f"{name!r} is neither a directory nor in the cache, and the hub cannot be reached", _ways_on(name)
+            f"{name!r} is neither a directory nor in the cache, and the hub cannot be reached", _alternatives(name)
         ) from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "no answer"
         meaning = {401: "not logged in, or no such model", 403: "gated access", 404: "no such model"}
         raise UnavailableError(
-            f"the hub refuses {name!r}: {meaning.get(status, status)}",
+            f"cannot download {name!r} from the hub: {meaning.get(status, status)}",
             "check the name, or log in with `hf auth login`",
         ) from None
 
 
-def _ways_on(name: str) -> str:
+def _alternatives(name: str) -> str:
     """Describe what to do about a model that cannot be downloaded."""
     cached = cached_models()
     matches = closest(name, cached).rstrip("?") if cached else "the cache is empty"
     return (
-        f"{matches}; three ways on: --model DIR (with config.json, weights and tokenizer.json), --model demo "
+        f"{matches}; or use --model DIR (with config.json, weights and tokenizer.json), --model demo "
         f"(comes with bertkit), or `hf download {name} --local-dir DIR` on a connected machine, then copy DIR here"
     )
 

@@ -81,27 +81,27 @@ def line_chart(
     """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
     points = [point for line in lines.values() for point in line]
     area = _area([0, *(point[0] for point in points)], [point[1] for point in points])
-    parts = [_axes(area, x)]
+    elements = [_axes(area, x)]
     if marked is not None:
         across = area.right(marked)
-        parts.append(
+        elements.append(
             f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}"/>'
             f'<text class="tick end" x="{across - 5:.1f}" y="{area.bottom - 7}">best</text>'
         )
     for number, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
-        parts.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
+        elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
         radius = 3 if len(line) <= 30 else 1.5
         for across, up in line if len(line) <= MAX_DOTS else ():
-            parts.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
+            elements.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if len(lines) > 1:
             left = area.left + 110 * number
-            parts.append(
+            elements.append(
                 f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'
                 f'<text class="tick" x="{left + 20}" y="13">{_text(label)}</text>'
             )
-        parts.append("</g>")
-    return _svg(area.height, name, parts)
+        elements.append("</g>")
+    return _svg(area.height, name, elements)
 
 
 def scatter(
@@ -115,35 +115,35 @@ def scatter(
     """Draw the points and a dashed line between the two ends of `guide`; the axes enclose all of them."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = _area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
-    parts = [_axes(area, x, y)]
+    elements = [_axes(area, x, y)]
     for point in points:
         across = area.right(point.x)
         if point.low is not None and point.high is not None:
-            parts.append(_whisker(across, area.up(point.low), area.up(point.high)))
-        parts.append(_dot(across, area.up(point.y), point.hover, point.radius))
+            elements.append(_whisker(across, area.up(point.low), area.up(point.high)))
+        elements.append(_dot(across, area.up(point.y), point.hover, point.radius))
     (x1, y1), (x2, y2) = guide
-    parts.append(
+    elements.append(
         f'<line class="guide" x1="{area.right(x1):.1f}" y1="{area.up(y1):.1f}"'
         f' x2="{area.right(x2):.1f}" y2="{area.up(y2):.1f}"/>'
     )
-    return _svg(area.height, name, parts)
+    return _svg(area.height, name, elements)
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
     """Draw bars from zero, side by side, each with its interval."""
     area = _area([0, 1], [0, *(bar.high for bar in bars)], sideways=False)
     slot = (area.end - area.left) / len(bars)
-    parts = [_axes(area, x, y)]
+    elements = [_axes(area, x, y)]
     for number, bar in enumerate(bars):
         left, up = area.left + slot * (number + 0.2), area.up(bar.value)
         middle = left + slot * 0.3
-        parts.append(
+        elements.append(
             f"<g><title>{_text(bar.hover)}</title>"
             f'<rect class="bar" x="{left:.1f}" y="{up:.1f}" width="{slot * 0.6:.1f}"'
             f' height="{area.bottom - up:.1f}"/>{_whisker(middle, area.up(bar.low), area.up(bar.high))}'
             f'<text class="tick middle" x="{middle:.1f}" y="{area.bottom + 17}">{_text(bar.label)}</text></g>'
         )
-    return _svg(area.height, name, parts)
+    return _svg(area.height, name, elements)
 
 
 def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
@@ -151,11 +151,11 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
     row, top = 44, 6
     marks = ticks(min(span.low for span in spans), max(span.high for span in spans))
     area = _Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, top, top + row * len(spans))
-    parts = [_upright(area, mark) for mark in marks]
+    elements = [_upright(area, mark) for mark in marks]
     for number, span in enumerate(spans):
         up, label = top + row * number + 30, _text(_shorten(span.label, 56 - len(span.shown)))
         low, high = area.right(span.low), area.right(span.high)
-        parts.append(
+        elements.append(
             f'<g class="{"own" if span.own else "other"}">'
             f"<title>{_text(f'{span.label}: {span.shown}')}</title>"
             f'<text class="label" x="0" y="{up - 12}">{label}</text>'
@@ -164,9 +164,9 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             f'<line class="span" x1="{low:.1f}" y1="{up}" x2="{high:.1f}" y2="{up}"/>'
         )
         if span.value is not None:
-            parts.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
-        parts.append("</g>")
-    return _svg(area.bottom + 24, name, parts)
+            elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
+        elements.append("</g>")
+    return _svg(area.bottom + 24, name, elements)
 
 
 @dataclass(frozen=True)
@@ -196,16 +196,16 @@ def _area(xs: Sequence[float], ys: Sequence[float], sideways: bool = True) -> _A
 
 
 def _axes(area: _Area, x: str, y: str = "") -> str:
-    parts = [_upright(area, mark, grid=False) for mark in area.x_ticks]
+    elements = [_upright(area, mark, grid=False) for mark in area.x_ticks]
     for mark in area.y_ticks:
         up = area.up(mark)
-        parts.append(
+        elements.append(
             f'<line class="grid" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>'
             f'<text class="tick end" x="{area.left - 8}" y="{up + 4:.1f}">{_number(mark)}</text>'
         )
-    parts.append(f'<text class="axis" x="0" y="13">{_text(y)}</text>' if y else "")
-    parts.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{_text(x)}</text>')
-    return "".join(parts)
+    elements.append(f'<text class="axis" x="0" y="13">{_text(y)}</text>' if y else "")
+    elements.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{_text(x)}</text>')
+    return "".join(elements)
 
 
 def _upright(area: _Area, mark: float, grid: bool = True) -> str:
@@ -240,6 +240,6 @@ def _text(text: str) -> Markup:
     return escape(_NOT_XML.sub(" ", text))
 
 
-def _svg(height: float, name: str, parts: Sequence[str]) -> Markup:
+def _svg(height: float, name: str, elements: Sequence[str]) -> Markup:
     head = f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{_text(name)}">'
-    return Markup(head + "".join(parts) + "</svg>")
+    return Markup(head + "".join(elements) + "</svg>")

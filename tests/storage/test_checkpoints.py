@@ -63,7 +63,7 @@ def test_only_some_steps_are_kept_and_remains_are_deleted(tmp_path):
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-20"]
 
 
-def test_a_place_to_write_is_cleared_first(tmp_path):
+def test_a_folder_to_write_is_cleared_first(tmp_path):
     folder = write(tmp_path, 3)
     checkpoints.clear(folder)
     checkpoints.clear(folder)  # nothing there is fine
