@@ -313,7 +313,7 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, h
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
     prepare("a.txt")
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
-    whole, calls = getattr(corpus_files.Columns, moment), Counter()
+    whole, calls = getattr(corpus_files.ColumnWriter, moment), Counter()
 
     def killed(self, *arguments):
         calls["now"] += 1
@@ -322,7 +322,7 @@ def test_a_killed_preparation_goes_on_and_ends_in_the_same_bytes(kill, moment, h
         return whole(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files.Columns, moment, killed)
+        patched.setattr(corpus_files.ColumnWriter, moment, killed)
         with pytest.raises(KeyboardInterrupt):
             prepare("a.txt")
     spy = Spy(monkeypatch)
