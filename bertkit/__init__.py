@@ -25,7 +25,7 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function when it is first asked for: importing bertkit itself costs nothing."""
+    """Import a public function on first use, so that importing bertkit costs nothing."""
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

@@ -1,13 +1,13 @@
-"""What can go wrong, and the exit code of each kind.
+"""What can go wrong, and the exit code of each class of errors.
 
 BertkitError              1   a fault of bertkit itself
 ├── UsageError            2   the command line
 │   └── RecipeError       2   a recipe or an override of it
 ├── DataError             3   rows, columns, labels
 ├── ModelError            4   checkpoints and tokenizers
-├── UnavailableError      5   network, optional package, device
-├── ResourceError         6   disk, memory, permission, lock
-├── DivergedError         7   a loss or weight that is no longer a number
+├── UnavailableError      5   network, optional packages, devices
+├── ResourceError         6   disk, memory, permissions, locks
+├── DivergedError         7   a loss or weight that is not a finite number
 └── StoppedError  130 / 143   Ctrl-C or SIGTERM; the run can be resumed
 """
 
@@ -19,10 +19,10 @@ from typing import Any
 
 
 class BertkitError(Exception):
-    """A failure that ends in one line: what is wrong, where, and what to do about it.
+    """A failure that ends a command with one line: what is wrong, where, and what to do about it.
 
     Args:
-        what: the fault, in words of the user's data and options.
+        what: the fault, in terms of the user's data and options.
         remedy: what to do or to type next.
         file: the file at fault.
         row: its line (text files) or row (Parquet), counted from 1.
@@ -53,14 +53,14 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in", file="a.csv", row=3, column="label"))
         "no label (a.csv:3, column 'label') - fill it in"
         """
-        place = ":".join(str(part) for part in (self.file, self.row) if part is not None)
+        position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
-        where = ", ".join(part for part in (place, column) if part)
+        where = ", ".join(text for text in (position, column) if text)
         line = self.what + (f" ({where})" if where else "") + (f" - {self.remedy}" if self.remedy else "")
         return " ".join(line.split())
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the fields that ``--json`` prints under ``error``."""
+        """Return the fields that ``--json`` prints under ``error``."""
         return {
             "code": self.exit_code,
             "message": self.what,
@@ -72,7 +72,7 @@ class BertkitError(Exception):
 
 
 class UsageError(BertkitError):
-    """The command line asks for something that cannot be."""
+    """The command line asks for something impossible."""
 
     exit_code = 2
 
@@ -82,49 +82,49 @@ class RecipeError(UsageError):
 
 
 class DataError(BertkitError):
-    """Rows, columns or labels are not what the recipe says."""
+    """Rows, columns or labels are not what the recipe declares."""
 
     exit_code = 3
 
 
 class ModelError(BertkitError):
-    """A checkpoint or a tokenizer cannot be vouched for."""
+    """A checkpoint or a tokenizer cannot be used."""
 
     exit_code = 4
 
 
 class UnavailableError(BertkitError):
-    """Something outside the package is missing: the network, an optional package, a device."""
+    """Something outside bertkit is missing: the network, an optional package, a device."""
 
     exit_code = 5
 
 
 class ResourceError(BertkitError):
-    """Disk, memory, a permission or a lock is in the way."""
+    """Disk, memory, a permission or a lock prevents the work."""
 
     exit_code = 6
 
 
 class DivergedError(BertkitError):
-    """A loss or a weight stopped being a finite number; nothing of it was kept."""
+    """A loss or a weight is no longer a finite number; the result is not kept."""
 
     exit_code = 7
 
 
 class StoppedError(BertkitError):
-    """A signal asked the run to end; it was saved first and can be resumed."""
+    """A signal ended the run; it was saved first and can be resumed."""
 
     def __init__(self, what: str, remedy: str = "", *, signal: int) -> None:
         super().__init__(what, remedy)
         self.exit_code = 128 + signal
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant, or list them all.
+def closest(name: str, names: Iterable[str]) -> str:
+    """Suggest the names that are closest to a mistyped one, or list them all.
 
     >>> closest("epoch", ["epochs", "seed"])
     'did you mean epochs?'
     """
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+    names = list(names)
+    matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(matches)}?" if matches else f"there are: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Where long work reports how far it is; the command line shows it, tests and programs may not care."""
+"""Progress of long work: the command line shows it, tests and programs may ignore it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Told of stretches of work, one at a time."""
+    """Receives the progress of one stage of work at a time."""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stretch of `total` steps, of which some may be done."""
+        """Begin a stage of `total` steps, of which `done` are done already."""
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Report how far the work is, with figures worth showing."""
+        """Report the number of steps done, with figures to show beside it, such as the loss."""
 
     def finish(self) -> None:
-        """End the stretch."""
+        """End the stage."""
 
 
 class Silent:
-    """A progress that nobody sees."""
+    """Shows no progress."""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Show nothing."""

@@ -84,9 +84,9 @@ def distill(
     if model is not None and student_layers is not None:
         raise UsageError("--model and --student-layers", "layers are those of the first teacher: give one or the other")
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
-    from bertkit.recipe import recipe_kind
+    from bertkit.recipe import recipe_command
 
-    if recipe_kind(recipe) == "pretrain":
+    if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
             raise UsageError(f"{recipe} takes one teacher's layers and {_FIXED}", "leave the other options out")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}

@@ -40,7 +40,7 @@ def copy_recipe(
     """Copy a recipe to a file of your own."""
     from bertkit.cli import show
     from bertkit.errors import UsageError
-    from bertkit.recipe import find_recipe, recipe_kind
+    from bertkit.recipe import find_recipe, recipe_command
 
     text = find_recipe(recipe).read_text(encoding="utf-8")
     try:
@@ -48,7 +48,7 @@ def copy_recipe(
             stream.write(text)
     except FileExistsError:
         raise UsageError(f"{file} exists already", "nothing was written; choose another name") from None
-    show.show_written(file, 1, as_json=json, hint=f"bertkit {recipe_kind(recipe)} {file}")
+    show.show_written(file, 1, as_json=json, hint=f"bertkit {recipe_command(recipe)} {file}")
 
 
 @app.command("check", epilog="Example: bertkit recipes check mine.yaml")

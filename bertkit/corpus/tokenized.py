@@ -26,7 +26,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import Columns, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, locked, map_columns
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _prepare(
     """Write the columns of a corpus, starting where an earlier process stopped, and map them."""
     began = time.monotonic()
     deduplication = find_duplicates(data, progress)
-    with Columns(folder, _dtypes(tokenizer), deduplication.content) as columns:
+    with ColumnWriter(folder, _dtypes(tokenizer), deduplication.content) as columns:
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
@@ -175,7 +175,7 @@ def _prepare(
 
 
 def _write(
-    columns: Columns,
+    columns: ColumnWriter,
     state: dict[str, Any],
     documents: Iterator[SplitDocument],
     tokenizer: PreTrainedTokenizerFast,
@@ -219,7 +219,7 @@ def _shards(documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]
 
 
 def _append(
-    columns: Columns, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
+    columns: ColumnWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
 ) -> None:
     """Write the tokens of some documents and count them."""
     columns.append(f"{split}.tokens", documents.tokens)

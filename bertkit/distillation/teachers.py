@@ -21,7 +21,7 @@ from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
-from bertkit.storage.cache import cache_folder, keeping, say_once, touch
+from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, find_template, max_tokens
 
@@ -223,7 +223,7 @@ def _write(logits: Logits, file: Path) -> None:
     import numpy as np
 
     try:
-        with keeping(file) as temporary, temporary.open("wb") as stream:
+        with writing(file) as temporary, temporary.open("wb") as stream:
             np.savez(stream, **logits)
     except OSError as error:
         say_once(f"the teachers' logits are not kept: {error}; set BERTKIT_CACHE to use another folder")

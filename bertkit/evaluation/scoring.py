@@ -14,7 +14,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_json
-from bertkit.tasks import Compared, Details, Prediction, Task, shown, with_options
+from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Feature, Setup
 
 
@@ -124,7 +124,7 @@ def write_predictions(folder: Path, split: Split, predictions: Sequence[Predicti
     """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
     suffix = suffix_of(split.name)
     records = (
-        {"id": row.get("id", number), **row, **shown(prediction)}
+        {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     write_records(records, folder / f"predictions{suffix}.jsonl")

@@ -1,1 +1,1 @@
-"""Scores, and what stands behind them."""
+"""Metrics, and what helps to judge them: intervals, calibration, entities and answers."""

@@ -6,7 +6,7 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Give an answer in lower case without punctuation, articles and superfluous blanks (Rajpurkar et al. 2016).
+    """Return an answer in lower case without punctuation, articles and repeated spaces (Rajpurkar et al. 2016).
 
     >>> normalize("The  Eiffel-Tower!")
     'eiffeltower'
@@ -30,46 +30,47 @@ def normalize(text: str) -> str:
 
 
 def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, float]:
-    """Give whether two answers are the same once normalized, and the F1 of their words.
+    """Compute whether two answers are the same once normalized (0 or 1), and the F1 of their words.
 
     Args:
         gold: the right answer.
         predicted: the model's.
-        no_answer: whether empty text stands for `no answer` (SQuAD 2.0); then it is right where both sides are empty.
+        no_answer: whether empty text means no answer (SQuAD 2.0), which is right where both are empty.
     """
-    one, other = normalize(gold).split(), normalize(predicted).split()
-    exact = float(one == other)
-    if no_answer and not (one and other):
+    gold_words, predicted_words = normalize(gold).split(), normalize(predicted).split()
+    exact = float(gold_words == predicted_words)
+    if no_answer and not (gold_words and predicted_words):
         return exact, exact
-    common = sum((Counter(one) & Counter(other)).values())
-    return exact, 2 * common / (len(one) + len(other)) if common else 0.0
+    common = sum((Counter(gold_words) & Counter(predicted_words)).values())
+    return exact, 2 * common / (len(gold_words) + len(predicted_words)) if common else 0.0
 
 
 def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
-    """Give exact match and F1, each with the gold answer that suits it best.
+    """Compute exact match and F1, each against the gold answer that scores highest.
 
     With `no_answer`, gold answers of nothing but punctuation and articles do not count, and a question without any
     has the gold answer "" (`evaluate-v2.0.py`).
     """
-    wanted: Sequence[str] = golds
     if no_answer:
-        wanted = [gold for gold in golds if normalize(gold)] or [""]
-    pairs = [exact_and_f1(gold, predicted, no_answer=no_answer) for gold in wanted]
+        golds = [gold for gold in golds if normalize(gold)] or [""]
+    pairs = [exact_and_f1(gold, predicted, no_answer=no_answer) for gold in golds]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
 def best_threshold(scores: Values, empty: Values, null_odds: Values, has_answer: Values) -> tuple[float, float]:
-    """Find the threshold above which `null_odds` had best mean "no answer" (`evaluate-v2.0.py`, find_best_thresh).
+    """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
 
     Args:
-        scores: what the predictions score, in [0, 1], shape (questions,).
-        empty: whether a prediction says "no answer" anyway.
-        null_odds: how much more the model believes in no answer.
+        scores: of the predictions, in [0, 1], shape (questions,) like all arguments.
+        empty: whether a prediction is no answer at any threshold.
+        null_odds: score of no answer minus that of the best span.
         has_answer: whether there is an answer.
 
     Returns:
         the best mean score in [0, 1], and the threshold.
     """
+    # gains: what answering adds to the sum of scores over staying silent. Their cumulative sum in the order of the
+    # odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
     silent = float((~has_answer).sum())  # right by never answering
@@ -80,76 +81,99 @@ def best_threshold(scores: Values, empty: Values, null_odds: Values, has_answer:
     return float(totals[best]) / len(scores), float(null_odds[order][best])
 
 
-def name(row: Row) -> str:
-    """Name a question by its id, for a message; empty where it has none."""
+def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
+    """Compute a metric of the official evaluation in percent, or its threshold; NaN over no question at all.
+
+    Args:
+        name: such as ``exact_match``, ``HasAns_f1`` or ``best_f1_thresh``.
+        compared: ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``empty``, ``null_odds``, each of shape (questions,).
+    """
+    exact, f1, has_answer = compared["exact"], compared["f1"], compared["has_answer"]
+    if name.startswith("best_"):
+        scores = exact if name.startswith("best_exact") else f1
+        best, threshold = best_threshold(scores, compared["empty"], compared["null_odds"], has_answer)
+        return threshold if name.endswith("_thresh") else 100 * best
+    values = f1 if name.endswith("f1") else exact
+    if name.startswith(("HasAns", "NoAns")):
+        values = values[has_answer if name.startswith("HasAns") else ~has_answer]
+    return float(100 * values.mean()) if len(values) else float("nan")
+
+
+def question_name(row: Row) -> str:
+    """Name a question by its id, to begin a message; empty where it has none."""
     return f"question {row['id']}: " if "id" in row else ""
 
 
 def read_answers(row: Row) -> tuple[list[str], list[int]]:
-    """Give the answers' texts and first characters, whichever way they are written.
+    """Return the answers' texts and the index of the first character of each.
 
-    As in SQuAD, as a list of ``{"text", "answer_start"}``, as (text, start), as JSON of one of these, or as plain text
-    that occurs once in the ``context``. Blanks at their ends are no part of them.
+    Answers may come as in SQuAD, as a list of ``{"text", "answer_start"}``, as (text, start), as JSON of one of these,
+    or as plain text that occurs once in the ``context``. Spaces at both ends of an answer are dropped.
 
     Raises:
-        DataError: none of these, or an answer that is not where it is said to be; the question is named by its ``id``.
+        DataError: another form, or an answer that is not at its ``answer_start``; the question is named by its ``id``.
     """
     value = row["answers"]
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and value not in row["context"]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise DataError(f"{name(row)}answers that are not JSON", "correct them", column="answers") from None
+            raise DataError(
+                f"{question_name(row)}the answers are not valid JSON", "correct them", column="answers"
+            ) from None
     if isinstance(value, str):
-        value = {"text": [value], "answer_start": [_only_place(row, value)]} if value.strip() else []
+        value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
     if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):
         value = {"text": value[:1], "answer_start": value[1:]} if value[0].strip() else []
-    if isinstance(value, (list, tuple)) and all(isinstance(each, dict) for each in value):
-        value = {key: [each.get(key) for each in value] for key in ("text", "answer_start")}
+    if isinstance(value, (list, tuple)) and all(isinstance(answer, dict) for answer in value):
+        value = {key: [answer.get(key) for answer in value] for key in ("text", "answer_start")}
     try:
-        texts, starts = _listed(value["text"]), [_whole(start) for start in _listed(value["answer_start"])]
+        texts, starts = _as_list(value["text"]), [_read_integer(start) for start in _as_list(value["answer_start"])]
         if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
             raise ValueError
     except (TypeError, ValueError, KeyError, OverflowError):
-        what = f"{name(row)}answers that are not as in SQuAD"
+        what = f"{question_name(row)}the answers are not in the form of SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
         raise DataError(what, remedy, column="answers") from None
-    places = [_check_place(row, text, start) for text, start in zip(texts, starts, strict=True)]
-    return [text.strip() for text in texts], places
+    visible = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
+    return [text.strip() for text in texts], visible
 
 
-def _check_place(row: Row, text: str, start: int) -> int:
-    """Give the place of an answer's first visible character, if the answer is there."""
+def _check_start(row: Row, text: str, start: int) -> int:
+    """Check that the answer begins at `start`, and return the index of its first visible character."""
     if not text.strip():
-        raise DataError(f"{name(row)}an answer without text", "leave it out", column="answers")
+        raise DataError(f"{question_name(row)}an answer has no text", "leave it out", column="answers")
     if start < 0 or not row["context"].startswith(text, start):
-        what = f"{name(row)}{misplaced(row['context'], text, start)}"
+        what = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
         raise DataError(what, "correct it", column="answers")
     return start + len(text) - len(text.lstrip())
 
 
-def _whole(value: Any) -> int:
+def _read_integer(value: Any) -> int:
     number = int(value)
     if isinstance(value, float) and value != number:
         raise ValueError
     return number
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, (str, int)) else list(value)
 
 
-def _only_place(row: Row, text: str) -> int:
-    """Find an answer that is given without its place."""
+def _find_start(row: Row, text: str) -> int:
+    """Find the only occurrence of an answer that comes without ``answer_start``."""
     count = row["context"].count(text)
     if count == 1:
         return int(row["context"].index(text))
-    what = f"the answer {text[:60]!r} is {f'{count} times' if count else 'not'} in the context"
-    raise DataError(name(row) + what, "give its answer_start" if count else "copy it from there", column="answers")
+    what = f"the answer {text[:60]!r} occurs {count} times in the context"
+    remedy = "add its answer_start"
+    if not count:
+        what, remedy = f"the answer {text[:60]!r} is not in the context", "copy it from there"
+    raise DataError(question_name(row) + what, remedy, column="answers")
 
 
-def misplaced(context: str, text: str, start: int) -> str:
-    """Say what is at an answer's place instead, where the answer is, and whether its place was counted otherwise."""
+def describe_mismatch(context: str, text: str, start: int) -> str:
+    """Describe what stands at an answer's start instead, and where the answer is or what its start counts."""
     there = context[max(start, 0) : max(start, 0) + len(text)]
     what = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
     as_bytes = text.encode(errors="surrogatepass")
@@ -158,7 +182,7 @@ def misplaced(context: str, text: str, start: int) -> str:
     wide = "utf-16-le", "surrogatepass"
     if start >= 0 and context.encode(*wide)[2 * start :].startswith(text.encode(*wide)):
         return f"{what}; answer_start counts UTF-16 units, not characters"
-    places = [place for place in range(len(context)) if context.startswith(text, place)]
-    if not places:
+    starts = [index for index in range(len(context)) if context.startswith(text, index)]
+    if not starts:
         return f"{what}, nor anywhere else in the context"
-    return f"{what}; the nearest is at {min(places, key=lambda place: abs(place - start))}"
+    return f"{what}; the nearest is at {min(starts, key=lambda index: abs(index - start))}"

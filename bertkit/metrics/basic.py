@@ -1,6 +1,6 @@
-"""Metrics: plain functions of gold and predicted values, by name.
+"""Metrics by name: plain functions of gold and predicted values.
 
-Values are label numbers of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` where a row may have
+Values are label ids of shape ``(rows,)``, 0/1 indicators of shape ``(rows, labels)`` where a row may have
 several labels, or numbers of shape ``(rows,)`` for regression. Names are those of scikit-learn and evaluate.
 """
 
@@ -33,37 +33,37 @@ CLASSIFICATION = (
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
 LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error"}
 
-FOREIGN = "evaluate:"
-"""How the name of a metric of the `evaluate` package begins; families that can serve one list it."""
+EVALUATE_PREFIX = "evaluate:"
+"""Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
 
 
 def accuracy(gold: Values, predicted: Values) -> float:
-    """Give the share of rows that are right; with several labels a row, all of them must be."""
+    """Return the share of rows that are right; of several labels per row, all must be."""
     return float((gold == predicted).reshape(len(gold), -1).all(axis=1).mean())
 
 
 def f1(gold: Values, predicted: Values) -> float:
-    """Give the F1 of the second of two labels (the harmonic mean of its precision and recall)."""
-    return float(_of_two("f1", gold, predicted)["f1"])
+    """Return the F1 of the second of two labels, the harmonic mean of its precision and recall."""
+    return float(_positive_class("f1", gold, predicted)["f1"])
 
 
 def precision(gold: Values, predicted: Values) -> float:
-    """Give the share of rows predicted as the second of two labels that have it."""
-    return float(_of_two("precision", gold, predicted)["precision"])
+    """Return the share of the rows predicted as the second of two labels that have it."""
+    return float(_positive_class("precision", gold, predicted)["precision"])
 
 
 def recall(gold: Values, predicted: Values) -> float:
-    """Give the share of rows with the second of two labels that are predicted so."""
-    return float(_of_two("recall", gold, predicted)["recall"])
+    """Return the share of the rows with the second of two labels that are predicted so."""
+    return float(_positive_class("recall", gold, predicted)["recall"])
 
 
 def f1_macro(gold: Values, predicted: Values) -> float:
-    """Give the plain mean of the labels' F1: rare ones weigh as much as frequent ones."""
+    """Return the unweighted mean of the labels' F1: rare labels count as much as frequent ones."""
     return float(per_label(gold, predicted)["f1"].mean())
 
 
 def f1_micro(gold: Values, predicted: Values) -> float:
-    """Give the F1 over all decisions together."""
+    """Return the F1 over the decisions on all labels together."""
     right, wrong = (gold == predicted), (gold != predicted)
     if gold.ndim == 1:
         return float(right.mean())
@@ -72,129 +72,130 @@ def f1_micro(gold: Values, predicted: Values) -> float:
 
 
 def f1_weighted(gold: Values, predicted: Values) -> float:
-    """Give the mean of the labels' F1, weighted by how often each occurs."""
-    found = per_label(gold, predicted)
-    return float(np.average(found["f1"], weights=found["support"])) if found["support"].sum() else 0.0
+    """Return the mean of the labels' F1, weighted by how often each occurs."""
+    scores = per_label(gold, predicted)
+    return float(np.average(scores["f1"], weights=scores["support"])) if scores["support"].sum() else 0.0
 
 
 def balanced_accuracy(gold: Values, predicted: Values) -> float:
-    """Give the mean of the recall of the labels that occur."""
-    found = per_label(gold, predicted)
-    return float(found["recall"][found["support"] > 0].mean())
+    """Return the mean recall of the labels that occur."""
+    scores = per_label(gold, predicted)
+    return float(scores["recall"][scores["support"] > 0].mean())
 
 
 def matthews_correlation(gold: Values, predicted: Values) -> float:
-    """Give the correlation of gold and predicted labels, from -1 to 1; 0 is chance.
+    """Return the correlation of gold and predicted labels, from -1 to 1; 0 is chance level.
 
-    For more than two labels this is R_K (Gorodkin 2004, equation 8), which is Matthews' for two.
+    For more than two labels this is R_K (Gorodkin 2004, equation 8), which for two is Matthews' coefficient.
     """
     if gold.ndim > 1:
-        raise RecipeError("matthews_correlation is for one label a row", "use f1_macro or f1_micro")
-    table = confusion(gold, predicted).astype(np.float64)
-    rows, given, guessed = table.sum(), table.sum(axis=1), table.sum(axis=0)
-    spread = (rows**2 - guessed @ guessed) * (rows**2 - given @ given)
-    return float((np.trace(table) * rows - given @ guessed) / math.sqrt(spread)) if spread else 0.0
+        raise RecipeError("matthews_correlation is for one label per row", "use f1_macro or f1_micro")
+    table = confusion_matrix(gold, predicted).astype(np.float64)
+    rows, gold_counts, predicted_counts = table.sum(), table.sum(axis=1), table.sum(axis=0)
+    spread = (rows**2 - predicted_counts @ predicted_counts) * (rows**2 - gold_counts @ gold_counts)
+    return float((np.trace(table) * rows - gold_counts @ predicted_counts) / math.sqrt(spread)) if spread else 0.0
 
 
-def confusion(gold: Values, predicted: Values) -> Values:
+def confusion_matrix(gold: Values, predicted: Values) -> Values:
     """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
     size = int(max(gold.max(), predicted.max())) + 1
     return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
 
 
 def per_label(gold: Values, predicted: Values) -> dict[str, Values]:
-    """Give precision, recall, F1 and support of each label that occurs or is predicted; 0 where undefined."""
+    """Return precision, recall, F1 and support of each label that occurs or is predicted, 0 where undefined."""
     if gold.ndim > 1:
-        hits, given, guessed = (gold & predicted).sum(axis=0), gold.sum(axis=0), predicted.sum(axis=0)
+        hits, support, guesses = (gold & predicted).sum(axis=0), gold.sum(axis=0), predicted.sum(axis=0)
     else:
-        table = confusion(gold, predicted)
-        hits, given, guessed = np.diag(table), table.sum(axis=1), table.sum(axis=0)
-        seen = (given + guessed) > 0
-        hits, given, guessed = hits[seen], given[seen], guessed[seen]
+        table = confusion_matrix(gold, predicted)
+        hits, support, guesses = np.diag(table), table.sum(axis=1), table.sum(axis=0)
+        seen = (support + guesses) > 0
+        hits, support, guesses = hits[seen], support[seen], guesses[seen]
     return {
-        "precision": hits / np.maximum(guessed, 1),
-        "recall": hits / np.maximum(given, 1),
-        "f1": 2 * hits / np.maximum(given + guessed, 1),
-        "support": given,
+        "precision": hits / np.maximum(guesses, 1),
+        "recall": hits / np.maximum(support, 1),
+        "f1": 2 * hits / np.maximum(support + guesses, 1),
+        "support": support,
     }
 
 
 def pearsonr(gold: Values, predicted: Values) -> float:
-    """Give the linear correlation, from -1 to 1; not a number where one side is constant."""
+    """Return the linear correlation, from -1 to 1; NaN where one side is constant."""
     from scipy import stats
 
     return float(_quietly(stats.pearsonr, gold, predicted).statistic)
 
 
 def spearmanr(gold: Values, predicted: Values) -> float:
-    """Give the correlation of ranks, from -1 to 1; not a number where one side is constant."""
+    """Return the rank correlation, from -1 to 1; NaN where one side is constant."""
     from scipy import stats
 
     return float(_quietly(stats.spearmanr, gold, predicted).statistic)
 
 
 def mean_squared_error(gold: Values, predicted: Values) -> float:
-    """Give the mean squared difference."""
+    """Return the mean squared difference."""
     return float(np.mean((gold - predicted) ** 2))
 
 
 def mean_absolute_error(gold: Values, predicted: Values) -> float:
-    """Give the mean absolute difference."""
+    """Return the mean absolute difference."""
     return float(np.mean(np.abs(gold - predicted)))
 
 
 def r2(gold: Values, predicted: Values) -> float:
-    """Give the share of the gold values' variance that is explained; below 0 is worse than their mean."""
+    """Return the explained share of the gold values' variance; below 0, predicting their mean is better."""
     spread = float(np.sum((gold - gold.mean()) ** 2))
     return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else math.nan
 
 
-def measure(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]:
-    """Give the recipe's metrics by name."""
+def compute_metrics(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]:
+    """Compute the recipe's metrics, by name."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
-        if name.startswith(FOREIGN):
-            scores.update(_measure_with_evaluate(name.removeprefix(FOREIGN), gold, predicted))
+        if name.startswith(EVALUATE_PREFIX):
+            scores.update(_compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted))
         else:
             scores[name] = globals()[name](gold, predicted)
     return scores
 
 
-def check_metrics(recipe: Recipe, known: Sequence[str]) -> None:
-    """Check that the recipe's metrics are known ones and its best metric is among them.
+def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
+    """Check that the recipe's metrics are among a family's, and its best metric among the recipe's.
 
     Raises:
-        RecipeError: an unknown metric; the closest names are given.
+        RecipeError: an unknown metric; the message suggests the closest names.
     """
-    foreign = any(name.startswith(FOREIGN) for name in recipe.metrics)
+    uses_evaluate = any(name.startswith(EVALUATE_PREFIX) for name in recipe.metrics)
     for name in recipe.metrics:
-        if name not in known and not (name.startswith(FOREIGN) and FOREIGN in known):
-            raise RecipeError(f"no metric is called {name!r}", closest(name, known))
-    if not foreign and recipe.best_metric not in recipe.metrics:
+        if name not in names and not (name.startswith(EVALUATE_PREFIX) and EVALUATE_PREFIX in names):
+            raise RecipeError(f"no metric is called {name!r}", closest(name, names))
+    if not uses_evaluate and recipe.best_metric not in recipe.metrics:
         raise RecipeError(
             f"best_metric {recipe.best_metric!r} is not among the metrics",
             closest(recipe.best_metric, recipe.metrics),
         )
 
 
-def _of_two(name: str, gold: Values, predicted: Values) -> dict[str, float]:
+def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, float]:
+    """Return precision, recall and F1 of label 1 of two."""
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
-        raise RecipeError(f"{name} is for two labels, and here are more", "use f1_macro or f1_micro")
-    hits, given, guessed = int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
+        raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
+    hits, support, guesses = int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
     return {
-        "precision": hits / max(guessed, 1),
-        "recall": hits / max(given, 1),
-        "f1": 2 * hits / max(given + guessed, 1),
+        "precision": hits / max(guesses, 1),
+        "recall": hits / max(support, 1),
+        "f1": 2 * hits / max(support + guesses, 1),
     }
 
 
 def _quietly(function: Any, *values: Values) -> Any:
-    with warnings.catch_warnings():  # a constant side is an answer (nan), not an accident
+    with warnings.catch_warnings():  # NaN is the right answer where one side is constant
         warnings.simplefilter("ignore")
         return function(*values)
 
 
-def _measure_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[str, float]:
+def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[str, float]:
     try:
         import evaluate
     except ImportError:
@@ -203,15 +204,17 @@ def _measure_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
         ) from None
     if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
         raise RecipeError(
-            f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if it is meant"
+            f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"
         )
     try:
-        found = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
+        scores = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
     except ImportError as error:
-        raise UnavailableError(f"the metric evaluate:{name} needs more: {str(error).splitlines()[0]}") from None
+        raise UnavailableError(
+            f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
+        ) from None
     except FileNotFoundError:
         raise UnavailableError(
-            f"the metric evaluate:{name} is neither a file nor can it be fetched",
+            f"the metric evaluate:{name} is not a file and cannot be downloaded",
             "use a built-in metric, or a path",
         ) from None
-    return {key: float(value) for key, value in found.items()}
+    return {key: float(value) for key, value in scores.items()}

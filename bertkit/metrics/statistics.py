@@ -1,4 +1,4 @@
-"""What stands behind a score: its intervals, calibration, and the scores of each label."""
+"""What helps to judge a score: intervals, calibration, and the scores of each label."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ def bootstrap_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Give each metric's percentile interval over resampled rows.
+    """Compute each metric's percentile interval over resampled rows.
 
-    Rows are drawn with replacement, the trained model stays as it is: the interval says what other rows of
-    the same kind would have scored, not what another training seed would have (Efron & Tibshirani 1993,
-    chapter 13). A resample in which a metric is not a finite number (a correlation of constants, say) is left
-    out of that metric's percentiles; a metric that is never finite gets (nan, nan).
+    Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
+    same distribution would have scored, not what another training seed would have (Efron & Tibshirani 1993,
+    chapter 13). A resample in which a metric is not a finite number (such as a correlation of constants) does not
+    count for that metric; a metric that is never finite gets (nan, nan).
 
     Args:
-        score: takes row numbers, int64 of shape `(rows,)` with repeats, and gives metric -> value.
+        score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
         rows: how many rows there are; at least 1.
         samples: how many resamples; at least 1.
         level: share of the resamples between the two ends, in (0, 1).
-        seed: of the draw; the same seed gives the same intervals.
+        seed: of the random draws; the same seed gives the same intervals.
     """
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
     tail = _tail(level)
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     values: dict[str, list[float]] = {}
     for _ in range(samples):
-        for metric, value in score(draw.integers(0, rows, size=rows)).items():
+        for metric, value in score(rng.integers(0, rows, size=rows)).items():
             values.setdefault(metric, []).append(value)
     intervals = {}
-    for metric, drawn in values.items():
-        finite = np.asarray(drawn, dtype=np.float64)
+    for metric, samples_of_metric in values.items():
+        finite = np.asarray(samples_of_metric, dtype=np.float64)
         finite = finite[np.isfinite(finite)]
         low, high = np.quantile(finite, [tail, 1 - tail]) if finite.size else (np.nan, np.nan)
         intervals[metric] = (float(low), float(high))
@@ -62,15 +62,15 @@ class Calibration:
 
 
 def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> Calibration:
-    """Give the expected calibration error (ECE) and the bins it sums over.
+    """Compute the expected calibration error (ECE) and the bins it sums over.
 
-    ECE is the mean over rows of |accuracy - mean confidence| of the row's bin; a bin holds its upper edge,
-    not its lower one (Guo et al. 2017, equation 3). Without rows it is nan.
+    ECE is the mean over rows of |accuracy - mean confidence| of the row's bin; a bin includes its upper edge, not its
+    lower one (Guo et al. 2017, equation 3). Without rows it is nan.
 
     Args:
         confidence: probability of each prediction, shape `(rows,)`, in [0, 1].
         correct: whether each prediction is right, shape `(rows,)`.
-        bins: how many; at least 1.
+        bins: number of bins; at least 1.
     """
     confidence = np.asarray(confidence, dtype=np.float64)
     right = np.asarray(correct, dtype=np.float64)
@@ -79,11 +79,11 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
     if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):  # a float32 softmax can end just above 1
         raise ValueError("a confidence must lie in [0, 1]")
     edges = np.linspace(0, 1, bins + 1)
-    member = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
-    counts = np.bincount(member, minlength=bins)
+    bin_of_row = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
+    counts = np.bincount(bin_of_row, minlength=bins)
     with np.errstate(invalid="ignore"):
-        mean_confidence = np.bincount(member, confidence, bins) / counts
-        accuracy = np.bincount(member, right, bins) / counts
+        mean_confidence = np.bincount(bin_of_row, confidence, bins) / counts
+        accuracy = np.bincount(bin_of_row, right, bins) / counts
     filled = counts > 0
     gaps = np.abs(accuracy - mean_confidence)[filled]
     ece = float(gaps @ counts[filled] / counts.sum()) if filled.any() else float("nan")
@@ -97,7 +97,7 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
 
 
 def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Give the score interval of a share, which stays within [0, 1] and holds for few rows (Wilson 1927).
+    """Compute the score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 4), round(high, 4)
@@ -119,7 +119,7 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How one label fared; a share whose denominator is zero is nan."""
+    """Scores of one label; a ratio whose denominator is zero is nan."""
 
     name: str
     precision: float
@@ -131,54 +131,54 @@ class LabelScore:
 def label_scores(
     gold: Sequence[Collection[str]], predicted: Sequence[Collection[str]], labels: Sequence[str]
 ) -> list[LabelScore]:
-    """Give each label's scores, the most frequent label first; every row has a set of names on either side.
+    """Compute each label's scores, the most frequent label first; a row has a set of names on either side.
 
     >>> label_scores([{"a"}, {"b"}, {"a"}], [{"a"}, {"a"}, {"a"}], ["b", "a"])[0].recall
     1.0
     """
     support = Counter(name for names in gold for name in names)
-    chosen = Counter(name for names in predicted for name in names)
-    hits = Counter(name for names, other in zip(gold, predicted, strict=True) for name in names if name in other)
+    guesses = Counter(name for names in predicted for name in names)
+    hits = Counter(name for names, guess in zip(gold, predicted, strict=True) for name in names if name in guess)
 
-    def share(part: int, whole: int) -> float:
-        return part / whole if whole else math.nan
+    def ratio(count: int, total: int) -> float:
+        return count / total if total else math.nan
 
     return [
         LabelScore(
             name,
-            precision=share(hits[name], chosen[name]),
-            recall=share(hits[name], support[name]),
-            f1=share(2 * hits[name], chosen[name] + support[name]),
+            precision=ratio(hits[name], guesses[name]),
+            recall=ratio(hits[name], support[name]),
+            f1=ratio(2 * hits[name], guesses[name] + support[name]),
             support=support[name],
         )
         for name in sorted(labels, key=lambda label: -support[label])
     ]
 
 
-def confusion(
-    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], most: int = 20
+def confusion_table(
+    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], max_labels: int = 20
 ) -> list[tuple[str, dict[str, int]]]:
-    """Count predicted labels per gold label, in the order of `labels`; rare labels share a line.
+    """Count predicted labels per gold label, in the order of `labels`; rare labels share one line.
 
-    >>> confusion(["a", "b", "a"], ["a", "a", "a"], ["a", "b"])
+    >>> confusion_table(["a", "b", "a"], ["a", "a", "a"], ["a", "b"])
     [('a', {'a': 2, 'b': 0}), ('b', {'a': 1, 'b': 0})]
     """
     if not gold:
         return []
     support = Counter(gold)
-    frequent = set(sorted(labels, key=lambda label: -support[label])[:most])
+    frequent = set(sorted(labels, key=lambda label: -support[label])[:max_labels])
     names = [label for label in labels if label in frequent]
     others = f"{len(labels) - len(names)} others"
     counts = Counter(
-        (name if name in frequent else others, other if other in frequent else others)
-        for name, other in zip(gold, predicted, strict=True)
+        (name if name in frequent else others, guess if guess in frequent else others)
+        for name, guess in zip(gold, predicted, strict=True)
     )
     names += [others] * (len(labels) > len(names))
-    return [(name, {other: counts[name, other] for other in names}) for name in names]
+    return [(name, {guess: counts[name, guess] for guess in names}) for name in names]
 
 
 def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]:
-    """Give the first and last value of bins that hold about equally many; equal values share a bin.
+    """Return the first and last value of bins that hold about equally many values; equal values share a bin.
 
     >>> quantile_bins([3, 3, 4, 7, 8, 30], bins=3)
     [(3, 3), (4, 7), (8, 30)]

@@ -24,7 +24,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling import load as models
 from bertkit.modeling.layers import LAYERS
-from bertkit.storage.cache import cache_folder, keeping, touch
+from bertkit.storage.cache import cache_folder, touch, writing
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
 
@@ -188,7 +188,7 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
 def _write_states(states: Any, tokens: int, file: Path) -> None:
     """Write the states so that the file is there whole or not at all."""
     array, place = None, 0
-    with keeping(file) as beside:
+    with writing(file) as beside:
         for part in states:
             if array is None:
                 shape = (tokens, *part.shape[1:])

@@ -1,4 +1,4 @@
-"""A recipe: what to train on what, with which settings, scored how."""
+"""A recipe: which model to train, on which data, with which settings, and how to score it."""
 
 from bertkit.recipe.load import (
     assignment,
@@ -7,8 +7,8 @@ from bertkit.recipe.load import (
     load_pretrain_recipe,
     load_recipe,
     parse_changes,
+    recipe_command,
     recipe_folder,
-    recipe_kind,
     recipe_names,
 )
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
@@ -47,8 +47,8 @@ __all__ = [
     "parse_changes",
     "read_layers",
     "read_yaml",
+    "recipe_command",
     "recipe_folder",
-    "recipe_kind",
     "recipe_names",
     "write_yaml",
 ]

@@ -1,4 +1,4 @@
-"""Find a recipe, extend its parent, apply overrides, check the result."""
+"""Find a recipe, extend its parent, apply overrides and check the result."""
 
 from __future__ import annotations
 
@@ -21,53 +21,57 @@ _Record = TypeVar("_Record", bound="Section")
 
 
 def recipe_folder() -> Path:
-    """Give the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "recipes"
     return installed if installed.is_dir() else package.parent / "recipes"
 
 
-def recipe_names(kind: str = "finetune") -> list[str]:
-    """List the shipped recipes of a kind, `finetune` or `pretrain`, by name."""
-    return sorted(file.stem for file in (recipe_folder() / kind).glob("*.yaml"))
+def recipe_names(command: str = "finetune") -> list[str]:
+    """List the names of the shipped recipes for a command, `finetune` or `pretrain`."""
+    return sorted(file.stem for file in (recipe_folder() / command).glob("*.yaml"))
 
 
-def find_recipe(name: str, kind: str = "") -> Path:
-    """Find the file of a recipe given by name or by path; of either kind unless one is named.
+def find_recipe(name: str, command: str = "") -> Path:
+    """Find the file of a recipe by its name or path.
+
+    Args:
+        name: a shipped recipe, or a path.
+        command: `finetune` or `pretrain`, whose shipped recipes are looked through; both by default.
 
     Raises:
-        RecipeError: neither a shipped recipe nor a file; the closest names are given.
+        RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         if not Path(name).is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
         return Path(name)
-    kinds = (kind,) if kind else ("finetune", "pretrain")
-    for folder in kinds:
+    commands = (command,) if command else ("finetune", "pretrain")
+    for folder in commands:
         if (recipe_folder() / folder / f"{name}.yaml").is_file():
             return recipe_folder() / folder / f"{name}.yaml"
-    raise RecipeError(f"no recipe is called {name!r}", closest(name, chain.from_iterable(map(recipe_names, kinds))))
+    raise RecipeError(f"no recipe is called {name!r}", closest(name, chain.from_iterable(map(recipe_names, commands))))
 
 
-def recipe_kind(name: str) -> str:
-    """Tell whether a recipe, shipped or a file, is for `finetune` or for `pretrain`: the latter names an objective."""
+def recipe_command(name: str) -> str:
+    """Return the command that a recipe is for: `pretrain` where it names an objective, else `finetune`."""
     values, _ = _read_with_parents(find_recipe(name), "", ())
     return "pretrain" if "objective" in values else "finetune"
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
-    """Load a recipe of either kind; raises as `load_recipe` does."""
-    return load_pretrain_recipe(name, changes) if recipe_kind(name) == "pretrain" else load_recipe(name, changes)
+    """Load a recipe for fine-tuning or pretraining; raises what `load_recipe` does."""
+    return load_pretrain_recipe(name, changes) if recipe_command(name) == "pretrain" else load_recipe(name, changes)
 
 
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Load a recipe for fine-tuning with its parents and the given changes (dotted key -> value).
+    """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings training settings of its own, which changes override.
+    The demo model brings its own training settings, which changes override.
 
     Raises:
-        RecipeError: no such recipe, bad YAML, an unknown key, or a value out of its range; it names the
-            file and line, or the override, and the closest key.
+        RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
+            the override, and the closest key.
     """
     from bertkit.recipe.records import Recipe
 
@@ -75,20 +79,20 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
-    """Load a recipe for pretraining with its parents and the given changes; raises as `load_recipe` does."""
+    """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
     from bertkit.recipe.pretraining import PretrainRecipe
 
     return _load("pretrain", PretrainRecipe, name, changes or {})
 
 
-def _load(kind: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
+def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
     from pydantic import ValidationError
 
-    file = find_recipe(name, kind)
-    values, lines = _read_with_parents(file, kind, ())
+    file = find_recipe(name, command)
+    values, lines = _read_with_parents(file, command, ())
     values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
-    if kind == "finetune" and changes.get("model", values.get("model")) == "demo":
+    if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
     for key, value in changes.items():
         _set(values, key, value)
@@ -114,7 +118,7 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def assignment(key: str, value: str) -> str:
-    r"""Write ``key=value`` for `--set`, quoted so that shell and YAML give back the very value.
+    r"""Write ``key=value`` for `--set`, quoted so that the shell and YAML read exactly this value.
 
     >>> assignment("data.columns.text", "review"), assignment("data.columns.text", " a")
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
@@ -123,9 +127,9 @@ def assignment(key: str, value: str) -> str:
     return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
 
 
-def _read_with_parents(file: Path, kind: str, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
+def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
     if file.resolve() in seen:
-        raise RecipeError("recipes extend each other in a circle", "drop one `extends:`", file=file)
+        raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
     except UnicodeDecodeError as error:
@@ -134,9 +138,9 @@ def _read_with_parents(file: Path, kind: str, seen: tuple[Path, ...]) -> tuple[d
     if parent is None:
         return values, lines
     beside = file.parent / str(parent)
-    above = beside if beside.is_file() else find_recipe(str(parent), kind)
-    inherited, _ = _read_with_parents(above, kind, (*seen, file.resolve()))
-    for key in ("name", "published"):  # the parent's own: a child with other rows compares with nothing
+    parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
+    inherited, _ = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)
     return _merge(inherited, values), lines
 
@@ -144,40 +148,41 @@ def _read_with_parents(file: Path, kind: str, seen: tuple[Path, ...]) -> tuple[d
 def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
     merged = dict(parent)
     for key, value in child.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        are_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if are_sections else value
     return merged
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        below = values.get(parent)
-        values[parent] = dict(below) if isinstance(below, dict) else {}
-        values = values[parent]
+    *sections, last = key.split(".")
+    for section in sections:
+        content = values.get(section)
+        values[section] = dict(content) if isinstance(content, dict) else {}
+        values = values[section]
     values[last] = value
 
 
 def _describe(error: Any, record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines) -> RecipeError:
-    path = tuple(str(part) for part in error["loc"])
-    known = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
+    """Turn pydantic's first error into one that names the key, the line or the override, and what is allowed."""
+    path = tuple(str(key) for key in error["loc"])
+    written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
-    place: dict[str, Any] = {"row": lines.get(known), "file": file} if override is None else {}
+    where: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
     if error["type"] == "extra_forbidden":
-        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(record, path), **place)
+        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(record, path), **where)
     if error["type"] == "missing":
-        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **place)
-    name = ".".join(
-        part for part in path if not part.startswith(("literal[", "function-", "dict[", "int", "constrained"))
-    )
-    wanted = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
+        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
+    variants = ("literal[", "function-", "dict[", "int", "constrained")  # pydantic's names for the types of a union
+    name = ".".join(key for key in path if not key.startswith(variants))
+    rule = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
     bounds = "" if error["type"] == "value_error" else _range_of(record, name)
-    fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {wanted}"
-    return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **place)
+    fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {rule}"
+    return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **where)
 
 
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-    return all(one == other for one, other in zip(first, second, strict=False))
+    """Tell whether one key path is the beginning of the other, or both are the same."""
+    return all(key == other_key for key, other_key in zip(first, second, strict=False))
 
 
 def _shown(value: Any) -> str:
@@ -185,16 +190,17 @@ def _shown(value: Any) -> str:
 
 
 def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
+    """Return the record that a dotted key belongs to, and the last part of the key."""
     from pydantic import BaseModel
 
     section: Any = record
-    for part in path[:-1]:
-        field = section.model_fields.get(part)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # a section, or one or none
-        below = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-        if below is None:
+    for key in path[:-1]:
+        field = section.model_fields.get(key)
+        types = (field.annotation, *get_args(field.annotation)) if field else ()  # `Section`, or `Section | None`
+        subsection = next((cls for cls in types if isinstance(cls, type) and issubclass(cls, BaseModel)), None)
+        if subsection is None:
             break
-        section = below
+        section = subsection
     return section, path[-1]
 
 
@@ -204,7 +210,7 @@ def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
 
 
 def _range_of(record: type[Section], name: str) -> str:
-    """Say which numbers a field takes, from the bounds its record declares."""
+    """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
     section, last = _section_of(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}

@@ -1,4 +1,4 @@
-"""The `options` of a recipe: what only its task family or its objective knows."""
+"""The `options` of a recipe: keys that only its task family or its objective defines."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from bertkit.recipe import PretrainRecipe, Recipe
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a recipe's ``options``: its default, and the values it may have."""
+    """A key of a recipe's ``options``: its default, and the values that are allowed."""
 
     default: Any
     choices: tuple[Any, ...] = ()
     least: float | None = None
-    """The smallest number; without it zero, or any where the default is None."""
+    """The smallest number; by default 0, or unbounded where the default is None."""
     most: float = math.inf
     """The largest number."""
     read: Callable[[Any], Any] | None = None
-    """Gives the value meant by one that is no single number, word or yes; raises ValueError with the remedy."""
+    """Reads a value that is not a single number, word or boolean; raises ValueError with the remedy."""
 
 
 def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
-    """Give a recipe's option, or the default that OPTIONS of its family or objective has for it."""
+    """Return a recipe's option, or the default in OPTIONS of its family or objective."""
     return recipe.options.get(name, _as_option(options[name]).default)
 
 
-def check_options(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Refuse options that nobody knows, and values of another kind than their defaults.
+def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Check a recipe's options: their names, and that values are of the type of their defaults and in range.
 
     Raises:
-        RecipeError: with the closest name, or the values that may be given.
+        RecipeError: with the closest name, or the values that are allowed.
     """
-    check_names("options", given, known)
-    for name, value in given.items():
-        option = _as_option(known[name])
+    check_names("options", values, options)
+    for name, value in values.items():
+        option = _as_option(options[name])
         if option.read is None:
             _check_option(name, value, option)
         else:
             _try_to_read(name, value, option.read)
 
 
-def check_names(section: str, given: Mapping[str, Any], known: Sequence[str] | Mapping[str, Any]) -> None:
-    """Refuse a key of a section that is none of the known ones.
+def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> None:
+    """Check that the keys of a section are among its names.
 
     Raises:
-        RecipeError: with the closest name.
+        RecipeError: an unknown key; the message suggests the closest name.
     """
-    for name in given:
-        if name not in known:
-            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, known))
+    for name in values:
+        if name not in names:
+            raise RecipeError(f"unknown key '{section}.{name}'", closest(name, names))
 
 
 def _as_option(value: Any) -> Option:
@@ -68,7 +68,7 @@ def _try_to_read(name: str, value: Any, read: Callable[[Any], Any]) -> None:
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:
-    """Refuse a value that is none of the choices, or of another kind than the default."""
+    """Refuse a value that is not among the choices, or not of the default's type."""
     if option.choices:
         if value not in option.choices:
             raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")

@@ -1,4 +1,4 @@
-"""Modules that are found by name: those of a package of bertkit, and a user's own."""
+"""Modules that a recipe names: those of a package of bertkit, and your own."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from bertkit.errors import RecipeError, closest
 
 
 def module_names(package: str) -> list[str]:
-    """List the modules of a package of bertkit."""
+    """List the names of the modules of a package of bertkit."""
     folder = Path(importlib.import_module(package).__path__[0])
     return sorted(file.stem for file in folder.glob("[a-z]*.py"))
 
 
-def load_module(kind: str, name: str, package: str, parts: Sequence[str], page: str) -> Any:
-    """Load a module of a package of bertkit, or one of a user's own, which must have all parts.
+def load_module(role: str, name: str, package: str, required: Sequence[str], page: str) -> ModuleType:
+    """Load a module of a package of bertkit, or one of your own.
 
     Args:
-        kind: what such a module is, in words.
-        name: of the package's module, or package.module of one's own.
+        role: what such a module is called in messages, such as "task family".
+        name: of the package's module, or the importable name of your own, with a dot.
         package: the package of bertkit.
-        parts: names the module must have.
-        page: tells how such a module is written.
+        required: functions and constants that your own module must have.
+        page: the page of the docs on writing such a module.
 
     Raises:
-        RecipeError: no such module, or one that lacks a part.
+        RecipeError: no such module, or one that lacks something required.
     """
     names = module_names(package)
     if name in names:
         return importlib.import_module(f"{package}.{name}")
     try:
-        found = "." in name and importlib.util.find_spec(name) is not None
+        exists = "." in name and importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
-        found = False
-    if not found:
-        where = f"{closest(name, names)}; a module of your own is named package.module and must be importable"
-        raise RecipeError(f"no {kind} is called {name!r}", where if "." in name else closest(name, names))
+        exists = False
+    if not exists:
+        remedy = closest(name, names)
+        if "." in name:
+            remedy += "; a module of your own is named package.module and must be importable"
+        raise RecipeError(f"no {role} is called {name!r}", remedy)
     module = importlib.import_module(name)
-    lacking = [part for part in parts if not hasattr(module, part)]
-    if lacking:
-        raise RecipeError(f"the {kind} {name} lacks {', '.join(lacking)}", f"see {page}")
+    missing = [attribute for attribute in required if not hasattr(module, attribute)]
+    if missing:
+        raise RecipeError(f"the {role} {name} lacks {', '.join(missing)}", f"see {page}")
     return module

@@ -1,4 +1,4 @@
-"""The records a recipe is made of: frozen, checked, and closed to unknown keys."""
+"""The sections of a recipe: frozen records whose values are checked and whose keys are fixed."""
 
 from __future__ import annotations
 
@@ -22,35 +22,39 @@ Finite = Annotated[float, AfterValidator(_finite)]
 
 
 class Section(BaseModel):
-    """A part of a recipe: immutable, and an unknown key is an error."""
+    """A section of a recipe: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Data(Section):
-    """Where rows come from and which of their columns mean what."""
+    """Where rows come from, and which of their columns is which canonical column."""
 
     source: str = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
     files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
-    splits: dict[str, str] = Field({}, description="split -> its name in the source, where that differs")
+    splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     columns: dict[str, str | list[str]] = Field(
-        {}, description="canonical column -> column in the source; several make one list, null none"
+        {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
     )
     format: Literal["auto", "csv", "jsonl", "json", "parquet", "conll", "conllu", "lines"] = Field(
-        "auto", description="how files are read; by their endings when `auto`"
+        "auto", description="file format; `auto` goes by the ending"
     )
     header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
-    delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; read off the header line when absent")
+    delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; by default, the one in the header line")
     quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")
     encoding: str = Field("utf-8", description="encoding of text files")
-    empty_text: Literal["refuse", "drop", "keep"] = Field("refuse", description="rows whose text is blank")
-    split_column: str | None = Field(None, description="single file: the column that names each row's split")
-    validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows held out")
-    limit: int | None = Field(None, ge=1, description="use only the first rows of each split")
-    streaming: bool = Field(False, description="read training rows while training, for data that does not fit memory")
-    cache: bool = Field(True, description="keep the features of a split on disk for the next run")
+    empty_text: Literal["refuse", "drop", "keep"] = Field(
+        "refuse", description="what to do with rows that have a blank text"
+    )
+    split_column: str | None = Field(None, description="single file: column with the split of each row")
+    validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
+    limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
+    streaming: bool = Field(
+        False, description="read training rows during training, for data that does not fit in memory"
+    )
+    cache: bool = Field(True, description="keep the encoded rows of each split on disk for the next run")
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -59,40 +63,42 @@ class Data(Section):
 
 
 class CommonTraining(Section):
-    """What all training has; `batch_size` is rows per optimizer step on all processes together."""
+    """Settings that fine-tuning and pretraining share."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)
-    steps: int | None = Field(None, ge=1, le=10**9, description="optimizer steps in all, in place of `epochs`")
+    steps: int | None = Field(None, ge=1, le=10**9, description="total number of optimizer steps, instead of `epochs`")
     batch_size: int = Field(32, ge=1, le=1_000_000, description="rows per optimizer step, over all processes")
     learning_rate: Finite = Field(2e-5, gt=0, lt=1)
     schedule: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
-    warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps")
+    warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps in which the learning rate rises")
     weight_decay: Finite = Field(0.01, ge=0, le=1)
     max_grad_norm: Finite = Field(1.0, gt=0)
-    max_length: int = Field(128, ge=4, le=100_000, description="tokens per text (pair), special ones included")
+    max_length: int = Field(128, ge=4, le=100_000, description="tokens per text (or pair), special tokens included")
     seed: int = Field(42, ge=0, lt=2**32)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    gradient_accumulation: int = Field(1, ge=1, description="parts a batch is computed in; the result is the same")
-    gradient_checkpointing: bool = Field(False, description="trade time for memory")
-    fast_dropout: bool = Field(True, description="on a CPU: draw dropout from a fast generator instead of torch's")
-    unpad: bool = Field(True, description="on a CPU: compute nothing on the padding of batches")
-    evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch` or a number of steps")
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without improvement")
+    gradient_accumulation: int = Field(
+        1, ge=1, description="micro-batches that a batch is split into, to save memory; the result is the same"
+    )
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory; slower")
+    fast_dropout: bool = Field(True, description="on a CPU: draw dropout masks from a faster generator than torch's")
+    unpad: bool = Field(True, description="on a CPU: skip the padding of batches; the result is the same")
+    evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch`, or a number of steps")
+    patience: int | None = Field(None, ge=1, description="stop after this many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")
-    extra: dict[str, Any] = Field({}, description="any other field of transformers' TrainingArguments")
+    extra: dict[str, Any] = Field({}, description="any other fields of transformers' TrainingArguments")
 
     def steps_per_epoch(self, rows: int) -> int:
-        """Give the optimizer steps of one pass over so many rows."""
+        """Return the number of optimizer steps in one epoch."""
         return -(-rows // self.batch_size)
 
     def total_steps(self, rows: int | None) -> int:
-        """Give the optimizer steps of a run over so many rows; None is a stream, which needs `steps`."""
+        """Return the number of optimizer steps of a run; `rows` is None for a stream, which needs `steps`."""
         if self.steps is not None or rows is None:
             return self.steps or 0
         return math.ceil(self.steps_per_epoch(rows) * self.epochs)
 
     def steps_per_evaluation(self, rows: int | None) -> int:
-        """Give the steps from one evaluation to the next; a stream has no epochs, so it takes a tenth of its steps."""
+        """Return the steps from one evaluation to the next: an epoch by default, a tenth of all steps for a stream."""
         if self.evaluate_every != "epoch":
             return int(self.evaluate_every)
         return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
@@ -109,13 +115,14 @@ class Training(CommonTraining):
     """How a model is fine-tuned."""
 
     batching: Literal["sorted", "random"] = Field(
-        "sorted", description="rows of a batch: of similar length, so that hardly anything is padding, or any"
+        "sorted", description="`sorted` batches rows of similar length, which leaves little padding"
     )
     cls_only_last_layer: bool = Field(
-        True, description="compute of the last layer only what a classifier reads; the result is the same"
+        True,
+        description="in the last layer, compute only the first token that a classifier reads; the result is the same",
     )
     occurring_embeddings: bool = Field(
-        True, description="train only the word embeddings that occur; the result is the same"
+        True, description="train only the word embeddings that occur in the rows; the result is the same"
     )
     class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
         None, description="`balanced`, or label name -> weight in the loss"
@@ -124,56 +131,61 @@ class Training(CommonTraining):
 
 
 def read_layers(value: Any) -> int | list[int] | None:
-    """Read the layers of a student as a recipe or a command gives them: rising numbers from 0, or how many.
+    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
 
     >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers(None)
     ([0, 2, 4], [1, 5], 3, None)
 
     Raises:
-        ValueError: it is neither.
+        ValueError: neither of these.
     """
     if value is None:
         return None
-    parts = value.split(",") if isinstance(value, str) else value
-    if isinstance(value, str) and len(parts) == 1:
-        parts = int(value) if value.strip().isdecimal() else value
-    if isinstance(parts, int) and not isinstance(parts, bool) and parts >= 1:
-        return parts
-    if isinstance(parts, list) and parts and all(str(part).strip().isdecimal() for part in parts):
-        layers = [int(part) for part in parts]
-        if all(one < other for one, other in pairwise(layers)):
-            return layers
-    raise ValueError("must be layers that rise, from 0, such as [0, 2, 4], or how many")
+    layers = value.split(",") if isinstance(value, str) else value
+    if isinstance(value, str) and len(layers) == 1:
+        layers = int(value) if value.strip().isdecimal() else value
+    if isinstance(layers, int) and not isinstance(layers, bool) and layers >= 1:
+        return layers
+    if isinstance(layers, list) and layers and all(str(layer).strip().isdecimal() for layer in layers):
+        indexes = [int(layer) for layer in layers]
+        if all(lower < higher for lower, higher in pairwise(indexes)):
+            return indexes
+    raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
 
 
 LayerMap = Literal["uniform", "last"] | dict[int, int]
-"""Which layer of the student follows which of the teacher, both counted from 0."""
+"""Student layer -> the teacher layer that it is trained to match, both counted from 0."""
 
 
 class Distillation(Section):
-    """What a student learns from fine-tuned teachers beside the gold labels (Hinton et al. 2015)."""
+    """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
-    teachers: list[str] = Field([], description="fine-tuned checkpoints of this task: folders or hub names")
-    temperature: Finite = Field(2.0, gt=0, le=1000, description="above 1 it shows more of the less probable answers")
-    soft_weight: Finite = Field(0.5, ge=0, le=1, description="the teachers' share of the loss; the rest is gold")
+    teachers: list[str] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
+    temperature: Finite = Field(
+        2.0, gt=0, le=1000, description="divides the logits; above 1, less probable labels weigh more"
+    )
+    soft_weight: Finite = Field(
+        0.5, ge=0, le=1, description="weight of the teachers' soft targets in the loss; the rest is the gold labels'"
+    )
     student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = Field(
-        None, description="make the student of these layers of the first teacher (or of so many), in place of `model`"
+        None,
+        description="build the student from these layers of the first teacher, or from this many, instead of `model`",
     )
     hidden: LayerMap | None = Field(
         None, description="match hidden states: `uniform`, `last`, or student layer -> teacher layer"
     )
     hidden_weight: Finite = Field(1.0, ge=0, le=1e6)
-    attention: LayerMap | None = Field(None, description="match attention, as `hidden`")
+    attention: LayerMap | None = Field(None, description="match attention maps, as `hidden`")
     attention_weight: Finite = Field(1.0, ge=0, le=1e6)
 
     @property
     def matches_layers(self) -> bool:
-        """Whether a teacher is looked into while the student is trained."""
+        """Whether training needs the hidden states or attention of a teacher."""
         return self.hidden is not None or self.attention is not None
 
 
 class Published(Section):
-    """A score of the literature, as a number or a range, with its source."""
+    """Published scores, each a number or a range, with their source."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -182,32 +194,32 @@ class Published(Section):
     source: str = ""
 
     def scores(self) -> dict[str, Any]:
-        """Give metric name -> number or [low, high]."""
+        """Return metric name -> number or [low, high]."""
         return dict(self.model_extra or {})
 
 
 class Recipe(Section):
-    """Everything a run is made of, as read from a YAML file and the command line."""
+    """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
 
     name: str
     about: str = ""
     task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
     model: str = "google-bert/bert-base-uncased"
     model_labels: list[str] | None = Field(
-        None, description="what the checkpoint's outputs mean, in its order, when its own names say nothing"
+        None, description="label names in the order of the checkpoint's outputs, if its config has none"
     )
     data: Data = Data()
-    labels: list[str] | None = Field(None, description="label names; read off the training rows when absent")
+    labels: list[str] | None = Field(None, description="label names; by default, those of the training rows")
     metrics: list[str] = Field([], min_length=1)
-    best_metric: str = Field("", description="chooses the best checkpoint; the first of `metrics` when absent")
+    best_metric: str = Field("", description="chooses the best checkpoint; by default, the first of `metrics`")
     training: Training = Training()
-    distillation: Distillation | None = Field(None, description="teachers to learn from: see `bertkit distill`")
-    options: dict[str, Any] = Field({}, description="what only this task family knows")
+    distillation: Distillation | None = Field(None, description="teachers to learn from; see `bertkit distill`")
+    options: dict[str, Any] = Field({}, description="options of this task family")
     published: list[Published] = []
 
     @property
     def model_name(self) -> str:
-        """What a run begins from, in words."""
+        """The model that a run starts from, for people."""
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
@@ -218,7 +230,7 @@ class Recipe(Section):
     @classmethod
     def _names_are_distinct(cls, names: list[str] | None) -> list[str] | None:
         if names is not None and len(set(names)) != len(names):
-            raise ValueError("label names must differ from each other")
+            raise ValueError("label names must be distinct")
         return names
 
     @model_validator(mode="before")

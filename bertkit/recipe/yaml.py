@@ -1,4 +1,4 @@
-"""Strict YAML: plain values only, every key once, and the line of each key kept for messages."""
+"""Strict YAML: plain values only and every key once, with the line of each key for messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KeyPath = tuple[str, ...]
 Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
-# The core schema of YAML 1.2: `no` and `on` are words, `1e-5` is a number. PyYAML's default has both reversed.
+# The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
 _RESOLVERS = {
     "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -45,17 +45,17 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     """Read a mapping and the line of each of its keys.
 
     Raises:
-        RecipeError: bad syntax, a key given twice, an anchor or alias, a tag, or something else than a mapping.
+        RecipeError: bad syntax, a duplicate key, an anchor, an alias, a tag, or anything but a mapping.
     """
     if len(text) > _MAX_CHARACTERS:
-        raise RecipeError(f"a recipe of {len(text):,} characters", "recipes are short texts", file=file)
+        raise RecipeError(f"a recipe of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
     try:
         node = yaml.compose(text, Loader=_Loader)
         if node is None:
             raise RecipeError("the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file)
-        _refuse_surprises(text, file)
+        _refuse_anchors_and_tags(text, file)
         lines: Lines = {}
-        _walk(node, (), lines, file)
+        _find_lines(node, (), lines, file)
         values = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
@@ -76,11 +76,11 @@ def read_value(text: str) -> Any:
         value = yaml.load(text, Loader=_Loader)  # a SafeLoader underneath
     except yaml.YAMLError:
         return text
-    return text if value == "" else value  # `|` alone opens a block of text, and means itself here
+    return text if value == "" else value  # `|` alone is read as an empty block of text, but means itself here
 
 
 def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
-    """Write a mapping so that `read_yaml` gives it back; to a file too where one is named."""
+    """Return a mapping as YAML that `read_yaml` reads back, and write it to a file if one is named."""
     text: str = yaml.dump(
         values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
@@ -89,40 +89,37 @@ def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
     return text
 
 
-def _refuse_surprises(text: str, file: object) -> None:
+def _refuse_anchors_and_tags(text: str, file: object) -> None:
     for event in yaml.parse(text, Loader=_Loader):
         row = event.start_mark.line + 1 if event.start_mark else None
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise RecipeError("anchors and aliases are not used in recipes", "write it out", file=file, row=row)
         if tag:
-            raise RecipeError(f"the tag {tag} is not used in recipes", "plain values only", file=file, row=row)
+            raise RecipeError(f"the tag {tag} is not used in recipes", "write a plain value", file=file, row=row)
 
 
-def _walk(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:
+def _find_lines(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:
+    """Add the line of each key and list item below a node, and refuse a key that occurs twice."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*path, str(index))] = item.start_mark.line + 1
-            _walk(item, (*path, str(index)), lines, file)
+            _find_lines(item, (*path, str(index)), lines, file)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
         row = key.start_mark.line + 1
-        here = (*path, str(key.value))
-        if here in lines:
-            raise RecipeError(
-                f"the key {'.'.join(here)!r} is given twice",
-                f"it stands in line {lines[here]} already",
-                file=file,
-                row=row,
-            )
-        lines[here] = row
-        _walk(value, here, lines, file)
+        key_path = (*path, str(key.value))
+        if key_path in lines:
+            name, first = ".".join(key_path), lines[key_path]
+            raise RecipeError(f"the key {name!r} occurs twice", f"it is in line {first} already", file=file, row=row)
+        lines[key_path] = row
+        _find_lines(value, key_path, lines, file)
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, file: object) -> RecipeError:
     mark = error.problem_mark or error.context_mark
     row = mark.line + 1 if mark else None
     if "\\t" in str(error.problem):
-        return RecipeError("a tab where YAML wants blanks", "indent with blanks", file=file, row=row)
+        return RecipeError("a tab where YAML needs spaces", "indent with spaces", file=file, row=row)
     return RecipeError(f"not YAML: {error.problem or error.context}", file=file, row=row)

@@ -1,1 +1,1 @@
-"""What a run leaves for people to read: report.html and the model card."""
+"""What a run writes for people to read: report.html and the model card."""

@@ -1,4 +1,4 @@
-"""The model card: README.md of a run's folder, whose front matter the hub reads."""
+"""The model card: README.md of a run folder, whose front matter the hub reads."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from bertkit.reports.html import Facts, duration_text, metric_names, score_text
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells beyond the report; what is empty or None is left out."""
+    """The content of a card beyond the report's; what is empty or None is left out."""
 
     pipeline_tag: str
-    """Task of the hub, such as `text-classification`."""
+    """The hub's name of the task, such as `text-classification`."""
     auto_class: str
-    """Class of transformers that loads the checkpoint, such as `AutoModelForSequenceClassification`; may be empty."""
+    """Class of transformers that loads the checkpoint, such as `AutoModelForTokenClassification`, or empty."""
     dataset: str
     """Name of the data, for people."""
     rows: Mapping[str, int | None]
-    """Split -> rows read; None where they were streamed."""
+    """Split -> number of rows; None if they were streamed."""
     predict_command: str
     checkpoint: str = "."
-    """Where the weights lie, from the card's folder or on the hub."""
+    """Path of the weights from the card's folder, or their hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    """Hub id of the checkpoint the training began from; None for a local one, which the hub would refuse."""
+    """Hub id of the checkpoint that training started from; None for a local one, which the hub would refuse."""
     dataset_id: str | None = None
     """Hub id of the data; None for files."""
     dataset_config: str | None = None
@@ -42,7 +42,7 @@ class CardFacts:
 
 
 def model_card(facts: Facts, card: CardFacts) -> str:
-    """Give the text of README.md: front matter for the hub, then what a reader has to know."""
+    """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
@@ -62,7 +62,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
 
 
 def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None) -> str:
-    """Give the text of README.md of a pretrained model; `mask` is the mask token of one that can fill it."""
+    """Return the text of README.md of a pretrained model; `mask` is its mask token if it can fill masks."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
@@ -77,7 +77,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
         about=recipe.about,
         new=recipe.model is None,
         example=f'"The cat sat on the {mask}."',
-        answers=mask is not None,
+        fills_masks=mask is not None,
         settings=settings,
         seed=recipe.training.seed,
         command=command,
@@ -98,7 +98,7 @@ def _template(name: str) -> Any:
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:
-    """Give the hub's record of each score of the evaluated split that is a finite number."""
+    """Return the hub's record of each finite score on the evaluated split."""
     from huggingface_hub import EvalResult
 
     return [
@@ -118,7 +118,7 @@ def _results(facts: Facts, card: CardFacts) -> list[Any]:
 
 
 def _plain(value: Any) -> str:
-    r"""Write a value on one line of Markdown, so that it opens no tag and ends no cell of a table.
+    r"""Write a value on one line of Markdown, escaped so that it neither opens a tag nor ends a table cell.
 
     >>> print(_plain("<b>a|b</b>"))
     &lt;b>a\|b&lt;/b>

@@ -1,4 +1,4 @@
-"""One page about a run that opens from disk: report.html, with the sections that the run's facts can fill."""
+"""report.html: one page about a run that opens from disk, with the sections that the run has facts for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bertkit.metrics import statistics
 from bertkit.reports import svg
 from bertkit.reports.examples import Example, find_measured, find_mistakes, find_named, is_finite
 
-MOST_POINTS = 1500
+MAX_POINTS = 1500
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a report tells, as plain data; what is empty or None leaves its section out."""
+    """The content of a report as plain data; a section whose fields are empty or None is left out."""
 
     name: str
     command: str
@@ -31,15 +31,15 @@ class Facts:
     scores: dict[str, float]
     about: str = ""
     teachers: list[str] = field(default_factory=list)
-    """Names of the checkpoints that the model learned from beside the gold labels."""
+    """Names of the checkpoints that the model was distilled from."""
     seconds: float | None = None
     device: str = ""
     seed: int | None = None
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Metric -> ends of its 95 % bootstrap interval over rows."""
     baseline: dict[str, float] = field(default_factory=dict)
-    """What `baseline_name` scores."""
-    baseline_name: str = "one answer for every row"
+    """Scores of the baseline that `baseline_name` describes."""
+    baseline_name: str = "the same answer for every row"
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -48,15 +48,15 @@ class Facts:
     examples: list[Example] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Title -> rows with the same keys: what the task family tells beside its scores."""
+    """Title -> rows with the same keys, which the task family reports beside its scores."""
     warnings: list[str] = field(default_factory=list)
     other_splits: dict[str, dict[str, float]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
-    """Versions, fingerprint of the data, and what else a repetition needs."""
+    """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
 
 
 def write_report(folder: Path, facts: Facts) -> Path:
-    """Write `report.html` into the folder, everything inline, and give its path."""
+    """Write `report.html` with everything inline, and return its path."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -83,13 +83,13 @@ def write_report(folder: Path, facts: Facts) -> Path:
 
 
 def metric_names(facts: Facts) -> list[str]:
-    """Give the names of all scores, the best metric first."""
+    """Return the names of all scores, the best metric first."""
     others = [name for scores in facts.other_splits.values() for name in scores]
     return list(dict.fromkeys([facts.best_metric, *facts.scores, *others]))
 
 
 def score_text(value: Any) -> str:
-    """Write a score, or a range of two, the way the report and the card show it.
+    """Format a score, or a range of two, for the report and the card.
 
     >>> score_text(0.85714), score_text([0.56, 0.6]), score_text(float("nan")), score_text(None)
     ('0.8571', '0.5600 – 0.6000', 'n/a', 'n/a')
@@ -102,7 +102,7 @@ def score_text(value: Any) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a duration in its two largest units.
+    """Format a duration in its two largest units.
 
     >>> duration_text(8.25), duration_text(204), duration_text(7512)
     ('8.2 s', '3 min 24 s', '2 h 5 min')
@@ -114,33 +114,37 @@ def duration_text(seconds: float) -> str:
 
 
 def _headline(facts: Facts) -> Markup | None:
-    """Draw this run's best metric beside the baseline and the literature, on one axis."""
+    """Draw this run's best metric beside the baseline and published scores, on one axis."""
     metric = facts.best_metric
-    found: list[tuple[str, Any]] = [(f"Baseline: {facts.baseline_name}", facts.baseline.get(metric))]
+    others: list[tuple[str, Any]] = [(f"Baseline: {facts.baseline_name}", facts.baseline.get(metric))]
     for entry in facts.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
-        found.append((label, entry.get(metric)))
+        others.append((label, entry.get(metric)))
     spans = []
     value = facts.scores.get(metric, math.nan)
     if is_finite(value):
         ends = facts.intervals.get(metric, (value, value))
         low, high = ends if is_finite(*ends) else (value, value)
         spans.append(svg.Span("This run", score_text(value), value, low, high, own=True))
-    for label, other in found:
-        low, high = other if isinstance(other, list | tuple) else (other, other)
+    for label, score in others:
+        low, high = score if isinstance(score, list | tuple) else (score, score)
         if is_finite(low, high):
-            spans.append(svg.Span(label, score_text(other), None if low != high else low, low, high))
-    return svg.interval_strip(spans, name=f"{metric} beside others") if len(spans) > 1 else None
+            spans.append(svg.Span(label, score_text(score), None if low != high else low, low, high))
+    return (
+        svg.interval_strip(spans, name=f"{metric} of this run, baseline and published scores")
+        if len(spans) > 1
+        else None
+    )
 
 
 def _curves(facts: Facts) -> list[tuple[str, Markup]]:
-    """Draw what the training log holds, as (caption, picture)."""
+    """Draw the training log as curves, each as (caption, picture)."""
     metric = facts.best_metric
     panels = {
         "Loss": {"training": "loss", "evaluation": "eval_loss"},
         f"{metric} on the evaluation rows": {metric: f"eval_{metric}"},
         "Learning rate": {"learning rate": "learning_rate"},
-        "Norm of the gradient": {"gradient norm": "grad_norm"},
+        "Gradient norm": {"gradient norm": "grad_norm"},
     }
     drawn = []
     for caption, keys in panels.items():
@@ -148,19 +152,19 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
         for label, key in keys.items():
             log = [entry for entry in facts.history if is_finite(entry.get("step"), entry.get(key))]
             if log:
-                lines[label] = svg.thin([(entry["step"], entry[key]) for entry in log], MOST_POINTS)
+                lines[label] = svg.thin([(entry["step"], entry[key]) for entry in log], MAX_POINTS)
         if lines:
             drawn.append((caption, svg.line_chart(lines, name=caption, x="step", marked=facts.best_step)))
     return drawn
 
 
 def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
-    """Count gold by predicted label, where each row has one of each; rare labels share one line."""
+    """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
     named = find_named(facts.examples, facts.labels)
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
+    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
 
 
 def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
@@ -169,30 +173,30 @@ def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
 
 
 def _reliability(facts: Facts) -> tuple[float, Markup] | None:
-    """Draw accuracy over confidence; of a multi-label row, every label's probability is one."""
+    """Draw accuracy over confidence; a multi-label row adds a point for the probability of every label."""
     pairs = []
     for example, gold, predicted in find_named(facts.examples, facts.labels):
-        chances = example.probabilities or {}
-        names = predicted if isinstance(example.predicted, str) else chances
-        pairs += [(chances[name], name in gold) for name in names if is_finite(chances.get(name))]
+        probabilities = example.probabilities or {}
+        names = predicted if isinstance(example.predicted, str) else probabilities
+        pairs += [(probabilities[name], name in gold) for name in names if is_finite(probabilities.get(name))]
     if not pairs:
         return None
-    found = statistics.calibration(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
+    bins = statistics.calibration(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
     points = []
-    for count, mean, right in zip(found.counts, found.confidence, found.accuracy, strict=True):
+    for count, mean, right in zip(bins.counts, bins.confidence, bins.accuracy, strict=True):
         if count:
-            hover = f"probability {mean:.3f}, right {right:.3f}, {count:,} predictions"
+            hover = f"confidence {mean:.3f}, accuracy {right:.3f}, {count:,} predictions"
             ends = statistics.wilson_interval(round(right * count), count)
-            radius = 3 + 6 * math.sqrt(count / max(found.counts))
+            radius = 3 + 6 * math.sqrt(count / max(bins.counts))
             points.append(svg.Point(mean, right, hover, *ends, radius))
-    x, y = "probability of the label", "share that is right"
-    return found.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
+    x, y = "confidence", "accuracy"
+    return bins.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
 
 
 def _lengths(facts: Facts) -> Markup | None:
-    """Draw the share of wrong rows over bins of length that hold about equally many rows."""
-    told = [(e, not e.right) for e in facts.examples if e.right is not None]
-    answered = told or [(e, gold != predicted) for e, gold, predicted in find_named(facts.examples, facts.labels)]
+    """Draw the share of wrong rows in bins of length that hold about equally many rows."""
+    judged = [(e, not e.right) for e in facts.examples if e.right is not None]
+    answered = judged or [(e, gold != predicted) for e, gold, predicted in find_named(facts.examples, facts.labels)]
     rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
@@ -203,24 +207,24 @@ def _lengths(facts: Facts) -> Markup | None:
         share, ends = sum(wrong) / len(wrong), statistics.wilson_interval(sum(wrong), len(wrong))
         hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
         bars.append(svg.Bar(label, share, *ends, hover))
-    return svg.bar_chart(bars, name="Share of wrong rows by length", x="tokens", y="share of wrong rows")
+    return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")
 
 
 def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
-    """Draw predicted over gold numbers, and what is left over by length, as (caption, picture)."""
+    """Draw predicted over gold numbers, and residuals by length, each as (caption, picture)."""
     measured = find_measured(facts.examples)
     if not measured:
         return []
-    rows = svg.thin(measured, MOST_POINTS)
+    rows = svg.thin(measured, MAX_POINTS)
     note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
     points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
     low, high = min(points)[0], max(points)[0]
     diagonal = (low, low), (high, high)
-    caption = "Predicted over gold"
+    caption = "Predicted vs. gold"
     drawn = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
-    left = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
-    if left:
-        zero = (min(left)[0], 0.0), (max(left)[0], 0.0)
+    residuals = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
+    if residuals:
+        zero = (min(residuals)[0], 0.0), (max(residuals)[0], 0.0)
         caption = "Residual (predicted − gold) by length"
-        drawn.append((caption + note, svg.scatter(left, name=caption, x="tokens", y="residual", guide=zero)))
+        drawn.append((caption + note, svg.scatter(residuals, name=caption, x="tokens", y="residual", guide=zero)))
     return drawn

@@ -1,4 +1,4 @@
-"""Four pictures as SVG text: lines, points, bars and intervals; colors and fonts are the page's CSS."""
+"""Four charts as SVG text: lines, points, bars and intervals; colors and fonts come from the page's CSS."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from markupsafe import Markup, escape
 
 T = TypeVar("T")
 WIDTH = 480
-MOST_DOTS = 200
+MAX_DOTS = 200
 _NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 class Point(NamedTuple):
-    """A dot of a scatter plot, with a whisker from `low` to `high` where these are given."""
+    """A dot of a scatter plot, with a whisker from `low` to `high` unless these are None."""
 
     x: float
     y: float
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Give about `count` round values; the first and the last enclose the range.
+    """Return about `count` round values; the first and the last enclose the range.
 
     >>> ticks(0.13, 0.88)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -64,44 +64,44 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [float(f"{number * step:.10g}") for number in range(first, last + 1)]
 
 
-def thin(items: Sequence[T], most: int) -> list[T]:
-    """Give at most so many items, evenly spaced, the first and the last among them.
+def thin(items: Sequence[T], max_items: int) -> list[T]:
+    """Return at most `max_items` items, evenly spaced, the first and the last among them.
 
     >>> thin(range(10), 4)
     [0, 3, 6, 9]
     """
-    if len(items) <= most:
+    if len(items) <= max_items:
         return list(items)
-    return [items[round(number * (len(items) - 1) / (most - 1))] for number in range(most)]
+    return [items[round(number * (len(items) - 1) / (max_items - 1))] for number in range(max_items)]
 
 
 def line_chart(
     lines: Mapping[str, Sequence[tuple[float, float]]], *, name: str, x: str, marked: float | None = None
 ) -> Markup:
-    """Draw a line per entry, each of at least one point, over x from zero; a dashed upright at `marked`."""
+    """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
     points = [point for line in lines.values() for point in line]
     area = _area([0, *(point[0] for point in points)], [point[1] for point in points])
-    parts = [_axes(area, x)]
+    elements = [_axes(area, x)]
     if marked is not None:
         across = area.right(marked)
-        parts.append(
+        elements.append(
             f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}"/>'
             f'<text class="tick end" x="{across - 5:.1f}" y="{area.bottom - 7}">best</text>'
         )
     for number, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
-        parts.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
+        elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
         radius = 3 if len(line) <= 30 else 1.5
-        for across, up in line if len(line) <= MOST_DOTS else ():
-            parts.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
+        for across, up in line if len(line) <= MAX_DOTS else ():
+            elements.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if len(lines) > 1:
             left = area.left + 110 * number
-            parts.append(
+            elements.append(
                 f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'
                 f'<text class="tick" x="{left + 20}" y="13">{_text(label)}</text>'
             )
-        parts.append("</g>")
-    return _svg(area.height, name, parts)
+        elements.append("</g>")
+    return _svg(area.height, name, elements)
 
 
 def scatter(
@@ -112,50 +112,50 @@ def scatter(
     y: str,
     guide: tuple[tuple[float, float], tuple[float, float]],
 ) -> Markup:
-    """Draw the points and a dashed line between the two ends of `guide`, all of which the axes enclose."""
+    """Draw the points and a dashed line between the two ends of `guide`; the axes enclose all of them."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = _area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
-    parts = [_axes(area, x, y)]
+    elements = [_axes(area, x, y)]
     for point in points:
         across = area.right(point.x)
         if point.low is not None and point.high is not None:
-            parts.append(_whisker(across, area.up(point.low), area.up(point.high)))
-        parts.append(_dot(across, area.up(point.y), point.hover, point.radius))
+            elements.append(_whisker(across, area.up(point.low), area.up(point.high)))
+        elements.append(_dot(across, area.up(point.y), point.hover, point.radius))
     (x1, y1), (x2, y2) = guide
-    parts.append(
+    elements.append(
         f'<line class="guide" x1="{area.right(x1):.1f}" y1="{area.up(y1):.1f}"'
         f' x2="{area.right(x2):.1f}" y2="{area.up(y2):.1f}"/>'
     )
-    return _svg(area.height, name, parts)
+    return _svg(area.height, name, elements)
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
-    """Draw bars from zero side by side, each with its interval."""
+    """Draw bars from zero, side by side, each with its interval."""
     area = _area([0, 1], [0, *(bar.high for bar in bars)], sideways=False)
     slot = (area.end - area.left) / len(bars)
-    parts = [_axes(area, x, y)]
+    elements = [_axes(area, x, y)]
     for number, bar in enumerate(bars):
         left, up = area.left + slot * (number + 0.2), area.up(bar.value)
         middle = left + slot * 0.3
-        parts.append(
+        elements.append(
             f"<g><title>{_text(bar.hover)}</title>"
             f'<rect class="bar" x="{left:.1f}" y="{up:.1f}" width="{slot * 0.6:.1f}"'
             f' height="{area.bottom - up:.1f}"/>{_whisker(middle, area.up(bar.low), area.up(bar.high))}'
             f'<text class="tick middle" x="{middle:.1f}" y="{area.bottom + 17}">{_text(bar.label)}</text></g>'
         )
-    return _svg(area.height, name, parts)
+    return _svg(area.height, name, elements)
 
 
 def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
-    """Draw one row per span above a common axis: its name and value, and below them its interval."""
+    """Draw one row per span above a common axis: its label and value, and its interval below them."""
     row, top = 44, 6
     marks = ticks(min(span.low for span in spans), max(span.high for span in spans))
     area = _Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, top, top + row * len(spans))
-    parts = [_upright(area, mark) for mark in marks]
+    elements = [_upright(area, mark) for mark in marks]
     for number, span in enumerate(spans):
-        up, label = top + row * number + 30, _text(_short(span.label, 56 - len(span.shown)))
+        up, label = top + row * number + 30, _text(_shorten(span.label, 56 - len(span.shown)))
         low, high = area.right(span.low), area.right(span.high)
-        parts.append(
+        elements.append(
             f'<g class="{"own" if span.own else "other"}">'
             f"<title>{_text(f'{span.label}: {span.shown}')}</title>"
             f'<text class="label" x="0" y="{up - 12}">{label}</text>'
@@ -164,14 +164,14 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             f'<line class="span" x1="{low:.1f}" y1="{up}" x2="{high:.1f}" y2="{up}"/>'
         )
         if span.value is not None:
-            parts.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
-        parts.append("</g>")
-    return _svg(area.bottom + 24, name, parts)
+            elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
+        elements.append("</g>")
+    return _svg(area.bottom + 24, name, elements)
 
 
 @dataclass(frozen=True)
 class _Area:
-    """Where the values of both axes lie on the picture, whose y grows downwards."""
+    """Maps values to coordinates of the picture, whose y axis points down."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -196,16 +196,16 @@ def _area(xs: Sequence[float], ys: Sequence[float], sideways: bool = True) -> _A
 
 
 def _axes(area: _Area, x: str, y: str = "") -> str:
-    parts = [_upright(area, mark, grid=False) for mark in area.x_ticks]
+    elements = [_upright(area, mark, grid=False) for mark in area.x_ticks]
     for mark in area.y_ticks:
         up = area.up(mark)
-        parts.append(
+        elements.append(
             f'<line class="grid" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>'
             f'<text class="tick end" x="{area.left - 8}" y="{up + 4:.1f}">{_number(mark)}</text>'
         )
-    parts.append(f'<text class="axis" x="0" y="13">{_text(y)}</text>' if y else "")
-    parts.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{_text(x)}</text>')
-    return "".join(parts)
+    elements.append(f'<text class="axis" x="0" y="13">{_text(y)}</text>' if y else "")
+    elements.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{_text(x)}</text>')
+    return "".join(elements)
 
 
 def _upright(area: _Area, mark: float, grid: bool = True) -> str:
@@ -232,14 +232,14 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:g}"
 
 
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _shorten(text: str, max_characters: int) -> str:
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
 def _text(text: str) -> Markup:
     return escape(_NOT_XML.sub(" ", text))
 
 
-def _svg(height: float, name: str, parts: Sequence[str]) -> Markup:
+def _svg(height: float, name: str, elements: Sequence[str]) -> Markup:
     head = f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{_text(name)}">'
-    return Markup(head + "".join(parts) + "</svg>")
+    return Markup(head + "".join(elements) + "</svg>")

@@ -1,1 +1,1 @@
-"""What is on disk whole or not at all: run folders, checkpoints, kept files."""
+"""What is on disk whole or not at all: run folders, checkpoints, cached files and columns."""

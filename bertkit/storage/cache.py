@@ -1,4 +1,4 @@
-"""Files that are computed once and kept: one place for all of them, each there whole or not at all."""
+"""Files that are computed once and cached in one place, each whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger("bertkit")
 _DAYS = 30
 
 
-def cache_folder(kind: str) -> Path:
-    """Give the folder of one kind of kept files: below BERTKIT_CACHE where that is set."""
-    return Path(os.environ.get("BERTKIT_CACHE") or Path.home() / ".cache" / "bertkit") / kind
+def cache_folder(content: str) -> Path:
+    """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
+    return Path(os.environ.get("BERTKIT_CACHE") or Path.home() / ".cache" / "bertkit") / content
 
 
 @contextmanager
-def keeping(file: Path) -> Iterator[Path]:
-    """Yield a temporary file that takes the place of a kept file once it is written without an error.
+def writing(file: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces a cached file once it is written without an error.
 
-    What nobody has read for 30 days goes then, so that the folder does not grow for ever.
+    Files of the same folder that nobody has read for 30 days are then deleted, so that it does not grow for ever.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(file) as temporary:
@@ -37,21 +37,21 @@ def keeping(file: Path) -> Iterator[Path]:
 
 
 def touch(file: Path) -> None:
-    """Note that a kept file was of use today."""
-    with suppress(OSError):  # another user's file may be read, and be left to them
+    """Note that a cached file was read now."""
+    with suppress(OSError):  # a file of another user can be read, but not touched
         os.utime(file)
 
 
 @cache
 def say_once(line: str) -> None:
-    """Log a line that need not be repeated for every split."""
+    """Log a line only once per process, not again for every split."""
     log.info(line)
 
 
 def sweep(folder: Path) -> None:
-    """Delete what nobody has read for 30 days; a process that still has such a file open keeps it until it ends.
+    """Delete entries that nobody has read for 30 days; a process that has such a file open can go on reading it.
 
-    A folder is as old as the youngest file in it, and goes as a whole: it is renamed first.
+    A folder is as old as its most recent file. It is renamed before it is deleted, so that nobody sees half of it.
     """
     for entry in folder.iterdir():
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Checkpoints that count only once they are whole.
+"""Checkpoints that count only once they are complete.
 
-The Trainer writes a checkpoint file by file, and a kill between two files leaves a folder that looks like one.
-So a manifest with the size and SHA-256 of every file is written last, in one atomic step: a folder without a
-valid manifest is no checkpoint.
+The Trainer writes a checkpoint file by file, and a kill between two files leaves a folder that looks like a checkpoint.
+So a manifest with the size and SHA-256 of every file is written last, in one atomic step: a folder without a valid
+manifest is not a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SCHEMA = 1
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Give the folder of the checkpoint of a step."""
+    """Return the folder of the checkpoint of a step."""
     return run / f"checkpoint-{step}"
 
 
 def commit(folder: Path, facts: dict[str, Any]) -> None:
-    """Vouch for a checkpoint: flush its files to disk, then write the manifest with their checksums and `facts`."""
+    """Complete a checkpoint: flush its files to disk, then write the manifest with their checksums and `facts`."""
     files = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name != MANIFEST:
-            readable = 0o666 & ~_umask()  # safetensors creates files that nobody else may read
+            readable = 0o666 & ~_umask()  # safetensors creates files that only their owner may read
             file.chmod(readable)
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
@@ -41,13 +41,13 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read what `commit` wrote."""
+    """Read the manifest that `commit` wrote."""
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     return manifest
 
 
 def find_fault(folder: Path) -> str | None:
-    """Say why a checkpoint cannot be trusted; None when it is whole."""
+    """Describe why a checkpoint cannot be used; None for a complete one."""
     try:
         manifest = read_manifest(folder)
         files = manifest["files"]
@@ -57,17 +57,17 @@ def find_fault(folder: Path) -> str | None:
         return f"{MANIFEST} is damaged"
     if manifest.get("schema_version") != _SCHEMA:
         return f"{MANIFEST} has schema {manifest.get('schema_version')}, this bertkit reads {_SCHEMA}"
-    for name, wanted in files.items():
+    for name, expected in files.items():
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != wanted["size"] or file_fingerprint(file) != wanted["sha256"]:
+        if file.stat().st_size != expected["size"] or file_fingerprint(file) != expected["sha256"]:
             return f"{name} does not match its checksum"
     return None
 
 
 def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest checkpoint that is whole, and say of each newer one why it was passed over."""
+    """Find the newest complete checkpoint, and list why each newer one was skipped."""
     skipped: list[str] = []
     for folder in reversed(_by_step(run)):
         fault = find_fault(folder)
@@ -77,14 +77,14 @@ def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
     return None, skipped
 
 
-def make_room(folder: Path) -> None:
-    """Remove what stands where a checkpoint is to be written, so that two are never mixed."""
+def clear(folder: Path) -> None:
+    """Remove what is where a checkpoint will be written, so that the files of two are never mixed."""
     if folder.exists():
         discard(folder)
 
 
 def keep_only(run: Path, steps: Iterable[int]) -> None:
-    """Delete all checkpoints but those of the given steps, and leftovers of earlier deletions."""
+    """Delete all checkpoints except those of the given steps, and the remains of earlier deletions."""
     kept = {checkpoint_folder(run, step) for step in steps}
     for folder in _by_step(run):
         if folder not in kept:
@@ -94,12 +94,12 @@ def keep_only(run: Path, steps: Iterable[int]) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a checkpoint: first its manifest, so that a half-deleted one can never be taken for a whole one."""
+    """Delete a checkpoint, its manifest first, so that a half-deleted one never counts as complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
     aside = folder.with_name(f".discarded-{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)  # what cannot be deleted now is swept next time
+    shutil.rmtree(aside, ignore_errors=True)  # `keep_only` deletes what could not be deleted now
 
 
 def _by_step(run: Path) -> list[Path]:

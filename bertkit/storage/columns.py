@@ -1,7 +1,8 @@
-"""Columns of numbers in files of their own, in one folder: written a shard at a time, later mapped into memory.
+"""Columns of numbers, one file each in a folder: written shard by shard, later mapped into memory.
 
-After each shard a journal says how long the columns are. A kill leaves files that are longer than that; the next
-process cuts them back and goes on. A manifest with sizes and SHA-256s, written last, makes the folder count.
+After each shard a journal records the lengths of the columns. A kill leaves files that are longer than that; the next
+process truncates them and continues. A folder counts once its manifest with sizes and SHA-256s is written, which
+comes last.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ Numbers = np.ndarray[Any, Any]
 _MANIFEST, _JOURNAL = "manifest.json", "journal.json"
 
 
-class Columns:
-    """Columns that grow at their ends; to be used as a context.
+class ColumnWriter:
+    """Appends to columns; a context manager.
 
     Args:
-        folder: theirs alone, locked by this process.
-        kinds: column -> type of its numbers.
-        origin: what the columns are made from; those of another origin are thrown away.
+        folder: used by these columns only, and locked by this process.
+        dtypes: column -> dtype of its numbers.
+        origin: fingerprint of what the columns are made from; columns of another origin are overwritten.
     """
 
-    def __init__(self, folder: Path, kinds: Mapping[str, str], origin: str) -> None:
+    def __init__(self, folder: Path, dtypes: Mapping[str, str], origin: str) -> None:
         self.folder, self.origin = folder, origin
-        self.kinds = {name: np.dtype(kind) for name, kind in kinds.items()}
+        self.dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
 
-    def __enter__(self) -> Columns:
-        """Open the files, as long as they were after the last whole shard; ``state`` is what was noted then."""
+    def __enter__(self) -> ColumnWriter:
+        """Open the files and truncate them to the last complete shard; ``state`` is what was committed with it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / _MANIFEST).unlink(missing_ok=True)  # a good one would have been mapped
+        (self.folder / _MANIFEST).unlink(missing_ok=True)  # columns with a valid one are mapped, not written
         journal = self._read_journal()
-        self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.kinds, 0)
+        self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
         self.state: dict[str, Any] = journal.get("state", {})
         self._opened = ExitStack()
-        self._streams = {name: self._opened.enter_context(_file(self.folder, name).open("ab")) for name in self.kinds}
+        self._streams = {name: self._opened.enter_context(_file(self.folder, name).open("ab")) for name in self.dtypes}
         for name, stream in self._streams.items():
-            stream.truncate(self.lengths[name] * self.kinds[name].itemsize)
+            stream.truncate(self.lengths[name] * self.dtypes[name].itemsize)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,12 +61,12 @@ class Columns:
         self._opened.close()
 
     def append(self, name: str, values: Numbers) -> None:
-        """Lengthen a column."""
-        self._streams[name].write(np.ascontiguousarray(values, dtype=self.kinds[name]).tobytes())
+        """Append values to a column."""
+        self._streams[name].write(np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
         self.lengths[name] += len(values)
 
     def commit(self, state: Mapping[str, Any]) -> None:
-        """Flush all columns to disk, then note their lengths and what the writer has to know to go on."""
+        """Flush all columns to disk, then record their lengths and the state that the writer needs to continue."""
         for stream in self._streams.values():
             stream.flush()
             os.fsync(stream.fileno())
@@ -73,35 +74,36 @@ class Columns:
         write_json(self.folder / _JOURNAL, {"origin": self.origin, "lengths": self.lengths, "state": self.state})
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Make the folder count, with what is worth knowing of its columns."""
+        """Write the manifest with `facts` about the columns: from now on the folder counts."""
         columns = {
             name: {
-                "kind": kind.str,
-                "bytes": self.lengths[name] * kind.itemsize,
+                "kind": dtype.str,
+                "bytes": self.lengths[name] * dtype.itemsize,
                 "sha256": file_fingerprint(_file(self.folder, name)),
             }
-            for name, kind in self.kinds.items()
+            for name, dtype in self.dtypes.items()
         }
         content = {"columns": columns, "facts": dict(facts)}
         write_json(self.folder / _MANIFEST, {**content, "sha256": _digest(content)})
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
-        """Give the journal of these very columns, where their files are at least as long as it says."""
+        """Return the journal if it is of the same origin and no file is shorter than it records, else an empty one."""
         try:
             journal = json.loads((self.folder / _JOURNAL).read_text(encoding="utf-8"))
-            sizes = {name: _file(self.folder, name).stat().st_size for name in self.kinds}
+            sizes = {name: _file(self.folder, name).stat().st_size for name in self.dtypes}
             lengths = journal["lengths"]
-            fits = all(sizes[name] >= lengths[name] * kind.itemsize for name, kind in self.kinds.items())
+            fits = all(sizes[name] >= lengths[name] * dtype.itemsize for name, dtype in self.dtypes.items())
             return cast(dict[str, Any], journal) if journal["origin"] == self.origin and fits else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
 
 def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | None:
-    """Give the columns of a folder, mapped into memory, and its facts, the SHA-256 of each column among them.
+    """Map the columns of a folder into memory; return them with its facts and the SHA-256 of each column.
 
-    None where the folder is not whole.
+    None where the folder is incomplete or damaged. Mapped columns are read page by page as they are used, so that a
+    corpus may be larger than memory and processes share one copy.
     """
     manifest = folder / _MANIFEST
     if not manifest.is_file():
@@ -120,26 +122,26 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             return mapped, {**content["facts"], "sha256": digests}
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    log.info(f"the corpus in {folder} is damaged: it is made anew")
+    log.info(f"the corpus in {folder} is damaged and is built again")
     manifest.unlink(missing_ok=True)
     return None
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold a folder's lock, waiting for whoever holds it."""
+    """Hold a folder's lock; wait while another process holds it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
-    return files.locked(lock, on_wait=lambda: log.info("another process prepares this corpus: waiting for it"))
+    return files.locked(lock, on_wait=lambda: log.info("waiting for another process that prepares this corpus"))
 
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
 
 
-def _map(file: Path, kind: str) -> Numbers:
-    return np.asarray(np.memmap(file, dtype=kind, mode="r"))
+def _map(file: Path, dtype: str) -> Numbers:
+    return np.asarray(np.memmap(file, dtype=dtype, mode="r"))
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Files that are on disk whole or not at all, and locks that the system drops with the process that holds them."""
+"""Files that are on disk whole or not at all, and locks that the system releases when their process ends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, TextIO
 from bertkit.errors import ResourceError
 
 _HELD: set[TextIO] = set()
-"""Files whose locks this process holds."""
+"""Open files whose locks this process holds."""
 
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a temporary file, no other process's, that takes the file's place once it is written without an error."""
+    """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -29,13 +29,13 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def write_json(file: Path, values: Any) -> None:
-    """Write JSON so that the file is the old one or the new one at any instant, on disk when this returns."""
+    """Write JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
     write_text(file, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write text so that the file is the old one or the new one at any instant, on disk when this returns."""
-    # one name for all processes: what a killed one left is overwritten by the next
+    """Write text atomically: at any instant the file is the old one or the new one, and on disk on return."""
+    # One temporary name for all processes, so that the next one overwrites what a killed one left.
     temporary = file.with_name(f".{file.name}.tmp")
     with temporary.open("w", encoding="utf-8") as stream:
         stream.write(text)
@@ -58,11 +58,12 @@ def sync_folder(folder: Path) -> None:
 def locked(
     lock: Path, *, refuse: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Hold the lock of a file; the system drops it with the process, however that ends.
+    """Hold a lock; the system releases it when the process ends, however it ends.
 
     Args:
-        lock: the file, which is made; it names the process that holds it.
-        refuse: builds the error where another process, which it is told, holds the lock; None waits for that process.
+        lock: the lock file, created if missing; it names the process that holds the lock, and stays afterwards.
+        refuse: builds the error to raise if another process holds the lock, from the name of that process; by
+            default, wait for that process.
         on_wait: called before waiting.
     """
     import fcntl
@@ -86,10 +87,10 @@ def locked(
             _HELD.discard(stream)
 
 
-def _let_go() -> None:
-    """Let a child of this process not hold its locks: it would keep them after the process was killed."""
+def _release_in_child() -> None:
+    """Release the locks in a forked child, which would otherwise hold them after its parent was killed."""
     for stream in _HELD:
         os.close(stream.fileno())
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release_in_child)

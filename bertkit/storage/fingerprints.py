@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bertkit
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 
 def file_fingerprint(file: Path) -> str:
-    """Give the SHA-256 of a file's bytes."""
+    """Compute the SHA-256 of a file's bytes."""
     digest = hashlib.sha256()
     feed_file(digest, file)
     return digest.hexdigest()
@@ -26,7 +29,7 @@ def feed_file(digest: Any, file: Path) -> None:
 
 @cache
 def package_fingerprint() -> str:
-    """Compute the SHA-256 of bertkit's own code: between two versions too, other code may give other results."""
+    """Compute the SHA-256 of bertkit's own code, since results may change with it even within a version."""
     folder = Path(bertkit.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
@@ -35,8 +38,8 @@ def package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def tokenizer_content(tokenizer: Any) -> list[Any]:
-    """Give all that a tokenizer is made of, but not how it last cut and padded texts, which each call says anew."""
+def tokenizer_content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+    """Return all that defines a tokenizer, except the truncation and padding of its last call, which are not fixed."""
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,

@@ -2,12 +2,12 @@
 
 runs/cola/
 ├── config.json, model.safetensors, tokenizer.json ...   the best model, a plain Hugging Face checkpoint
-├── recipe.yaml          the recipe as it was resolved
+├── recipe.yaml          the resolved recipe
 ├── run.json             the record: identity, versions, status, scores
-├── metrics.jsonl        losses and scores, one line each
-├── predictions.jsonl    one line a row of the validation split
+├── metrics.jsonl        losses and scores, a line per log entry
+├── predictions.jsonl    one line per row of the validation split
 ├── report.html, README.md
-└── checkpoint-N/        the best and the last, to go on from
+└── checkpoint-N/        the best and the last, to resume from
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ RECORD = "run.json"
 _LOCK = ".lock"
 _SCHEMA = 1
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
+"""Key of a record of the last release -> its name in this one."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -42,17 +43,17 @@ _PACKAGES = (
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the one of its launch that writes and prints."""
+    """Tell whether this process is the one of its launch that writes files and prints."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def default_folder(name: str) -> Path:
-    """Give the folder of a run nobody named one for."""
+    """Return the folder of a run whose `--output` is not set."""
     return Path("runs") / name
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Read a run's record; None where the folder is no run.
+    """Read a run's record; None where the folder is not a run.
 
     Raises:
         ResourceError: the record is damaged.
@@ -69,7 +70,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record that an earlier release wrote under the names of today."""
+    """Return a record of an earlier release under the names of this one."""
     record = {_RENAMED.get(key, key): value for key, value in record.items()}
     if "products" in record.get("machine", {}):
         machine = dict(record["machine"])
@@ -81,13 +82,13 @@ def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str, Any] | None:
-    """Make a folder ready for the run of this identity, and give its record if it holds that run already.
+    """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
-    With `fresh`, what is there is moved aside, never deleted.
+    With `fresh`, an earlier run is moved aside, never deleted.
 
     Raises:
-        UsageError: the folder holds another run, or something that is no run.
-        ResourceError: the folder cannot be made or written, or another process is writing it.
+        UsageError: the folder holds another run, or something that is not a run.
+        ResourceError: the folder cannot be created or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
         with locked(folder):
@@ -98,21 +99,23 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
 
 
 def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Check, without writing, that a folder may be used for the run of this identity; see `claim`."""
+    """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
-        raise ResourceError("a file stands where the run folder should be", "choose another --output", file=folder)
+        raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
-        raise UsageError("the folder holds something that is no run of bertkit", "choose another --output", file=folder)
+        raise UsageError(
+            "the folder holds something that is not a run of bertkit", "choose another --output", file=folder
+        )
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
-        return None  # it never came to a checkpoint: there is nothing to go on from and nothing to lose
+        return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     return record
 
 
 def free_name(folder: Path) -> Path:
-    """Give the path, numbered if it is taken.
+    """Return the path, with a number if it is taken.
 
     >>> free_name(Path("nowhere/cola"))
     PosixPath('nowhere/cola')
@@ -130,21 +133,21 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
     >>> differences({"training": {"seed": 1}}, {"training": {"seed": 2}})
     ['training.seed: 1 there, 2 asked']
     """
-    found = []
+    lines = []
     for key in sorted({*old, *new}):
-        one, other = old.get(key), new.get(key)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            found += differences(one, other, f"{prefix}{key}.")
-        elif one != other:
-            found.append(f"{prefix}{key}: {_short(one)} there, {_short(other)} asked")
-    return found
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key}: {_shorten(before)} there, {_shorten(after)} asked")
+    return lines
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder's lock; the system drops it with the process, however that ends.
+    """Hold the folder's lock; the system releases it when the process ends, however it ends.
 
     Raises:
-        ResourceError: another process holds it; its number and host are given.
+        ResourceError: another process holds it; the message names its id and host.
     """
 
     def refuse(holder: str) -> ResourceError:
@@ -154,7 +157,7 @@ def locked(folder: Path) -> AbstractContextManager[None]:
 
 
 def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """Start the record of a run."""
+    """Return the record of a run that starts now."""
     import platform
 
     return {
@@ -170,34 +173,34 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
-    """Write a run's record, whole or not at all."""
+    """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
         files.write_json(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:
-    """Give the versions that a result may depend on."""
+    """Return the versions of Python and of the packages that a result may depend on."""
     import platform
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # run from a checkout that is not installed
             continue
-    return found
+    return installed
 
 
 def command() -> str:
-    """Give the command line that started this process, ready to be typed again."""
+    """Return the command line that started this process, quoted for a shell."""
     import shlex
 
     return shlex.join(["bertkit", *sys.argv[1:]])
 
 
 def now() -> str:
-    """Give the time in UTC, to the second."""
+    """Return the time in UTC, to the second, in ISO format."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -223,6 +226,6 @@ def _make_writable(folder: Path) -> None:
         ) from None
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

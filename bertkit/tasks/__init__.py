@@ -1,8 +1,9 @@
-"""Task families: one module each, and what such a module must offer.
+"""Task families: one module per family, and what such a module must offer.
 
-A family turns rows into features, a model's outputs into predictions, and predictions into scores. Its
-module imports torch and transformers inside its functions only, so that a recipe and its rows can be checked
-without them.
+A family turns rows into features, a model's outputs into predictions, and predictions into scores. Its module
+imports torch and transformers only inside functions, so that a recipe and its rows can be checked without them.
+
+Everything that a family of your own needs can be imported from here (`__all__`); these names stay where they are.
 """
 
 from __future__ import annotations
@@ -12,35 +13,84 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from bertkit.data.rows import Columns
-from bertkit.metrics.basic import check_metrics, measure
+from bertkit.data.labels import spelled
+from bertkit.data.rows import Columns, is_blank
+from bertkit.errors import DataError, RecipeError
+from bertkit.metrics.basic import (
+    CLASSIFICATION,
+    EVALUATE_PREFIX,
+    REGRESSION,
+    check_metrics,
+    compute_metrics,
+)
 from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import check_names, check_options
+from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, encode_texts, padding_collator
 
 if TYPE_CHECKING:
     import numpy as np
+    from transformers import PreTrainedModel
+
+__all__ = [
+    "CLASSIFICATION",
+    "EVALUATE_PREFIX",
+    "IGNORED",
+    "REGRESSION",
+    "Answer",
+    "Collator",
+    "Columns",
+    "Compared",
+    "DataError",
+    "Details",
+    "Feature",
+    "Option",
+    "Output",
+    "Prediction",
+    "Recipe",
+    "RecipeError",
+    "Row",
+    "RunModule",
+    "Setup",
+    "Task",
+    "compare_values",
+    "compute_metrics",
+    "drop_private_keys",
+    "encode_texts",
+    "example_row",
+    "is_blank",
+    "load_pretrained",
+    "load_task",
+    "no_details",
+    "no_precompute",
+    "no_tuning",
+    "padding_collator",
+    "read_option",
+    "score_values",
+    "spelled",
+    "task_names",
+    "with_options",
+]
 
 Prediction = dict[str, Any]
-"""One record per row: ``prediction`` (the answer) and what else the family knows.
+"""One record per row: ``prediction`` (the answer) and whatever else the family adds.
 
-Keys that begin with ``_`` are for the family's own `details` and are not written out.
+Keys that begin with ``_`` are for the family's own `details` and are not written to disk.
 """
 
 Output = Mapping[str, Any]
-"""What the model said of one feature: name of an output -> numpy array."""
+"""The model's output for one feature: name of an output -> numpy array."""
 
 Compared = dict[str, "np.ndarray[Any, Any]"]
 """Predictions beside gold values: arrays whose first axis is rows, so that resampling rows is indexing."""
 
-Run = Callable[[Any, Sequence[Feature]], list[Output]]
-"""Gives the outputs of a module (the model, or a part of it) for features, without gradients."""
+RunModule = Callable[[Any, Sequence[Feature]], list[Output]]
+"""Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One row's answer in words, for a report."""
+    """The gold and the predicted answer of one row as text, for a report."""
 
     gold: str
     predicted: str
@@ -50,98 +100,132 @@ class Answer:
 
 @dataclass(frozen=True)
 class Details:
-    """What a family tells beside its scores; everything may be empty."""
+    """What a family reports beside its scores; every field may be empty."""
 
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows of a table with the same keys, such as the scores of each entity type."""
     files: dict[str, Any] = field(default_factory=dict)
-    """Name of a file that lies beside the predictions -> its content as JSON."""
+    """Name of a file written beside the predictions -> its content as JSON."""
     answers: list[Answer] | None = None
-    """One a row; None where the gold value and ``prediction`` speak for themselves."""
+    """One per row; None where the gold value and ``prediction`` can be shown as they are."""
     warnings: list[str] = field(default_factory=list)
 
 
 class Task(Protocol):
-    """A task family: a few constants and eleven functions, three of which most families take from here."""
+    """A task family: four constants and eleven functions, three of which most families take from this package."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
     NAMED: bool
     """Whether gold values are label names, or lists of them."""
     METRICS: tuple[str, ...]
-    """Names of the functions of `bertkit.metrics.basic` that fit."""
+    """Metrics that a recipe may list: functions of `bertkit.metrics.basic`, or names the family computes itself."""
     OPTIONS: Mapping[str, Any]
-    """Keys a recipe may set under ``options``: an Option each, or just its default."""
+    """Keys that a recipe may set under ``options``: an Option each, or just its default."""
 
     def read(self, row: Row, recipe: Recipe) -> Row | None:
-        """Check one row's canonical values and give them this family's types; raises DataError.
+        """Check a row's canonical values and convert them to this family's types.
 
-        None leaves a row with a gold column out, because there is nothing in it to learn or to score.
+        Return None to leave out a row with a gold column that has nothing to learn or to score.
+
+        Raises:
+            DataError: a value is wrong; the caller adds file and line.
         """
 
-    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
     def encode(self, rows: Sequence[Row], setup: Setup) -> list[Feature]:
-        """Turn rows into features, one or more a row in order; ``row`` tells which row a feature belongs to."""
+        """Turn rows into features, one or more per row in order; ``row`` is the index of a feature's row."""
 
     def collator(self, setup: Setup) -> Collator:
-        """Make the function that turns a list of features into a batch of tensors."""
+        """Build the function that turns a list of features into a batch of tensors."""
 
     def decode(
         self, outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
     ) -> list[Prediction]:
-        """Turn the model's outputs, one a feature, into one prediction a row."""
+        """Turn the model's outputs, one per feature, into one prediction per row."""
 
     def compare(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
-        """Put predictions beside the rows' gold values, as whatever arrays `score` sums up."""
+        """Put predictions beside the rows' gold values, as the arrays that `score` sums up."""
 
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
-        """Give the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
+        """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
     def baseline(self, training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[Prediction]:
-        """Predict the rows knowing the training rows' gold values, but none of the texts."""
+        """Predict the rows from the training rows' gold values alone, without reading any text."""
 
-    def precompute(self, model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
-        """Compute what training needs only once, without gradients; True where nothing is left to train.
+    def precompute(
+        self, model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
+    ) -> bool:
+        """Compute what training needs only once, without gradients; return whether nothing is left to train.
 
-        Takes the features by split, and may add to them.
+        `features` are those of each split, and may be added to.
         """
 
     def tune(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-        """Give the options that are best set by looking at validation rows; kept in the run's record."""
+        """Choose the options that are best set on validation rows; they are kept in the run's record."""
 
     def details(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
-        """Give what there is to tell beside the scores."""
+        """Collect what to report beside the scores."""
+
+
+def load_pretrained(
+    auto_class: str,
+    folder: Path,
+    label_names: Sequence[str],
+    *,
+    new_head: bool,
+    problem_type: str | None = None,
+    cls_only: bool = False,
+) -> PreTrainedModel:
+    """Load a checkpoint with a head of transformers, or refuse one whose weights do not fit.
+
+    Args:
+        auto_class: class of transformers, such as ``AutoModelForSequenceClassification``.
+        folder: the checkpoint's.
+        label_names: names of the head's outputs, in order.
+        new_head: whether the head may be untrained; the model's ``bertkit_new_head`` tells whether it is.
+        problem_type: of the config; chooses the loss.
+        cls_only: compute only the first token in the last layer, where the head reads nothing else.
+
+    Raises:
+        ModelError: the checkpoint is damaged, of an unsuitable model type, or lacks a trained head.
+    """
+    from bertkit.modeling.load import load_model
+
+    return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
 
 
 def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
-    """Give the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
+    """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     import numpy as np
 
     return {
         "gold": np.array([row["label"] for row in rows]),
-        "predicted": np.array([each["prediction"] for each in predictions]),
+        "predicted": np.array([prediction["prediction"] for prediction in predictions]),
     }
 
 
 def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
-    """Measure ``predicted`` against ``gold`` by the metrics of `bertkit.metrics.basic`."""
-    return measure(setup.recipe, compared["gold"], compared["predicted"])
+    """Compute the recipe's metrics of ``predicted`` against ``gold`` with `bertkit.metrics.basic`."""
+    return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
 
 
-def no_precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
-    """Compute nothing: all of the model is trained."""
+def no_precompute(
+    model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
+) -> bool:
+    """Compute nothing before training."""
     return False
 
 
 def no_tuning(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Tune nothing."""
+    """Tune no option."""
     return {}
 
 
 def no_details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
-    """Tell nothing beside the scores."""
+    """Report nothing beside the scores."""
     return Details()
 
 
@@ -155,37 +239,36 @@ def task_names() -> list[str]:
 
 
 def load_task(recipe: Recipe) -> Task:
-    """Load the task family of a recipe and check what of the recipe only the family can check.
+    """Load the task family of a recipe, and check what of the recipe only the family can check.
 
     Raises:
-        RecipeError: no such family, a module that lacks a function, or columns, options or metrics it does
-            not know.
+        RecipeError: no such family, a module that lacks a function, or columns, options or metrics that the family
+            does not have.
     """
-    parts = (*_FUNCTIONS, *_CONSTANTS)
-    task = cast(Task, load_module("task family", recipe.task, __name__, parts, "docs/own-task.md"))
-    columns = task.COLUMNS
-    check_names("data.columns", recipe.data.columns, columns.names)
+    required = (*_FUNCTIONS, *_CONSTANTS)
+    task = cast(Task, load_module("task family", recipe.task, __name__, required, "docs/own-task.md"))
+    check_names("data.columns", recipe.data.columns, task.COLUMNS.names)
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)
     return task
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:
-    """Give a setup whose recipe has these options too."""
+    """Return a setup whose recipe has these options too."""
     recipe = setup.recipe.model_copy(update={"options": {**setup.recipe.options, **options}})
     return replace(setup, recipe=recipe)
 
 
 def example_row(task: Task, recipe: Recipe) -> str:
-    """Write the options of `bertkit predict` that give one row, with dots for the values."""
+    """Write the options of `bertkit predict` that stand for one row, with dots for the values."""
     columns = task.COLUMNS
     mapped = [name for name in columns.optional if name in recipe.data.columns]
-    wanted = [columns.text_instead.get(name, name) for name in (*columns.given, *mapped)]
-    if wanted == ["text"]:
+    inputs = [columns.text_instead.get(name, name) for name in (*columns.given, *mapped)]
+    if inputs == ["text"]:
         return '--text "..."'
-    return " ".join(f'--row {name}="..."' for name in wanted for _ in range(1 + (name in columns.lists)))
+    return " ".join(f'--row {name}="..."' for name in inputs for _ in range(1 + (name in columns.lists)))
 
 
-def shown(prediction: Prediction) -> Prediction:
-    """Give the part of a prediction that is written out."""
+def drop_private_keys(prediction: Prediction) -> Prediction:
+    """Return a prediction without the keys that begin with ``_``: the record that is written to disk."""
     return {name: value for name, value in prediction.items() if not name.startswith("_")}

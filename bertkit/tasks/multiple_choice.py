@@ -1,7 +1,7 @@
 """Choose among texts the one that goes with a context (SWAG; Devlin et al. 2019, section 4.4).
 
-Every choice is read beside the context and gets one number; a softmax over the row's choices makes probabilities of
-them. Rows may have different numbers of choices.
+The encoder reads every choice beside the context and makes one logit of it; a softmax runs over the row's choices.
+Rows may have different numbers of choices.
 """
 
 from __future__ import annotations
@@ -9,22 +9,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns, is_blank
-from bertkit.errors import DataError
-from bertkit.metrics import basic as metrics
-from bertkit.modeling import load as models
-from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Answer, Details, compare_values, no_precompute, no_tuning, score_values
-from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.modeling.load import placeholder_names
+from bertkit.tasks import (
+    EVALUATE_PREFIX,
+    Answer,
+    Collator,
+    Columns,
+    DataError,
+    Details,
+    Feature,
+    Recipe,
+    Row,
+    Setup,
+    compare_values,
+    encode_texts,
+    is_blank,
+    load_pretrained,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    score_values,
+    spelled,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
 NAMED: bool = False
-METRICS: tuple[str, ...] = ("accuracy", metrics.FOREIGN)
+METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
 
 compare, score = compare_values, score_values
@@ -32,47 +50,49 @@ precompute, tune = no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts, and read the label as the number of a choice, from 0.
+    """Check the texts, and read the label as the index of a choice, from 0.
 
-    Blank choices at the end are none, so that a table may have as many columns as its longest row needs.
+    Blank choices at the end are dropped, so that a table may have as many columns as its longest row needs.
 
     Raises:
         DataError: fewer than two choices, a blank one, or a label that is none of them.
     """
     choices = [row["choices"]] if isinstance(row["choices"], str) else row["choices"]
-    if not isinstance(choices, (list, tuple)) or not all(isinstance(each, str) or each is None for each in choices):
+    if not isinstance(choices, (list, tuple)) or not all(
+        isinstance(choice, str) or choice is None for choice in choices
+    ):
         what = f"{str(choices)[:60]!r} is not a list of texts"
         raise DataError(what, "give a list, or map several columns: {choices: [a, b, c]}", column="choices")
     texts = list(choices)
     while texts and (texts[-1] is None or is_blank(texts[-1])):
         texts.pop()
     if len(texts) < 2:
-        raise DataError(f"{len(texts)} choices", "give two or more", column="choices")
+        raise DataError(f"{len(texts)} choices", "a row needs two or more", column="choices")
     for number, text in enumerate(texts):
         if text is None or is_blank(text):
             raise DataError(f"choice {number} of {len(texts)} is blank", "fill it in", column="choices")
     for column in ("context", "stem"):
         if not isinstance(row.get(column, ""), str):
             raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
-    known = {**row, "choices": texts}
-    return known if "label" not in row else {**known, "label": _number(row["label"], len(texts))}
+    checked = {**row, "choices": texts}
+    return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with one output a choice; choices that a row lacks get no probability."""
-    model = models.load_model(
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
+    model = load_pretrained(
         "AutoModelForMultipleChoice",
         folder,
-        models.placeholder_names(2),
+        placeholder_names(2),
         new_head=new_head,
         cls_only=setup.recipe.training.cls_only_last_layer,
     )
-    model.register_forward_hook(_leave_out_missing, with_kwargs=True)
+    model.register_forward_hook(_mask_missing_choices, with_kwargs=True)
     return model
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the context beside each choice; ``input_ids`` is a list of tokens for each choice."""
+    """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = [
         {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
         for row in rows
@@ -89,10 +109,11 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the collator that pads rows to equally many choices, and choices to equal length.
+    """Build the collator that pads rows to equally many choices, and choices to equal length.
 
-    It gives ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,). A choice
-    that a row lacks is one token of padding: the only kind that has a single token.
+    A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,). A choice
+    that a row lacks is a single token, which no real choice is, since it has special tokens. So the model's hook finds
+    it by the attention mask alone, and no text of a batch is all padding.
     """
     import torch
 
@@ -100,12 +121,13 @@ def collator(setup: Setup) -> Collator:
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         most = max(len(feature["input_ids"]) for feature in features)
+        # (rows * choices, tokens) for the padding collator, which knows no choices; then (rows, choices, tokens)
         flat: list[Feature] = []
         for feature in features:
             names = [name for name in ("input_ids", "token_type_ids") if name in feature]
-            for number in range(most):
-                is_there = number < len(feature["input_ids"])
-                flat.append({name: feature[name][number] if is_there else [0] for name in names})
+            for choice in range(most):
+                has_choice = choice < len(feature["input_ids"])
+                flat.append({name: feature[name][choice] if has_choice else [0] for name in names})
         batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
         if all("labels" in feature for feature in features):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features])
@@ -117,26 +139,26 @@ def collator(setup: Setup) -> Collator:
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Give each row the number of its most probable choice, that choice's text, and every choice's probability."""
+    """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp(logits - logits.max())
         best = int(logits.argmax())
-        chances = (weights / weights.sum()).tolist()
-        decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": chances})
+        probabilities = (weights / weights.sum()).tolist()
+        decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities})
     return decoded
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Choose the place that is most often right in the training rows."""
-    frequent = [place for place, _ in Counter(row["label"] for row in training).most_common()]
-    return [{"prediction": next((place for place in frequent if place < len(row["choices"])), 0)} for row in rows]
+    """Choose the index that is right most often in the training rows."""
+    frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
+    return [{"prediction": next((index for index in frequent if index < len(row["choices"])), 0)} for row in rows]
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
-    """Tell the scores by the number of choices, where it differs, beside what guessing would score."""
-    right = np.array([row["label"] == each["prediction"] for row, each in zip(rows, predictions, strict=True)])
+    """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
+    right = np.array([row["label"] == record["prediction"] for row, record in zip(rows, predictions, strict=True)])
     sizes = np.array([len(row["choices"]) for row in rows])
     table = [
         {
@@ -147,14 +169,14 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
         }
         for n in sorted(set(sizes.tolist()))
     ]
-    told = [
-        Answer(row["choices"][row["label"]], each["choice"], bool(hit), max(each["choice_probabilities"]))
-        for row, each, hit in zip(rows, predictions, right, strict=True)
+    answers = [
+        Answer(row["choices"][row["label"]], record["choice"], bool(hit), max(record["choice_probabilities"]))
+        for row, record, hit in zip(rows, predictions, right, strict=True)
     ]
-    return Details({"by number of choices": table}, answers=told)
+    return Details({"by number of choices": table}, answers=answers)
 
 
-def _number(label: Any, count: int) -> int:
+def _read_index(label: Any, count: int) -> int:
     spelling = spelled(label)
     if spelling is None:
         raise DataError("no label", "fill it in, or leave the row out", column="label")
@@ -164,8 +186,10 @@ def _number(label: Any, count: int) -> int:
     return int(spelling)
 
 
-def _leave_out_missing(model: Any, arguments: Any, inputs: Mapping[str, Any], output: Any) -> Any:
-    """Take the choices that a row lacks out of the softmax and the loss."""
+def _mask_missing_choices(
+    model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Mapping[str, torch.Tensor], output: Any
+) -> Any:
+    """Take the choices that a row lacks out of the softmax and the loss; logits have shape (rows, choices)."""
     import torch
     from torch.nn import functional
 

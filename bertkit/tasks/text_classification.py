@@ -1,6 +1,6 @@
-"""Classify a text or a pair of texts: two or more classes, or several labels at once.
+"""Classify a text or a pair of texts: one of two or more classes, or several labels at once.
 
-The encoder's summary of the whole input goes through one linear layer (Devlin et al. 2019, section 4.1).
+The encoder's pooled output goes through one linear layer (Devlin et al. 2019, section 4.1).
 """
 
 from __future__ import annotations
@@ -8,30 +8,44 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns
-from bertkit.errors import DataError
-from bertkit.metrics import basic as metrics
-from bertkit.modeling import load as models
-from bertkit.recipe import Recipe, Row
-from bertkit.recipe.options import read_option
-from bertkit.tasks import no_details, no_precompute, no_tuning, score_values
-from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.tasks import (
+    CLASSIFICATION,
+    EVALUATE_PREFIX,
+    Collator,
+    Columns,
+    DataError,
+    Feature,
+    Recipe,
+    Row,
+    Setup,
+    encode_texts,
+    load_pretrained,
+    no_details,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    read_option,
+    score_values,
+    spelled,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = True
-METRICS: tuple[str, ...] = (*metrics.CLASSIFICATION, metrics.FOREIGN)
+METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
 
 score, precompute, tune, details = score_values, no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and, where a row may have several labels, take its label apart.
+    """Check the texts and, where a row may have several labels, split its label into their names.
 
     Raises:
         DataError: a text that is not text, no label, or a label named twice.
@@ -42,7 +56,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if "label" not in row:
         return row
     if _is_multi_label(recipe):
-        return {**row, "label": _several(row["label"], read_option(OPTIONS, recipe, "separator"))}
+        return {**row, "label": _split_labels(row["label"], read_option(OPTIONS, recipe, "separator"))}
     if isinstance(row["label"], (list, tuple)):
         raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
     if spelled(row["label"]) is None:
@@ -50,10 +64,10 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over its summary, one output a label."""
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with a linear layer over its pooled output, one logit per label."""
     problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
-    return models.load_model(
+    return load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
         setup.labels,
@@ -64,27 +78,27 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the texts; ``labels`` is the label's number, or a 0/1 vector over all labels."""
+    """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     features = encode_texts(rows, setup)
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    ids = {name: number for number, name in enumerate(setup.labels)}
     for row, feature in zip(rows, features, strict=True):
         label = row.get("label")
         if isinstance(label, list):
             feature["labels"] = [float(name in label) for name in setup.labels]
         elif label is not None:
-            feature["labels"] = numbers[label]
+            feature["labels"] = ids[label]
     return features
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the padding collator."""
+    """Build the padding collator."""
     return padding_collator(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Give each row its most probable label (or all of at least one half) and every label's probability."""
+    """Choose each row's most probable label (or all of at least one half), with every label's probability."""
     logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
     if _is_multi_label(setup.recipe):
         probabilities = 1 / (1 + np.exp(-logits))
@@ -100,19 +114,19 @@ def decode(
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Give ``gold`` and ``predicted`` by number, or as 0/1 indicators where a row may have several labels.
+    """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators where a row may have several labels.
 
-    Labels are counted in the recipe's order, so that F1 of two labels is that of the second.
+    Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
     """
     names = setup.recipe.labels or list(setup.labels)
     gold = [row["label"] for row in rows]
     predicted = [prediction["prediction"] for prediction in predictions]
     if _is_multi_label(setup.recipe):
         return {"gold": _indicators(gold, names), "predicted": _indicators(predicted, names)}
-    numbers = {name: number for number, name in enumerate(names)}
+    ids = {name: number for number, name in enumerate(names)}
     return {
-        "gold": np.array([numbers[name] for name in gold]),
-        "predicted": np.array([numbers[name] for name in predicted]),
+        "gold": np.array([ids[name] for name in gold]),
+        "predicted": np.array([ids[name] for name in predicted]),
     }
 
 
@@ -130,7 +144,7 @@ def _is_multi_label(recipe: Recipe) -> bool:
     return bool(read_option(OPTIONS, recipe, "multi_label"))
 
 
-def _several(value: Any, separator: str) -> list[str]:
+def _split_labels(value: Any, separator: str) -> list[str]:
     items = value if isinstance(value, (list, tuple)) else str(spelled(value) or "").split(separator)
     names = [name for name in map(spelled, items) if name is not None]
     if len(set(names)) != len(names):
@@ -139,4 +153,5 @@ def _several(value: Any, separator: str) -> list[str]:
 
 
 def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """Return 0/1 indicators of shape (rows, labels)."""
     return np.array([[int(name in row) for name in names] for row in labels])

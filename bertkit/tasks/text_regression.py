@@ -1,25 +1,40 @@
-"""Give a text or a pair of texts a number: similarity, stars, age (STS-B: Devlin et al. 2019, section 4.1)."""
+"""Predict a number for a text or a pair of texts: similarity, stars, age (STS-B: Devlin et al. 2019, section 4.1)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.rows import Columns
-from bertkit.errors import DataError
-from bertkit.metrics import basic as metrics
-from bertkit.modeling import load as models
-from bertkit.recipe import Recipe, Row
-from bertkit.tasks import compare_values, no_details, no_precompute, no_tuning, score_values
-from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.tasks import (
+    EVALUATE_PREFIX,
+    REGRESSION,
+    Collator,
+    Columns,
+    DataError,
+    Feature,
+    Recipe,
+    Row,
+    Setup,
+    compare_values,
+    encode_texts,
+    load_pretrained,
+    no_details,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    score_values,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
-METRICS: tuple[str, ...] = (*metrics.REGRESSION, metrics.FOREIGN)
+METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
 
 compare, score = compare_values, score_values
@@ -48,9 +63,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": number}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with one linear output over its summary, trained by squared error."""
-    return models.load_model(
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with one linear output over its pooled output, trained with the squared error."""
+    return load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
         ("value",),
@@ -70,14 +85,14 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the padding collator."""
+    """Build the padding collator."""
     return padding_collator(setup, label_type="float32")
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Give each row the model's number."""
+    """Return the model's number for each row."""
     return [{"prediction": float(output["logits"][0])} for output in outputs]
 
 

@@ -1,7 +1,7 @@
-"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or tags of one's own.
+"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or tags of your own.
 
-A word's tag is read off its first token. A text longer than the window is read in windows that overlap, in training,
-scoring and predicting alike, so every word has a tag at any length.
+A word's tag is read off its first token. A text that does not fit is read in overlapping windows, in training, scoring
+and predicting alike, so every word has a tag at any length.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,21 +17,24 @@ from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import entities
+from bertkit.metrics import entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.layers import LAYERS, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, Run, no_tuning
+from bertkit.tasks import Answer, Details, RunModule, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
 NAMED: bool = True
 _ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")
 OPTIONS: Mapping[str, Any] = {
-    "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
+    "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYERS)),
@@ -43,10 +46,10 @@ tune = no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
-    """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` to predict is cut into words.
+    """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` to predict is split into words.
 
-    A tag of -100 (or -1, or null) is one that nobody gave: it is neither learned nor scored. A row of nothing else is
-    left out.
+    A tag of -100 (or -1, or null) means an unlabelled word, which is neither learned nor scored. A row without any
+    labelled word is left out.
 
     Raises:
         DataError: not as many tags as words, an unknown tag, or tags that break their scheme.
@@ -56,24 +59,24 @@ def read(row: Row, recipe: Recipe) -> Row | None:
             raise DataError(f"{row['text']!r} is not text", "texts must be strings", column="text")
         spans = split_text(row["text"])
         return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
-    tokens = read_words(row["tokens"])
+    words = read_words(row["tokens"])
     if "tags" not in row:
-        return {**row, "tokens": tokens}
+        return {**row, "tokens": words}
     raw = read_list(row["tags"], "tags")
-    if len(raw) != len(tokens):
-        what = f"{len(tokens)} words but {len(raw)} tags"
-        raise DataError(what, "give every word one tag", column="tags")
-    if not tokens:
+    if len(raw) != len(words):
+        what = f"{len(words)} words but {len(raw)} tags"
+        raise DataError(what, "write one tag per word", column="tags")
+    if not words:
         raise DataError("no words", "leave the row out", column="tokens")
-    spelled_out = [_spell_tag(tag, place, tokens, recipe) for place, tag in enumerate(raw)]
-    if not any(spelled_out):
+    texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
+    if not any(texts):
         return None
-    tags = entities.read_tags(spelled_out, tokens, _scheme(recipe))
-    return {**row, "tokens": tokens, "tags": [_in_labels(tag, place, tokens, recipe) for place, tag in enumerate(tags)]}
+    tags = tag_schemes.normalize_tags(texts, words, _scheme(recipe))
+    return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over every token; with ``layers``, a frozen one with a tagger over these."""
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
     from bertkit.modeling.taggers import load_tagger
 
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
@@ -82,92 +85,93 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode words in windows; ``words`` are those read off in a window, ``places`` where, ``labels`` their tags."""
+    """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
+
+    ``labels`` is `IGNORED` at all other tokens.
+    """
     texts = [row["tokens"] for row in rows]
-    frame = find_template(setup.tokenizer, pair=False)
-    room = token_budget(setup, frame)
-    overlap = min(int(_option(setup.recipe, "overlap")), room // 2)
+    template = find_template(setup.tokenizer, pair=False)
+    budget = token_budget(setup, template)
+    overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=room // 2)):
-        if "O" not in numbers:  # a word without tokens must be read off somewhere: here it cannot be outside
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
+        if "O" not in numbers:  # a word without tokens would be tagged O; without that tag it needs a token
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
-        for part in split_windows(tokens, room, overlap):
-            feature = {"row": number, **frame.fill(part.tokens)}
-            places = [len(frame.before) + place for place in part.positions]
+        for window in split_windows(tokens, budget, overlap):
+            feature = {"row": number, **template.fill(window.tokens)}
+            positions = [len(template.before) + first for first in window.positions]
             if "tags" in rows[number]:
                 feature["labels"] = [IGNORED] * len(feature["input_ids"])
-                for word, place in zip(part.words, places, strict=True):
+                for word, position in zip(window.words, positions, strict=True):
                     tag = rows[number]["tags"][word]
-                    feature["labels"][place] = IGNORED if tag is None else numbers[tag]
-            features.append({**feature, "words": part.words, "places": places})
+                    feature["labels"][position] = IGNORED if tag is None else numbers[tag]
+            features.append({**feature, "words": window.words, "positions": positions})
     return features
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the padding collator, which takes hidden states along where they are known."""
+    """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
     from bertkit.modeling.taggers import state_collator
 
     return state_collator(padding_collator(setup, label_per_token=True))
 
 
-def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
-    """Keep the hidden states of a frozen encoder on disk."""
+def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+    """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.taggers import keep_states
 
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
-        for each in features.values():
-            keep_states(model, each, run, content)
+        for of_split in features.values():
+            keep_states(model, of_split, run, content)
     return False
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Give each word its tag, and where tags are entity tags, the entities.
+    """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
-    blank), and ``probability``, the mean of its words' probabilities.
+    space), and ``probability``, the mean of its words' probabilities.
     """
+    # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
     scores = [np.full((len(row["tokens"]), len(setup.labels)), np.nan) for row in rows]
     for output, feature in zip(outputs, features, strict=True):
-        scores[feature["row"]][feature["words"]] = output["logits"][feature["places"]]
-    return [_decode_row(row, each, setup) for row, each in zip(rows, scores, strict=True)]
+        scores[feature["row"]][feature["words"]] = output["logits"][feature["positions"]]
+    return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Count, a row, what was right, what there was and what was predicted.
+    """Count per row what is right, gold and predicted: ``tags``, and for entity tags ``entities`` and ``strict``.
 
-    Returns:
-        ``tags`` of shape (rows, tags, 3), and for entity tags ``entities`` and ``strict`` of shape (rows, types, 3).
+    ``tags`` has shape (rows, tags, 3), the other two (rows, types, 3).
     """
-    pairs = [
-        entities.leave_out_unknown(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)
-    ]
-    as_words = [(entities.word_spans(gold), entities.word_spans(found)) for gold, found in pairs]
+    pairs = _labelled_tags(predictions, rows)
+    as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
     types = entity_types(setup)
     gold = [entities.find_spans(tags) for tags, _ in pairs]
-    found = [entities.find_spans(tags) for _, tags in pairs]
+    predicted = [entities.find_spans(tags) for _, tags in pairs]
     strict = [entities.find_strict_spans(tags) for _, tags in pairs]
     return {
         "tags": entities.count_spans(as_words, setup.labels),
-        "entities": entities.count_spans(list(zip(gold, found, strict=True)), types),
+        "entities": entities.count_spans(list(zip(gold, predicted, strict=True)), types),
         "strict": entities.count_spans(list(zip(gold, strict, strict=True)), types),
     }
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Give the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
+    """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
     if set(_ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
         raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
-    return {name: entities.measure(name, compared) for name in setup.recipe.metrics}
+    return {name: entities.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
@@ -177,29 +181,26 @@ def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
-    """Tell the scores of each entity type (or tag), and what became of the entities."""
+    """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
-    pairs = [
-        entities.leave_out_unknown(row["tags"], each["prediction"]) for row, each in zip(rows, predictions, strict=True)
-    ]
     if not _has_entities(setup):
-        answers = [_answer_by_word(row, each) for row, each in zip(rows, predictions, strict=True)]
+        answers = [_word_answer(row, record) for row, record in zip(rows, predictions, strict=True)]
         return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
     errors: Counter[str] = Counter()
-    for gold, found in pairs:
-        errors += entities.sort_errors(entities.find_spans(gold), entities.find_spans(found))
+    for gold, predicted in _labelled_tags(predictions, rows):
+        errors += entities.count_outcomes(entities.find_spans(gold), entities.find_spans(predicted))
     tables = {
         "entity types": entities.score_table("type", entity_types(setup), compared["entities"]),
-        "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.ERRORS],
+        "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
-    silent = not any(entities.find_spans(each["prediction"]) for each in predictions)
-    warnings = ["The model finds no entity at all: it has learned nothing yet."] if silent and rows else []
-    answers = [_answer_by_entity(row, each) for row, each in zip(rows, predictions, strict=True)]
+    finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
+    warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
+    answers = [_entity_answer(row, record) for row, record in zip(rows, predictions, strict=True)]
     return Details(tables, answers=answers, warnings=warnings)
 
 
 def entity_types(setup: Setup) -> list[str]:
-    """Give the types of the entity tags among the labels."""
+    """List the types of the entity tags among the labels."""
     return list(dict.fromkeys(label[2:] for label in setup.labels if label != "O"))
 
 
@@ -208,87 +209,90 @@ def _option(recipe: Recipe, name: str) -> Any:
 
 
 def _scheme(recipe: Recipe) -> str:
-    """Give the recipe's scheme; the metrics of entities want entity tags."""
+    """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(_ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _spell_tag(tag: Any, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
-    """Give a tag as text, None where there is none; a number is one of the recipe's labels, if it has any."""
+def _labelled_tags(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[entities.TagPair]:
+    """Return each row's gold and predicted tags, of the labelled words only."""
+    pairs = zip(rows, predictions, strict=True)
+    return [entities.drop_unlabelled(row["tags"], record["prediction"]) for row, record in pairs]
+
+
+def _tag_text(tag: Any, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
+    """Return a raw tag as text, None for an unlabelled word; a number counts the recipe's labels, if it has any."""
     if isinstance(tag, (list, dict)):
-        raise DataError(f"word {place + 1} {tokens[place]!r}: {tag!r} is not one tag", "give one", column="tags")
+        raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
     spelling = spelled(tag)
     if spelling in (None, "-100", "-1"):
         return None
-    return _in_labels(spelling, place, tokens, recipe) if str(spelling).isdigit() else spelling
+    return _in_labels(spelling, word, words, recipe) if str(spelling).isdigit() else spelling
 
 
-def _in_labels(tag: str | None, place: int, tokens: Sequence[str], recipe: Recipe) -> str | None:
-    """Refuse a tag that is none of the recipe's labels, if it has any."""
+def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
+    """Return the label name that a tag means; refuse one that is none of the recipe's labels, if it has any."""
     if tag is None or not recipe.labels:
         return tag
     try:
         return str(name_of(tag, recipe.labels))
     except DataError as error:
-        raise DataError(f"word {place + 1} {tokens[place]!r}: {error.what}", error.remedy, column="tags") from None
+        raise DataError(f"word {word + 1} {words[word]!r}: {error.what}", error.remedy, column="tags") from None
 
 
 def _has_entities(setup: Setup) -> bool:
     scheme = _scheme(setup.recipe)
-    return scheme in entities.SCHEMES or (
-        scheme == "auto" and "O" in setup.labels and all(map(entities.is_entity_tag, setup.labels))
-    )
+    look_like_iob2 = "O" in setup.labels and all(map(tag_schemes.is_entity_tag, setup.labels))
+    return scheme in tag_schemes.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
 def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     is_read = ~np.isnan(scores).any(axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    chances = weights / weights.sum(axis=1, keepdims=True)
-    chances[~is_read] = np.array([label == "O" for label in setup.labels], dtype=float)
+    probabilities = weights / weights.sum(axis=1, keepdims=True)
+    probabilities[~is_read] = np.array([label == "O" for label in setup.labels], dtype=float)
     decoding = _option(setup.recipe, "decoding")
     has_entities = _has_entities(setup)
     if has_entities and decoding == "constrained":
-        chosen = entities.most_probable_valid(chances, setup.labels)
+        chosen = tag_schemes.most_probable_valid(probabilities, setup.labels)
     else:
-        chosen = chances.argmax(axis=1).tolist() if len(chances) else []
+        chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
     tags = [setup.labels[number] for number in chosen]
     if has_entities and decoding == "repair":
-        tags = entities.repair(tags)
-    certain = [float(chances[word, number]) if is_read[word] else None for word, number in enumerate(chosen)]
+        tags = tag_schemes.repair(tags)
+    confidence = [float(probabilities[word, tag]) if is_read[word] else None for word, tag in enumerate(chosen)]
     record: dict[str, Any] = {"prediction": tags}
     if "offsets" in row:
         record["words"] = row["tokens"]
     if has_entities:
-        record["entities"] = _entities_of(row, tags, certain)
-    return {**record, "word_probabilities": certain}
+        text = row["text"] if "offsets" in row else " ".join(row["tokens"])
+        offsets = row["offsets"] if "offsets" in row else entities.word_offsets(row["tokens"])
+        record["entities"] = entities.describe_entities(tags, text, offsets, confidence)
+    return {**record, "word_probabilities": confidence}
 
 
-def _entities_of(row: Row, tags: Sequence[str], certain: Sequence[float | None]) -> list[dict[str, Any]]:
-    if "offsets" in row:
-        return entities.describe(tags, row["text"], row["offsets"], certain)
-    ends = np.cumsum([len(word) + 1 for word in row["tokens"]]) - 1
-    offsets = [(int(end) - len(word), int(end)) for end, word in zip(ends, row["tokens"], strict=True)]
-    return entities.describe(tags, " ".join(row["tokens"]), offsets, certain)
+def _word_answer(row: Row, record: Mapping[str, Any]) -> Answer:
+    """List the words whose tag is wrong; the confidence is the highest of a wrong tag."""
+    tagged = zip(row["tokens"], row["tags"], record["prediction"], record["word_probabilities"], strict=True)
+    wrong = [(word, gold, tag, confidence or 0.0) for word, gold, tag, confidence in tagged if gold not in (None, tag)]
+    return Answer(
+        gold=" ".join(f"{word}/{gold}" for word, gold, _, _ in wrong),
+        predicted=" ".join(f"{word}/{tag}" for word, _, tag, _ in wrong),
+        right=not wrong,
+        confidence=max((confidence for _, _, _, confidence in wrong), default=None),
+    )
 
 
-def _answer_by_word(row: Row, prediction: Mapping[str, Any]) -> Answer:
-    """Tell the words whose tag is wrong."""
-    words = zip(row["tokens"], row["tags"], prediction["prediction"], prediction["word_probabilities"], strict=True)
-    wrong = [(word, gold, found, chance) for word, gold, found, chance in words if gold not in (None, found)]
-    gold, found = (" ".join(f"{each[0]}/{each[side]}" for each in wrong) for side in (1, 2))
-    return Answer(gold, found, not wrong, max((each[3] or 0.0 for each in wrong), default=None))
-
-
-def _answer_by_entity(row: Row, prediction: Mapping[str, Any]) -> Answer:
-    """Tell the entities; the confidence is that of the surest wrong one."""
-    known = [tag is not None for tag in row["tags"]]
+def _entity_answer(row: Row, record: Mapping[str, Any]) -> Answer:
+    """List the entities; the confidence is the highest of a wrong entity, whose words' lowest counts."""
+    is_labelled = [tag is not None for tag in row["tags"]]
     gold = entities.find_spans([tag or "O" for tag in row["tags"]])
-    found = [span for span in entities.find_spans(prediction["prediction"]) if all(known[span[1] : span[2]])]
-    wanted, named = [
-        ", ".join(f"{' '.join(row['tokens'][start:end])} ({kind})" for kind, start, end in spans) or "none"
-        for spans in (gold, found)
-    ]
-    chances = prediction["word_probabilities"]
-    wrong = [min(chance or 0.0 for chance in chances[span[1] : span[2]]) for span in found if span not in gold]
-    return Answer(wanted, named, set(gold) == set(found), max(wrong, default=None))
+    predicted = [span for span in entities.find_spans(record["prediction"]) if all(is_labelled[span[1] : span[2]])]
+    confidence = [probability or 0.0 for probability in record["word_probabilities"]]
+    return Answer(
+        gold=entities.list_spans(gold, row["tokens"]),
+        predicted=entities.list_spans(predicted, row["tokens"]),
+        right=set(gold) == set(predicted),
+        confidence=max((min(confidence[span[1] : span[2]]) for span in predicted if span not in gold), default=None),
+    )

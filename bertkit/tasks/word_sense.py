@@ -1,8 +1,8 @@
-"""Tell which sense a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
+"""Choose the sense that a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
 
 ``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the word's
 hidden states, summed over the last layers and averaged over its tokens, are compared with their mean over each sense's
-training rows; the highest cosine wins. Only senses of the same word compete.
+training rows, and the highest cosine wins. Only senses of the same word compete.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,12 @@ from bertkit.errors import DataError
 from bertkit.modeling.layers import LAYERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, Run, no_tuning
+from bertkit.tasks import Answer, Details, RunModule, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.words import read_target, read_words, split_windows, tokenize_words
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -45,36 +48,36 @@ _NEVER = -1e4  # the score of a sense that no training row has
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the text and the place of its target word; a sense is known as ``word/sense`` from here on.
+    """Check the text and its target, and name a sense ``word/sense`` from here on.
 
-    The place is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``. The word is the
-    column ``word``, or the target as it stands there, in lower case.
+    The target is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``. The word is the
+    column ``word``, or else the target itself in lower case.
 
     Raises:
-        DataError: no such place, or no sense.
+        DataError: a target outside the text, or no sense.
     """
     if "tokens" in row:
-        tokens = read_words(row["tokens"])
-        place = read_target(row["target"], count=1)[0]
-        if not 0 <= place < len(tokens):
-            what = f"the target {place} is beyond the {len(tokens)} words"
+        words = read_words(row["tokens"])
+        target = read_target(row["target"], count=1)[0]
+        if not 0 <= target < len(words):
+            what = f"the target {target} is beyond the {len(words)} words"
             raise DataError(what, "count words from 0", column="target")
     else:
-        tokens, place = _cut_text(row["text"], row["target"])
-    word = spelled(row.get("word", tokens[place].lower()))
+        words, target = _split_around_target(row["text"], row["target"])
+    word = spelled(row.get("word", words[target].lower()))
     if word is None:
         raise DataError("no word", "fill it in", column="word")
-    known = {**row, "tokens": tokens, "target": place, "word": word}
+    checked = {**row, "tokens": words, "target": target, "word": word}
     if "sense" not in row:
-        return known
+        return checked
     sense = spelled(row["sense"])
     if sense is None:
         raise DataError("no sense", "fill it in, or leave the row out", column="sense")
-    return {**known, "sense": f"{word.replace('/', '_')}/{sense}"}
+    return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
-    """Load an encoder with a linear layer over the word's tokens, one output a sense; frozen where ``nearest``."""
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
     from bertkit.modeling.taggers import load_tagger
 
     nearest = _option(setup.recipe, "method") == "nearest"
@@ -83,43 +86,44 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the window that gives the target word the most context; ``places`` are the word's tokens.
+    """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
 
     Raises:
         DataError: a word without tokens, or one whose senses the model does not know.
     """
     texts = [row["tokens"] for row in rows]
-    frame = find_template(setup.tokenizer, pair=False)
-    room = token_budget(setup, frame)
+    template = find_template(setup.tokenizer, pair=False)
+    budget = token_budget(setup, template)
     numbers = {name: number for number, name in enumerate(setup.labels)}
     senses = _senses(setup)
     features = []
-    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=room // 2)):
+    for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
         row = rows[number]
         if row["word"].replace("/", "_") not in senses:
-            what = f"row {number + 1}: the model knows no senses of {row['word']!r}"
-            raise DataError(what, f"it knows {', '.join(list(senses)[:20])}", column="word")
+            what = f"row {number + 1}: the model has no senses of {row['word']!r}"
+            raise DataError(what, f"it has senses of {', '.join(list(senses)[:20])}", column="word")
         if not tokens[row["target"]]:
             what = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
             raise DataError(what, "correct the row", column="target")
-        part = next(each for each in split_windows(tokens, room, room // 2) if row["target"] in each.words)
-        first = len(frame.before) + part.positions[part.words.index(row["target"])]
-        places = list(range(first, first + len(tokens[row["target"]])))
-        feature = {"row": number, **frame.fill(part.tokens), "places": places}
+        windows = split_windows(tokens, budget, budget // 2)
+        window = next(window for window in windows if row["target"] in window.words)
+        first = len(template.before) + window.positions[window.words.index(row["target"])]
+        positions = list(range(first, first + len(tokens[row["target"]])))
+        feature = {"row": number, **template.fill(window.tokens), "positions": positions}
         if "sense" in row:
             feature["labels"] = [IGNORED] * len(feature["input_ids"])
-            feature["labels"][places[0] : places[-1] + 1] = [numbers[row["sense"]]] * len(places)
+            feature["labels"][positions[0] : positions[-1] + 1] = [numbers[row["sense"]]] * len(positions)
         features.append(feature)
     return features
 
 
 def collator(setup: Setup) -> Collator:
-    """Make the padding collator."""
+    """Build the padding collator."""
     return padding_collator(setup, label_per_token=True)
 
 
-def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
-    """Where the nearest sense is to be found, make each sense's output the direction of its training rows' mean."""
+def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+    """With ``nearest``, set each sense's output weights to the direction of its training rows' mean hidden state."""
     if _option(setup.recipe, "method") != "nearest":
         return False
     import torch
@@ -127,10 +131,12 @@ def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Set
     from bertkit.modeling.taggers import run_states
 
     training = features["train"]
+    # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit
+    # is the word's length times the cosine, and the largest logit the nearest sense: no index or search is needed.
     sums = np.zeros((len(setup.labels), model.output.in_features))
     for feature, states in zip(training, run_states(model, training, run), strict=True):
-        mean = states[feature["places"]].mean(axis=0)
-        sums[feature["labels"][feature["places"][0]]] += mean / np.linalg.norm(mean)
+        mean = states[feature["positions"]].mean(axis=0)
+        sums[feature["labels"][feature["positions"][0]]] += mean / np.linalg.norm(mean)
     lengths = np.linalg.norm(sums, axis=1)
     with torch.no_grad():
         model.output.weight.copy_(torch.from_numpy(sums / np.maximum(lengths, 1e-12)[:, None]))
@@ -141,46 +147,46 @@ def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Set
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Give each row the best sense of its word, and a score for each of them.
+    """Choose the best sense of each row's word, and score all senses of that word.
 
     The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
-    direction of each sense, which orders them as the cosine does.
+    direction of each sense, which ranks them as the cosine does.
     """
     senses = _senses(setup)
     nearest = _option(setup.recipe, "method") == "nearest"
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
-        known = senses[row["word"].replace("/", "_")]
-        scores = output["logits"][feature["places"]].astype(np.float64).mean(axis=0)[known]
-        best = known[int(scores.argmax())]
+        own = senses[row["word"].replace("/", "_")]
+        scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[own]
+        best = own[int(scores.argmax())]
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {setup.labels[number]: float(value) for number, value in zip(known, scores, strict=True)}
+        named = {setup.labels[number]: float(value) for number, value in zip(own, scores, strict=True)}
         decoded.append({"prediction": setup.labels[best], "sense_scores": named})
     return decoded
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Give ``gold`` and ``predicted`` senses and the ``word`` of each row, by number."""
+    """Return the label ids of the ``gold`` and ``predicted`` senses, and the index of each row's ``word``."""
     numbers = {name: number for number, name in enumerate(setup.labels)}
     words = {word: number for number, word in enumerate(_senses(setup))}
     return {
         "gold": np.array([numbers[row["sense"]] for row in rows]),
-        "predicted": np.array([numbers[each["prediction"]] for each in predictions]),
+        "predicted": np.array([numbers[record["prediction"]] for record in predictions]),
         "word": np.array([words[row["sense"].partition("/")[0]] for row in rows]),
     }
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Give the metrics: ``accuracy`` over all rows, ``accuracy_by_word`` and ``f1_macro`` as means over words."""
+    """Compute the metrics: ``accuracy`` over all rows, ``accuracy_by_word`` and ``f1_macro`` as means over words."""
     by_word = _score_words(compared, setup)
-    found = {
+    scores = {
         "accuracy": float((compared["gold"] == compared["predicted"]).mean()),
-        "accuracy_by_word": float(np.mean([each["accuracy"] for each in by_word])),
-        "f1_macro": float(np.mean([each["f1_macro"] for each in by_word])),
+        "accuracy_by_word": float(np.mean([scored["accuracy"] for scored in by_word])),
+        "f1_macro": float(np.mean([scored["f1_macro"] for scored in by_word])),
     }
-    return {name: found[name] for name in setup.recipe.metrics}
+    return {name: scores[name] for name in setup.recipe.metrics}
 
 
 def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
@@ -194,18 +200,18 @@ def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
-    """Tell the scores of each word, beside what its most frequent sense here would score."""
+    """Report the scores of each word, beside what its most frequent sense in these rows would score."""
     compared = compare(predictions, rows, setup)
-    told = [
+    answers = [
         Answer(
             row["sense"],
-            each["prediction"],
-            row["sense"] == each["prediction"],
-            max(each["sense_scores"].values()) if _option(setup.recipe, "method") == "fine_tuned" else None,
+            record["prediction"],
+            row["sense"] == record["prediction"],
+            max(record["sense_scores"].values()) if _option(setup.recipe, "method") == "fine_tuned" else None,
         )
-        for row, each in zip(rows, predictions, strict=True)
+        for row, record in zip(rows, predictions, strict=True)
     ]
-    return Details({"words": _score_words(compared, setup)}, answers=told)
+    return Details({"words": _score_words(compared, setup)}, answers=answers)
 
 
 def _option(recipe: Recipe, name: str) -> Any:
@@ -213,36 +219,36 @@ def _option(recipe: Recipe, name: str) -> Any:
 
 
 def _senses(setup: Setup) -> dict[str, list[int]]:
-    """Give each word's senses as numbers of labels."""
+    """Return each word's senses as label ids."""
     senses: dict[str, list[int]] = {}
     for number, label in enumerate(setup.labels):
         senses.setdefault(label.partition("/")[0], []).append(number)
     return senses
 
 
-def _cut_text(text: Any, target: Any) -> tuple[list[str], int]:
+def _split_around_target(text: Any, target: Any) -> tuple[list[str], int]:
     """Split a text into words around its target."""
     start, end = read_target(target, count=2)
     if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
         size = len(text) if isinstance(text, str) else 0
-        what = f"the target {start}:{end} is no word of a text of {size} characters"
-        raise DataError(what, "give its first and last + 1 character", column="target")
+        what = f"the target {start}:{end} is not a word of the text, which has {size} characters"
+        raise DataError(what, "write its first and last + 1 character", column="target")
     before, after = text[:start].split(), text[end:].split()
     return [*before, text[start:end].strip(), *after], len(before)
 
 
 def _score_words(compared: Mapping[str, Any], setup: Setup) -> list[dict[str, Any]]:
-    """Give each word's accuracy, macro F1 over its senses that occur, and the share of its most frequent sense."""
+    """Compute each word's accuracy, macro F1 over its senses that occur, and the share of its most frequent sense."""
     size = len(setup.labels)
     gold = np.bincount(compared["gold"], minlength=size)
-    guessed = np.bincount(compared["predicted"], minlength=size)
+    predicted = np.bincount(compared["predicted"], minlength=size)
     right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)
-    f1 = 2 * right / np.maximum(gold + guessed, 1)
+    f1 = 2 * right / np.maximum(gold + predicted, 1)
     scores = []
     for word, senses in _senses(setup).items():
         rows = int(gold[senses].sum())
         if rows:
-            occurring = [number for number in senses if gold[number] + guessed[number]]
+            occurring = [number for number in senses if gold[number] + predicted[number]]
             scores.append(
                 {
                     "word": word,

@@ -23,7 +23,7 @@ import pyarrow as pa
 import bertkit
 from bertkit.data.rows import Split
 from bertkit.recipe import Row
-from bertkit.storage.cache import cache_folder, keeping, say_once, touch
+from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content
 from bertkit.tokens.features import IGNORED, Feature, Setup, count_tokens, longest_text
 
@@ -199,7 +199,7 @@ def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
     if table is None:
         return features
     try:
-        with keeping(file) as beside:
+        with writing(file) as beside:
             with pa.OSFile(str(beside), "wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
                 writer.write_table(table)
             digest = hashlib.sha256()

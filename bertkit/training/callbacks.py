@@ -72,7 +72,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if control.should_save or control.should_log or self.trainer.args.device.type == "cpu":
             self._refuse_non_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
-            checkpoints.make_room(checkpoints.checkpoint_folder(self._run(), state.global_step))
+            checkpoints.clear(checkpoints.checkpoint_folder(self._run(), state.global_step))
         self.progress.update(round(self.budget.used) if self.budget else state.global_step, self._figures(state))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:

@@ -17,7 +17,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_chec
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Task, shown
+from bertkit.tasks import Task, drop_private_keys
 
 log = logging.getLogger("bertkit")
 
@@ -109,7 +109,7 @@ def _predict_chunks(
         features = task.encode(rows, checkpoint.setup)
         outputs, _ = run_model(checkpoint, features, progress, "predicting")
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        for original, row, prediction in zip(originals, rows, map(shown, predictions), strict=True):
+        for original, row, prediction in zip(originals, rows, map(drop_private_keys, predictions), strict=True):
             clash = sorted(set(original) & set(prediction))
             if clash:
                 raise DataError(f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost")

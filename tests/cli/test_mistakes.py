@@ -124,9 +124,9 @@ def test_another_delimiter_is_said(run, tiny_model):
             "bert-base-uncase",
             5,
             "'bert-base-uncase' is neither a directory nor in the cache, and the hub cannot be reached - "
-            "did you mean bert-base-uncased; three ways on: --model DIR (any with config.json, weights and "
-            "tokenizer.json), --model demo (comes with bertkit), or on a connected machine "
-            "`hf download bert-base-uncase --local-dir DIR`, and copy it",
+            "did you mean bert-base-uncased; or use --model DIR (with config.json, weights and "
+            "tokenizer.json), --model demo (comes with bertkit), or "
+            "`hf download bert-base-uncase --local-dir DIR` on a connected machine, then copy DIR here",
         ),
         ("./ckpt", 4, "no such directory: ./ckpt - folders in {folder}: notok"),
         (
@@ -134,7 +134,7 @@ def test_another_delimiter_is_said(run, tiny_model):
             4,
             "no tokenizer files (notok) - copy tokenizer.json and tokenizer_config.json of the model it was made from",
         ),
-        ("d.csv", 4, "a file where a model folder is wanted (d.csv) - name the folder it is in"),
+        ("d.csv", 4, "not a model folder but a file (d.csv) - name the folder that it is in"),
     ],
 )
 def test_bad_models(run, tiny_model, tmp_path, monkeypatch, mistake, code, expected):
@@ -183,11 +183,11 @@ RECIPES = {
     ),
     "tab": (
         "extends: classify\ntraining:\n\tepochs: 3\n",
-        "a tab where YAML wants blanks (r.yaml:3) - indent with blanks",
+        "a tab where YAML needs spaces (r.yaml:3) - indent with spaces",
     ),
     "key given twice": (
         "extends: classify\nabout: a\nabout: b\n",
-        "the key 'about' is given twice (r.yaml:3) - it stands in line 2 already",
+        "the key 'about' occurs twice (r.yaml:3) - it is in line 2 already",
     ),
     "aliases": (
         "a: &a [1]\nb: [*a, *a]\n",
@@ -195,9 +195,10 @@ RECIPES = {
     ),
     "python tag": (
         "a: !!python/object/apply:os.system [ls]\n",
-        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1) - plain values only",
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1)"
+        " - write a plain value",
     ),
-    "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - drop one `extends:`"),
+    "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - remove one `extends:`"),
     "range": (
         "extends: classify\ntraining: {epochs: -2}\n",
         "training.epochs = -2 is out of range (r.yaml:2) - give a number > 0 and <= 10000",

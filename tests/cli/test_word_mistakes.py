@@ -40,7 +40,7 @@ MISTAKES = {
         "ner",
         "d.jsonl",
         lines(OK, words(["EU", "rejects"], ["O"])),
-        "2 words but 1 tags (d.jsonl:2, column 'tags') - give every word one tag",
+        "2 words but 1 tags (d.jsonl:2, column 'tags') - write one tag per word",
     ),
     "unknown tag": (
         "ner",
@@ -73,7 +73,7 @@ MISTAKES = {
         "tag",
         "d.jsonl",
         lines(words(["a", "dog"], ["DET", "NOUN"])),
-        "word 1 'a': the tag 'DET' is no entity tag (d.jsonl:1, column 'tags') - for tags that are no entities"
+        "word 1 'a': the tag 'DET' is not an entity tag (d.jsonl:1, column 'tags') - for tags that mark no entities"
         " --set options.scheme=none --set metrics=[accuracy,f1_macro]",
     ),
     "a column too few": (
@@ -114,7 +114,7 @@ MISTAKES = {
         "squad",
         "d.jsonl",
         lines(question("Ann came.", None)),
-        "question q1: no answer, though every question has one here (d.jsonl:1, column 'answers')"
+        "question q1: no answer, but this recipe expects one for every question (d.jsonl:1, column 'answers')"
         " - use the recipe squad2, or --set options.no_answer=true",
     ),
     "an id twice": (
@@ -139,7 +139,7 @@ MISTAKES = {
         "choose",
         "d.jsonl",
         lines({"context": "a", "choices": ["b"], "label": 0}),
-        "1 choices (d.jsonl:1, column 'choices') - give two or more",
+        "1 choices (d.jsonl:1, column 'choices') - a row needs two or more",
     ),
     "a target beyond the words": (
         "wsd",

@@ -300,7 +300,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment,
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
     prepare("a.txt")
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
-    whole, calls = getattr(corpus_files.Columns, moment), Counter()
+    whole, calls = getattr(corpus_files.ColumnWriter, moment), Counter()
 
     def killed(self, *arguments):
         calls["now"] += 1
@@ -309,7 +309,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment,
         return whole(self, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files.Columns, moment, killed)
+        patched.setattr(corpus_files.ColumnWriter, moment, killed)
         with pytest.raises(KeyboardInterrupt):
             prepare("a.txt")
     spy = Spy(monkeypatch)
@@ -360,7 +360,7 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
         file.write_bytes(flipped if damage == "flipped" else content[:middle])
     caplog.clear()
     prepare("a.txt")
-    assert caplog.records[0].message == f"the corpus in {folder} is damaged: it is made anew"
+    assert caplog.records[0].message == f"the corpus in {folder} is damaged and is built again"
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert files_of(here / "cache") == whole
 

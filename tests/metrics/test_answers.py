@@ -30,7 +30,7 @@ from bertkit.tokens.features import Setup
 
 
 def official_text(answer: str) -> str:
-    """Lower case, then no punctuation, then no articles, then single blanks."""
+    """Lower case, then no punctuation, then no articles, then single spaces."""
     lowered = answer.lower()
     bare = "".join(character for character in lowered if character not in set(string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
@@ -93,8 +93,8 @@ def official_scores(nested: dict, predictions: dict[str, str], odds: dict[str, f
     if odds is None:
         return found
     answerable = {qa["id"]: bool(qa["answers"]) for qa in all_questions(nested)}
-    for kind, wanted in (("HasAns", True), ("NoAns", False)):
-        names = [name for name in everything if answerable[name] == wanted]
+    for kind, has_answer in (("HasAns", True), ("NoAns", False)):
+        names = [name for name in everything if answerable[name] == has_answer]
         found |= {f"{kind}_exact": mean(names, 0), f"{kind}_f1": mean(names, 1)}
     for which, name in enumerate(("best_exact", "best_f1")):
         one = {key: pair[which] for key, pair in raw.items()}
@@ -119,27 +119,27 @@ def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, floa
     """Check each question and all metrics; a threshold where rounding decides must be as good as the official one."""
     version = "1.1" if odds is None else "2.0"
     setup, expected = SETUPS[version], official_raw(nested, predictions, version)
-    rows = [row for place, article in enumerate(nested["data"], 1) for row in questions(article, place, 0)]
+    rows = [row for number, article in enumerate(nested["data"], 1) for row in questions(article, number, 0)]
     for row in rows:
         pair = answers.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
         assert pair == pytest.approx(expected[row["id"]])
-    told = [
+    records = [
         {"prediction": predictions[row["id"]], **({} if odds is None else {"null_odds": odds[row["id"]]})}
         for row in rows
     ]
-    compared = task.compare(told, rows, setup)
+    compared = task.compare(records, rows, setup)
     assert list(zip(compared["exact"], compared["f1"], strict=True)) == [
         pytest.approx(expected[row["id"]]) for row in rows
     ]
-    scores, wanted = task.score(compared, setup), official_scores(nested, predictions, odds)
+    scores, official = task.score(compared, setup), official_scores(nested, predictions, odds)
     assert {name: scores[name] for name in scores if name not in THRESHOLDS} == pytest.approx(
-        {name: wanted[name] for name in wanted if name not in THRESHOLDS}, nan_ok=True
+        {name: official[name] for name in official if name not in THRESHOLDS}, nan_ok=True
     )
     for name in THRESHOLDS if odds is not None else ():
-        if scores[name] != wanted[name]:
+        if scores[name] != official[name]:
             kind = 0 if "exact" in name else 1
             assert at_threshold(nested, expected, kind, predictions, odds, scores[name]) == pytest.approx(
-                at_threshold(nested, expected, kind, predictions, odds, wanted[name])
+                at_threshold(nested, expected, kind, predictions, odds, official[name])
             )
             assert kind == 1, "sums of whole numbers are exact"
 
@@ -286,16 +286,18 @@ def test_answers_are_read_from_every_form(value, expected):
     assert read["answers"] == dict(zip(("text", "answer_start"), expected, strict=True))
 
 
-NOT_SQUAD = 'answers that are not as in SQuAD (column \'answers\') - write {"text": ["..."], "answer_start": [17]}'
+NOT_SQUAD = (
+    'the answers are not in the form of SQuAD (column \'answers\') - write {"text": ["..."], "answer_start": [17]}'
+)
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("film", "the answer 'film' is 2 times in the context (column 'answers') - give its answer_start"),
+        ("film", "the answer 'film' occurs 2 times in the context (column 'answers') - add its answer_start"),
         ("great ", None),
         ("Great", "the answer 'Great' is not in the context (column 'answers') - copy it from there"),
-        ('{"text": ["dull"', "answers that are not JSON (column 'answers') - correct them"),
+        ('{"text": ["dull"', "the answers are not valid JSON (column 'answers') - correct them"),
         ({"text": ["dull"]}, NOT_SQUAD),
         ({"text": ["dull"], "answer_start": []}, NOT_SQUAD),
         ({"text": ["dull"], "answer_start": [2, 7]}, NOT_SQUAD),
@@ -366,11 +368,15 @@ def write_squad(folder: Path, qas: list[dict], context: str = CONTEXT) -> Path:
 @pytest.mark.parametrize(
     ("question", "context", "expected"),
     [
-        ({"id": "t2", "answers": []}, CONTEXT, "question t2: no answer, though every question has one here"),
+        (
+            {"id": "t2", "answers": []},
+            CONTEXT,
+            "question t2: no answer, but this recipe expects one for every question",
+        ),
         (
             {"id": "t2", "answers": [{"text": "", "answer_start": 0}]},
             CONTEXT,
-            "question t2: an answer without text",
+            "question t2: an answer has no text",
         ),
         ({"id": "t2", "answers": NAMED}, " ", None),
         (

@@ -101,7 +101,7 @@ def test_a_metric_of_the_evaluate_package_by_path(tmp_path):
         "        return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}\n"
     )
     recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
-    scores = metrics.measure(recipe, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
+    scores = metrics.compute_metrics(recipe, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
     assert scores == {"share": 0.75}
 
 
@@ -110,4 +110,4 @@ def test_a_local_file_is_never_taken_for_a_metric_of_that_name(tmp_path, monkeyp
     (tmp_path / "accuracy").mkdir()
     recipe = load_recipe("cola", {"metrics": ["evaluate:accuracy"], "best_metric": "accuracy"})
     with pytest.raises(RecipeError, match="would be taken for the metric 'accuracy'"):
-        metrics.measure(recipe, np.array([0, 1]), np.array([0, 1]))
+        metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))

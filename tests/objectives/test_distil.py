@@ -273,9 +273,9 @@ def test_layers_that_the_teacher_lacks_are_refused(bert_folder):
 
 @pytest.mark.parametrize("value", [[], [2, 0], [-1], 0, True, "some", 1.5, {"a": 1}])
 def test_layers_that_are_none_are_refused(bert_folder, value):
-    with pytest.raises(ValueError, match="must be layers that rise"):
+    with pytest.raises(ValueError, match="must be layers in ascending order"):
         read_layers(value)
-    with pytest.raises(RecipeError, match=r"options\.student_layers is .* must be layers that rise"):
+    with pytest.raises(RecipeError, match=r"options\.student_layers is .* must be layers in ascending order"):
         load_objective(make_setup(bert_folder, options={"student_layers": value}).recipe)
 
 

@@ -1,3 +1,5 @@
+"""Model cards: front matter that the hub reads, and text that no data can break."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -82,7 +84,7 @@ def test_body_is_filled_in() -> None:
     ):
         assert line in text.splitlines()
     assert "**0.5800** (95 % interval 0.5200 – 0.6300)" in text
-    assert "with seed 42: another seed" in text
+    assert "with seed 42. Another seed" in text
     assert "\n\n\n" not in text
     assert not text.endswith("\n\n")
 

@@ -1,3 +1,5 @@
+"""The report: its sections, what fills them, and pages that hold whatever the data holds."""
+
 from __future__ import annotations
 
 import re
@@ -67,19 +69,19 @@ def report(folder: Path, facts: Facts) -> tuple[str, Balance]:
 
 
 def classified(labels: list[str], rows: int, columns: int = 1) -> list[Example]:
-    draw = np.random.default_rng(len(labels))
+    rng = np.random.default_rng(len(labels))
     examples = []
     for row in range(rows):
-        chances = draw.dirichlet(np.full(len(labels), 0.4))
-        predicted = labels[int(chances.argmax())]
-        gold = predicted if draw.random() < 0.8 else labels[int(draw.integers(len(labels)))]
+        probabilities = rng.dirichlet(np.full(len(labels), 0.4))
+        predicted = labels[int(probabilities.argmax())]
+        gold = predicted if rng.random() < 0.8 else labels[int(rng.integers(len(labels)))]
         text = [(f"column_{number}", f"row {row} text {number}") for number in range(columns)]
-        by_label = dict(zip(labels, chances.tolist(), strict=True))
-        examples.append(Example(f"{row}", text, gold, predicted, by_label, int(draw.integers(3, 60))))
+        by_label = dict(zip(labels, probabilities.tolist(), strict=True))
+        examples.append(Example(f"{row}", text, gold, predicted, by_label, int(rng.integers(3, 60))))
     return examples
 
 
-def test_bare_facts_give_a_short_report(tmp_path: Path) -> None:
+def test_bare_facts_make_a_short_report(tmp_path: Path) -> None:
     _, parsed = report(tmp_path, BARE)
     assert parsed.ids == ["headline", "scores", "repeat"]
     assert "0.7500" in parsed.text and "bertkit finetune cola" in parsed.text
@@ -121,8 +123,8 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "Devlin et al. 2019",
         "3 min 24 s",
         "expected calibration error",
-        "The model kept is that of step 20.",
-        "The most confident mistakes",
+        "The model is that of step 20, which scored best.",
+        "Most confident mistakes",
         "sha256:abc",
     ):
         assert word in parsed.text
@@ -136,22 +138,22 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
     assert 'title="a predicted as b: 1 of 4">1<small>25 %</small>' in page
     assert 'title="b predicted as b: 2 of 2">2<small>100 %</small>' in page
-    assert "1 of 1 rows that are not exactly right" in parsed.text
-    assert "behavior" not in parsed.ids  # neither probabilities nor lengths are known
+    assert "1 of 1 wrong rows" in parsed.text
+    assert "behavior" not in parsed.ids  # the rows have neither probabilities nor lengths
 
 
 def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
     examples = [
-        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - chance, "b": chance}, row)
-        for row, chance in enumerate([0.1, 0.6, 0.99, 0.8])
+        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - wrong, "b": wrong}, row)
+        for row, wrong in enumerate([0.1, 0.6, 0.99, 0.8])
     ]
     _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
-    places = [parsed.text.index(f"text{row}") for row in (2, 3, 1)]
-    assert places == sorted(places) and "text0" not in parsed.text
-    assert "probability of the error 0.990" in parsed.text
+    positions = [parsed.text.index(f"text{row}") for row in (2, 3, 1)]
+    assert positions == sorted(positions) and "text0" not in parsed.text
+    assert "confidence 0.990" in parsed.text
 
 
-def test_many_labels_share_a_line_of_the_confusion(tmp_path: Path) -> None:
+def test_many_labels_share_a_line_of_the_confusion_matrix(tmp_path: Path) -> None:
     labels = [f"label_{number}" for number in range(25)]
     page, parsed = report(tmp_path, replace(BARE, examples=classified(labels, 400, 2), labels=labels))
     assert "5 others" in parsed.text and 'class="matrix wide"' in page
@@ -160,7 +162,7 @@ def test_many_labels_share_a_line_of_the_confusion(tmp_path: Path) -> None:
 
 
 def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     examples = [
         Example(
             str(row),
@@ -170,24 +172,24 @@ def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> No
             None,
             4 + row,
         )
-        for row, gold in enumerate(draw.uniform(0, 5, 3000))
+        for row, gold in enumerate(rng.uniform(0, 5, 3000))
     ]
     page, parsed = report(
         tmp_path, replace(BARE, best_metric="spearmanr", scores={"spearmanr": 0.9}, examples=examples)
     )
     assert parsed.ids == ["headline", "scores", "behavior", "mistakes", "repeat"]
-    assert "Predicted over gold (1,500 of 3,000 rows)" in parsed.text
-    assert "The largest errors" in parsed.text and "off by 3" in parsed.text
-    assert parsed.text.index("text5") < parsed.text.index("off by 0.1")
+    assert "Predicted vs. gold (1,500 of 3,000 rows)" in parsed.text
+    assert "Largest errors" in parsed.text and "error 3" in parsed.text
+    assert parsed.text.index("text5") < parsed.text.index("error 0.1")
     assert page.count('class="dot"') == 3000
 
 
-def test_sets_of_labels_have_no_confusion(tmp_path: Path) -> None:
-    chances = {"joy": 0.9, "anger": 0.2, "fear": 0.1}
+def test_sets_of_labels_have_no_confusion_matrix(tmp_path: Path) -> None:
+    probabilities = {"joy": 0.9, "anger": 0.2, "fear": 0.1}
     examples = [
-        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], chances, 4),
-        Example("1", [("text", "y")], [], ["joy"], chances, 9),
-        Example("2", [("text", "z")], ["joy"], ["joy"], chances, 12),
+        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], probabilities, 4),
+        Example("1", [("text", "y")], [], ["joy"], probabilities, 9),
+        Example("2", [("text", "z")], ["joy"], ["joy"], probabilities, 12),
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["joy", "anger", "fear"]))
     assert parsed.ids == ["headline", "scores", "labels", "behavior", "mistakes", "repeat"]
@@ -264,4 +266,4 @@ def test_a_large_run_stays_small(tmp_path: Path) -> None:
         for row in range(20_000)
     ]
     _, parsed = report(tmp_path, replace(BARE, history=history, examples=examples, labels=labels))
-    assert "The first 300 of 1000" in parsed.text
+    assert "These are the first 300 of 1000" in parsed.text

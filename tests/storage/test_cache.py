@@ -1,4 +1,4 @@
-"""Kept files: whole or not at all, whoever writes them, and not for ever."""
+"""Cached files: whole or not at all, whoever writes them, and not for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.storage.cache import cache_folder, keeping, sweep, touch
+from bertkit.storage.cache import cache_folder, sweep, touch, writing
 
 
 def age(file: Path, days: float) -> None:
@@ -26,10 +26,10 @@ def test_the_folder_is_in_the_home_unless_it_is_named(monkeypatch, tmp_path):
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     file = tmp_path / "new" / "kept"
-    with keeping(file) as one, keeping(file) as other:
-        one.write_text("first ")
-        other.write_text("second")
-        one.write_text("first")
+    with writing(file) as first, writing(file) as second:
+        first.write_text("first ")
+        second.write_text("second")
+        first.write_text("first")
         assert not file.exists()
     assert file.read_text() == "first"  # the one that ended last
     assert list(file.parent.iterdir()) == [file]
@@ -38,8 +38,8 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path):
 def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
     file = tmp_path / "kept"
     file.write_text("old")
-    with pytest.raises(KeyboardInterrupt), keeping(file) as beside:
-        beside.write_text("ne")
+    with pytest.raises(KeyboardInterrupt), writing(file) as temporary:
+        temporary.write_text("ne")
         raise KeyboardInterrupt
     assert file.read_text() == "old"
     assert list(tmp_path.iterdir()) == [file]
@@ -51,8 +51,8 @@ def test_what_nobody_read_for_a_month_goes_when_something_is_written(tmp_path):
         (tmp_path / name).touch()
         age(tmp_path / name, days)
     touch(tmp_path / "read")
-    with keeping(tmp_path / "new") as beside:
-        beside.touch()
+    with writing(tmp_path / "new") as temporary:
+        temporary.touch()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["new", "read", "recent"]
 
 

@@ -1,3 +1,5 @@
+"""Run folders: claimed, locked and recorded, also those of the last release."""
+
 from __future__ import annotations
 
 import json
@@ -8,10 +10,8 @@ import sys
 
 import pytest
 
-from bertkit import hub
-from bertkit.errors import ModelError, ResourceError, UnavailableError
+from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import runs
-from bertkit.storage.files import write_json
 
 
 def test_a_lock_ends_with_its_process(tmp_path):
@@ -46,83 +46,66 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         runs.claim(tmp_path / "run", {}, fresh=False)
 
 
-def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    file = tmp_path / "a.json"
-    write_json(file, {"a": 1})
-    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        write_json(file, {"a": 2})
-    assert json.loads(file.read_text()) == {"a": 1}
-
-
 @pytest.fixture
-def fresh_look(monkeypatch):
-    hub.is_online.cache_clear()
-    for name in ("HF_HUB_OFFLINE", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    yield monkeypatch
-    hub.is_online.cache_clear()
+def old_record():
+    """The record of a run as the last release wrote it."""
+    training = {"seed": 1, "short_last_layer": True, "trim_vocabulary": False}
+    return {
+        "status": "finished",
+        "parted_file": "d.csv",
+        "contestants": [{"name": "teacher"}],
+        "machine": {"device": "cpu", "products": "mkl"},
+        "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
+    }
 
 
-def test_a_dead_network_is_noticed_within_a_second(fresh_look):
-    import threading
-    import time
-
-    released = threading.Event()
-
-    def hang(*_, **__):
-        released.wait(30)
-        raise OSError
-
-    fresh_look.setattr(socket, "create_connection", hang)
-    start = time.monotonic()
-    assert not hub.is_online()
-    assert time.monotonic() - start < 2
-    released.set()
+def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path, old_record, caplog):
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    record = runs.read_record(tmp_path)
+    assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
+    assert record["machine"] == {"matmul_backend": "mkl", "device": "cpu"}
+    training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
+    assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
+    assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
+    assert not caplog.records  # a run of its own time is nobody's mistake
 
 
-def test_a_network_that_answers_is_noticed(fresh_look):
-    import contextlib
-
-    fresh_look.setattr(socket, "create_connection", lambda *_, **__: contextlib.nullcontext())
-    assert hub.is_online()
-
-
-def test_offline_mode_asks_nobody(fresh_look):
-    fresh_look.setenv("HF_HUB_OFFLINE", "1")
-    fresh_look.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("asked"))
-    assert not hub.is_online()
+def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_record):
+    old_record["identity"]["recipe"]["training"] = {"copies": 10, "packing": "apart"}
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    training = runs.read_record(tmp_path)["identity"]["recipe"]["training"]
+    assert training == {"dupe_factor": 10, "packing": "documents"}
 
 
-def test_libraries_that_were_imported_before_are_told_too(fresh_look):
-    import datasets
-    from huggingface_hub import constants
-
-    for library in (constants, datasets.config):
-        fresh_look.setattr(library, "HF_HUB_OFFLINE", False)
-    fresh_look.setenv("HF_HUB_OFFLINE", "1")
-    hub.go_offline_if_needed()
-    assert constants.HF_HUB_OFFLINE and datasets.config.HF_HUB_OFFLINE
+def test_a_record_of_today_is_read_as_it_was_written(tmp_path):
+    written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine={"device": "cpu"})
+    runs.write_record(tmp_path, written)
+    assert runs.read_record(tmp_path) == written
+    assert runs.read_record(tmp_path / "nowhere") is None
 
 
-def test_a_model_of_the_cache_is_found_without_a_network(tmp_path, tiny_model, monkeypatch):
-    import shutil
-
-    from huggingface_hub import constants
-
-    cache = tmp_path / "hub"
-    snapshot = cache / "models--me--tiny" / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
-    shutil.copytree(tiny_model, snapshot)
-    (cache / "models--me--tiny" / "refs").mkdir()
-    (cache / "models--me--tiny" / "refs" / "main").write_text(snapshot.name)
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    assert hub.cached_models() == ["me/tiny"]
-    assert hub.find_model("me/tiny") == snapshot
-    with pytest.raises(UnavailableError, match="did you mean me/tiny; three ways on"):
-        hub.find_model("me/tinyy")
+def test_only_the_main_process_writes_the_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    runs.write_record(tmp_path, {})
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_names_that_are_no_names(tmp_path):
-    with pytest.raises(ModelError, match="is neither a directory nor a hub name"):
-        hub.find_model("no such name")
+def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
+    (tmp_path / "checkpoint-1").mkdir()
+    runs.write_record(tmp_path, runs.new_record({"recipe": {"seed": 1}}))
+    assert runs.check_claim(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
+    with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 asked\)"):
+        runs.check_claim(tmp_path, {"recipe": {"seed": 2}})
+
+
+def test_a_run_without_a_checkpoint_is_started_again(tmp_path):
+    runs.write_record(tmp_path, runs.new_record({"recipe": {"seed": 1}}))
+    assert runs.check_claim(tmp_path, {"recipe": {"seed": 2}}) is None
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(UsageError, match="something that is not a run of bertkit"):
+        runs.claim(tmp_path, {}, fresh=True)
+    with pytest.raises(ResourceError, match="there is a file where the run folder should be"):
+        runs.claim(tmp_path / "thesis.txt", {}, fresh=False)

@@ -49,7 +49,7 @@ def reading(choices, label=None, **more):
         (["\u200b", "b"], ["\u200b", "b"]),
     ],
 )
-def test_choices_are_texts_and_blank_ones_at_the_end_are_none(choices, texts):
+def test_choices_are_texts_and_blank_ones_at_the_end_are_dropped(choices, texts):
     assert reading(choices)["choices"] == texts
     assert reading(choices, 1) == {"context": "the film", "choices": texts, "label": 1}
 
@@ -73,12 +73,12 @@ NO_LIST = "is not a list of texts (column 'choices') - give a list, or map sever
         (["a", "b"], 0.5, "label '0.5' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], True, "label 'true' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], "", "no label (column 'label') - fill it in, or leave the row out"),
-        (["a"], 0, "1 choices (column 'choices') - give two or more"),
-        (["a", "", None], 0, "1 choices (column 'choices') - give two or more"),
-        ([], 0, "0 choices (column 'choices') - give two or more"),
+        (["a"], 0, "1 choices (column 'choices') - a row needs two or more"),
+        (["a", "", None], 0, "1 choices (column 'choices') - a row needs two or more"),
+        ([], 0, "0 choices (column 'choices') - a row needs two or more"),
         (["a", "", "c"], 0, "choice 1 of 3 is blank (column 'choices') - fill it in"),
         ([None, "b"], 0, "choice 0 of 2 is blank (column 'choices') - fill it in"),
-        ("a b", 0, "1 choices (column 'choices') - give two or more"),
+        ("a b", 0, "1 choices (column 'choices') - a row needs two or more"),
         (["a", 3], 0, f"\"['a', 3]\" {NO_LIST}"),
         (None, 0, f"'None' {NO_LIST}"),
     ],
@@ -218,7 +218,7 @@ def test_answers_of_logits_by_hand():
     assert answers[1]["choice_probabilities"] == pytest.approx([0.5, 0.25, 0.25])
 
 
-def test_scores_and_what_is_told_of_them_by_hand():
+def test_scores_and_details_by_hand():
     setup = setup_of()
     rows = [{"choices": ["a", "b", "c"][:n], "label": label} for n, label in ((2, 1), (2, 0), (3, 2), (3, 0))]
     answers = [
@@ -318,7 +318,7 @@ def test_one_row_to_predict_repeats_its_choices(run, chooser):
 def test_one_choice_to_predict_ends_in_one_line(run, chooser):
     ended = run("predict", "choose", "--model", chooser, "--row", "context=a", "--row", "choices=b")
     assert ended.code == 3
-    assert ended.err.startswith("error: 1 choices (--row:1, column 'choices') - give two or more")
+    assert ended.err.startswith("error: 1 choices (--row:1, column 'choices') - a row needs two or more")
     assert len(ended.err.splitlines()) == 1
 
 
@@ -326,8 +326,8 @@ def test_a_label_that_is_no_choice_ends_in_one_line(run, tiny_model, tmp_path):
     for split in ("train", "validation"):
         write_jsonl(tmp_path / "wrong" / f"{split}.jsonl", [UNEQUAL[0], {**UNEQUAL[0], "label": 2}])
     ended = run("finetune", "choose", "--model", tiny_model, "--data", tmp_path / "wrong")
-    place = f"{tmp_path / 'wrong' / 'train.jsonl'}:2, column 'label'"
-    what = f"label '2' is none of the 2 choices ({place}) - count them from 0 to 1"
+    where = f"{tmp_path / 'wrong' / 'train.jsonl'}:2, column 'label'"
+    what = f"label '2' is none of the 2 choices ({where}) - count them from 0 to 1"
     assert (ended.code, ended.err) == (3, f"error: {what}\n")
 
 

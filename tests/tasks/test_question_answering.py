@@ -13,8 +13,8 @@ import pytest
 from bertkit.errors import DataError, RecipeError
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
+from bertkit.tasks import drop_private_keys
 from bertkit.tasks import question_answering as task
-from bertkit.tasks import shown
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
@@ -41,8 +41,8 @@ def row_of(answers=None, question: str = "film?", context: str = CONTEXT, **more
     return {"question": question, "context": context, **({} if answers is None else {"answers": answers}), **more}
 
 
-def spans_of(found: dict) -> list[dict]:
-    return [span for span in task.n_best(found) if span["text"]]
+def spans_of(record: dict) -> list[dict]:
+    return [span for span in task.n_best(record) if span["text"]]
 
 
 # --- reading
@@ -67,13 +67,13 @@ def test_no_answer_is_an_answer_only_where_the_recipe_says_so():
     with pytest.raises(DataError) as raised:
         task.read(row_of(nothing, id="x"), load_recipe("qa"))
     assert str(raised.value) == (
-        "question x: no answer, though every question has one here (column 'answers') - use the recipe squad2, or "
-        "--set options.no_answer=true"
+        "question x: no answer, but this recipe expects one for every question (column 'answers') - "
+        "use the recipe squad2, or --set options.no_answer=true"
     )
 
 
 @pytest.mark.parametrize(("text", "start"), [("good ", 13), (" good", 12), (" good ", 12)])
-def test_blanks_around_an_answer_are_no_part_of_it(text, start):
+def test_spaces_around_an_answer_are_not_part_of_it(text, start):
     row = task.read(row_of(answer(text, start)), load_recipe("qa"))
     assert row["answers"] == answer("good", 13)
 
@@ -84,8 +84,8 @@ def test_plain_text_may_look_like_json():
 
 
 @pytest.mark.parametrize("start", [0.9, float("inf"), float("nan"), "x", None])
-def test_a_place_is_a_whole_number(start):
-    with pytest.raises(DataError, match="answers that are not as in SQuAD"):
+def test_a_start_is_a_whole_number(start):
+    with pytest.raises(DataError, match="the answers are not in the form of SQuAD"):
         task.read(row_of({"text": ["the"], "answer_start": [start]}), load_recipe("qa"))
 
 
@@ -140,13 +140,13 @@ def test_a_window_without_the_answer_points_at_its_beginning():
     assert [feature["row"] for feature in features] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     edges = [(feature["offsets"][0, 0], feature["offsets"][-1, 1]) for feature in features[:3]]
     assert edges == [(0, 21), (13, 34), (26, 38)]
-    places = [(feature["start_positions"], feature["end_positions"]) for feature in features]
-    assert places[:3] == [(0, 0), (0, 0), (6, 6)]
-    assert places[3:6] == [(0, 0)] * 3
-    assert places[6:] == [(0, 0), (4, 7), (0, 0)]
+    positions = [(feature["start_positions"], feature["end_positions"]) for feature in features]
+    assert positions[:3] == [(0, 0), (0, 0), (6, 6)]
+    assert positions[3:6] == [(0, 0)] * 3
+    assert positions[6:] == [(0, 0), (4, 7), (0, 0)]
     batch = task.collator(setup_of())(features)
-    assert batch["start_positions"].tolist() == [start for start, _ in places]
-    assert batch["end_positions"].tolist() == [end for _, end in places]
+    assert batch["start_positions"].tolist() == [start for start, _ in positions]
+    assert batch["end_positions"].tolist() == [end for _, end in positions]
 
 
 @pytest.mark.parametrize(("max_length", "overlap"), [(16, 0), (16, 4), (24, 8), (40, 12), (64, 20)])
@@ -188,14 +188,14 @@ FIRST = 4  # tokens before the text
 
 def output_of(starts: dict[int, float], ends: dict[int, float], null: tuple[float, float] = (0.0, 0.0), size: int = 14):
     """Logits of -9 but for the given tokens of the text, and those of no answer."""
-    found = {}
+    output = {}
     for name, logits, none in (("start_logits", starts, null[0]), ("end_logits", ends, null[1])):
         values = np.full(size, -9.0, dtype=np.float32)
         values[0] = none
         for token, logit in logits.items():
             values[FIRST + token] = logit
-        found[name] = values
-    return found
+        output[name] = values
+    return output
 
 
 def decode(outputs, setup, rows=None):
@@ -204,22 +204,22 @@ def decode(outputs, setup, rows=None):
 
 
 def test_the_best_span_is_the_answer_whatever_the_beginning_says():
-    (found,) = decode([output_of({3: 5, 6: 4}, {3: 2, 6: 4}, null=(99, 99))], setup_of())
-    assert shown(found) == {
+    (record,) = decode([output_of({3: 5, 6: 4}, {3: 2, 6: 4}, null=(99, 99))], setup_of())
+    assert drop_private_keys(record) == {
         "prediction": "good and the book",
         "start": 13,
         "end": 30,
         "score": 9.0,
-        "probability": spans_of(found)[0]["probability"],
+        "probability": spans_of(record)[0]["probability"],
     }
-    texts = [span["text"] for span in spans_of(found)[:3]]
+    texts = [span["text"] for span in spans_of(record)[:3]]
     assert texts == ["good and the book", "book", "good"]
-    scores = [span["start_logit"] + span["end_logit"] for span in spans_of(found)]
+    scores = [span["start_logit"] + span["end_logit"] for span in spans_of(record)]
     assert scores == sorted(scores, reverse=True)
-    chances = [span["probability"] for span in spans_of(found)]
-    assert sum(chances) == pytest.approx(1)
-    assert chances[1] / chances[0] == pytest.approx(math.exp(8 - 9))
-    assert len(chances) == 20
+    probabilities = [span["probability"] for span in spans_of(record)]
+    assert sum(probabilities) == pytest.approx(1)
+    assert probabilities[1] / probabilities[0] == pytest.approx(math.exp(8 - 9))
+    assert len(probabilities) == 20
 
 
 def test_an_answer_is_in_order_and_not_too_long():
@@ -231,11 +231,17 @@ def test_an_answer_is_in_order_and_not_too_long():
 
 def test_nothing_valid_is_an_empty_answer():
     output = output_of({8: 9}, {0: 9})
-    (found,) = decode([output], setup_of(n_best=1))
-    assert shown(found) == {"prediction": "", "start": None, "end": None, "score": None, "probability": None}
-    (found,) = decode([output], setup_of("squad2", n_best=1, null_threshold=-1000))
-    assert (found["prediction"], found["probability"]) == ("", 1.0)
-    assert 9000 < found["null_odds"] < math.inf  # JSON has no infinity
+    (record,) = decode([output], setup_of(n_best=1))
+    assert drop_private_keys(record) == {
+        "prediction": "",
+        "start": None,
+        "end": None,
+        "score": None,
+        "probability": None,
+    }
+    (record,) = decode([output], setup_of("squad2", n_best=1, null_threshold=-1000))
+    assert (record["prediction"], record["probability"]) == ("", 1.0)
+    assert 9000 < record["null_odds"] < math.inf  # JSON has no infinity
 
 
 def test_windows_compete_for_the_answer():
@@ -245,27 +251,27 @@ def test_windows_compete_for_the_answer():
         output_of({0: 4}, {0: 3}, size=10),
         output_of({2: 3}, {2: 3.5}, size=8),
     ]
-    (found,) = decode(outputs, setup)
-    assert (found["prediction"], found["start"], found["end"], found["score"]) == ("good", 13, 17, 7.0)
-    assert [span["text"] for span in spans_of(found)[:3]] == ["good", "bad", "film"]
+    (record,) = decode(outputs, setup)
+    assert (record["prediction"], record["start"], record["end"], record["score"]) == ("good", 13, 17, 7.0)
+    assert [span["text"] for span in spans_of(record)[:3]] == ["good", "bad", "film"]
 
 
 def test_rows_keep_their_answers_apart():
     rows = [row_of(), row_of(context="so good"), row_of()]
     outputs = [output_of({8: 5}, {8: 5}), output_of({1: 1}, {1: 1}, size=7), output_of({1: 3}, {1: 3})]
-    assert [found["prediction"] for found in decode(outputs, setup_of(), rows)] == ["bad", "good", "film"]
+    assert [record["prediction"] for record in decode(outputs, setup_of(), rows)] == ["bad", "good", "film"]
 
 
 @pytest.mark.parametrize(("threshold", "prediction"), [(None, ""), (2.9, ""), (3.0, "good"), (5.0, "good")])
 def test_the_threshold_decides_whether_there_is_an_answer(threshold, prediction):
     changes = {} if threshold is None else {"null_threshold": threshold}
-    (found,) = decode([output_of({3: 2}, {3: 2}, null=(4, 3))], setup_of("squad2", **changes))
-    assert found["null_odds"] == 3.0
-    assert found["prediction"] == prediction
-    assert found["score"] == (4.0 if prediction else 7.0)
-    assert (found["start"], found["end"]) == ((13, 17) if prediction else (None, None))
-    assert found["probability"] + sum(span["probability"] for span in spans_of(found)) == pytest.approx(
-        1 if not prediction else 1 - math.exp(7) / (math.exp(7) + math.exp(4)) + found["probability"], abs=1e-3
+    (record,) = decode([output_of({3: 2}, {3: 2}, null=(4, 3))], setup_of("squad2", **changes))
+    assert record["null_odds"] == 3.0
+    assert record["prediction"] == prediction
+    assert record["score"] == (4.0 if prediction else 7.0)
+    assert (record["start"], record["end"]) == ((13, 17) if prediction else (None, None))
+    assert record["probability"] + sum(span["probability"] for span in spans_of(record)) == pytest.approx(
+        1 if not prediction else 1 - math.exp(7) / (math.exp(7) + math.exp(4)) + record["probability"], abs=1e-3
     )
 
 
@@ -276,8 +282,8 @@ def test_the_window_surest_of_an_answer_speaks_for_no_answer():
         output_of({0: 1}, {0: 1}, null=(1, 2), size=10),
         output_of({2: 1}, {2: 1}, null=(4, 4), size=8),
     ]
-    (found,) = decode(outputs, setup)
-    assert (found["prediction"], found["null_odds"]) == ("film", -3.0)
+    (record,) = decode(outputs, setup)
+    assert (record["prediction"], record["null_odds"]) == ("film", -3.0)
 
 
 # --- scores, thresholds, files
@@ -316,36 +322,36 @@ def nested_of(rows: list[dict]) -> dict:
 @pytest.mark.parametrize("lean", [-2.0, 0.0, 4.0])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
-    found, rows, setup = some_decoded(60, seed, lean)
-    surest = {row["id"]: spans_of(each)[0]["text"] for row, each in zip(rows, found, strict=True)}
-    odds = {row["id"]: each["null_odds"] for row, each in zip(rows, found, strict=True)}
+    predictions, rows, setup = some_decoded(60, seed, lean)
+    surest = {row["id"]: spans_of(each)[0]["text"] for row, each in zip(rows, predictions, strict=True)}
+    odds = {row["id"]: each["null_odds"] for row, each in zip(rows, predictions, strict=True)}
     f1 = {name: pair[1] for name, pair in official_raw(nested_of(rows), surest, "2.0").items()}
     answerable = {row["id"]: bool(row["answers"]["text"]) for row in rows}
     best, threshold = official_best(f1, surest, odds, answerable)
-    assert task.tune(found, rows, setup) == {"null_threshold": threshold}
+    assert task.tune(predictions, rows, setup) == {"null_threshold": threshold}
     tuned, rows, setup = some_decoded(60, seed, lean, null_threshold=threshold)
-    said = {row["id"]: each["prediction"] for row, each in zip(rows, tuned, strict=True)}
+    tuned_texts = {row["id"]: each["prediction"] for row, each in zip(rows, tuned, strict=True)}
     f1 = task.score(task.compare(tuned, rows, setup), setup)["f1"]
-    assert f1 == pytest.approx(official_scores(nested_of(rows), said, odds)["f1"])
+    assert f1 == pytest.approx(official_scores(nested_of(rows), tuned_texts, odds)["f1"])
     assert f1 >= best - 1e-9  # "the" for no answer is right, though the search for the threshold calls it wrong
     assert task.tune(tuned, rows, setup) == {}
 
 
 def test_nothing_is_tuned_where_every_question_has_an_answer():
-    found, rows, _ = some_decoded(10, 0)
-    assert task.tune(found, rows, setup_of("squad")) == {}
+    predictions, rows, _ = some_decoded(10, 0)
+    assert task.tune(predictions, rows, setup_of("squad")) == {}
 
 
 @pytest.mark.parametrize("threshold", [None, 2.0])
 def test_the_files_are_those_of_the_official_evaluation(threshold):
-    found, rows, setup = some_decoded(40, 3, **({} if threshold is None else {"null_threshold": threshold}))
+    predictions, rows, setup = some_decoded(40, 3, **({} if threshold is None else {"null_threshold": threshold}))
     rows = rows[::-1]
-    found = found[::-1]
-    files = json.loads(json.dumps(task.details(found, rows, setup).files))
+    predictions = predictions[::-1]
+    files = json.loads(json.dumps(task.details(predictions, rows, setup).files))
     assert sorted(files) == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
     names = [row["id"] for row in rows]
     assert all(list(content) == names for content in files.values())
-    for name, each in zip(names, found, strict=True):
+    for name, each in zip(names, predictions, strict=True):
         listed = files["nbest_predictions.json"][name]
         assert all(sorted(span) == ["end_logit", "probability", "start_logit", "text"] for span in listed)
         scores = [span["start_logit"] + span["end_logit"] for span in listed]
@@ -358,27 +364,27 @@ def test_the_files_are_those_of_the_official_evaluation(threshold):
         one, other = (span["start_logit"] + span["end_logit"] for span in (silence, surest))
         assert odds == pytest.approx(one - other)
         assert files["predictions.json"][name] == (surest["text"] if odds <= (threshold or 0) else "")
-    scores = task.score(task.compare(found, rows, setup), setup)
+    scores = task.score(task.compare(predictions, rows, setup), setup)
     official = official_scores(nested_of(rows), files["predictions.json"], files["null_odds.json"])
     assert scores == pytest.approx({name: official[name] for name in scores})
 
 
 def test_a_frequent_first_word_has_one_line():
     rows = [row_of(answer("good", 13), question=asked) for asked in ("other one?", "other two?", "film?")]
-    found = decode([output_of({3: 5}, {3: 5})] * 3, setup_of(), rows)
-    (table,) = task.details(found, rows, setup_of()).tables.values()
+    predictions = decode([output_of({3: 5}, {3: 5})] * 3, setup_of(), rows)
+    (table,) = task.details(predictions, rows, setup_of()).tables.values()
     assert [(line["question"], line["questions"]) for line in table] == [("other", 2), ("film", 1)]
 
 
 def test_the_files_of_questions_that_all_have_answers():
     setup = setup_of("squad")
     rows = [row_of(answer("good", 13)), row_of(answer("bad", 35))]
-    found = decode([output_of({3: 5}, {3: 5}), output_of({1: 5}, {1: 5})], setup, rows)
-    details = task.details(found, rows, setup)
+    predictions = decode([output_of({3: 5}, {3: 5}), output_of({1: 5}, {1: 5})], setup, rows)
+    details = task.details(predictions, rows, setup)
     assert details.files["predictions.json"] == {"0": "good", "1": "film"}
     assert sorted(details.files) == ["nbest_predictions.json", "predictions.json"]
     assert all(span["text"] for span in details.files["nbest_predictions.json"]["0"])
-    assert [(told.gold, told.predicted, told.right) for told in details.answers] == [
+    assert [(answer.gold, answer.predicted, answer.right) for answer in details.answers] == [
         ("good", "good", True),
         ("bad", "film", False),
     ]
@@ -415,12 +421,12 @@ def toy_article(count: int, seed: int, *, impossible: bool = False) -> dict:
     for number in range(count):
         kind = rng.choice(["good", "bad"])
         missing = impossible and rng.random() < 0.4
-        found = rng.choice(WORDS[kind])
+        answer = rng.choice(WORDS[kind])
         words = rng.choices(fillers, k=rng.randint(3, 50 if number % 10 == 0 else 12))
-        place = rng.randrange(len(words) + 1)
-        words[place:place] = [found] if missing else [MARK, found]
-        start = len(" ".join([*words[: words.index(found)], ""]))
-        answers = [] if missing else [{"text": found, "answer_start": start}]
+        index = rng.randrange(len(words) + 1)
+        words[index:index] = [answer] if missing else [MARK, answer]
+        start = len(" ".join([*words[: words.index(answer)], ""]))
+        answers = [] if missing else [{"text": answer, "answer_start": start}]
         qas = [{"id": f"{seed}-{number}", "question": f"{kind}?", "answers": answers}]
         if impossible:
             qas[0]["is_impossible"] = missing
@@ -578,7 +584,7 @@ def broken(folder: Path, **changes) -> Path:
         ),
         (
             {"answers": []},
-            "question 1-1: no answer, though every question has one here",
+            "question 1-1: no answer, but this recipe expects one for every question",
             "(FILE:2, column 'answers') - use the recipe squad2, or --set options.no_answer=true",
         ),
         ({"id": "1-0"}, "the id '1-0' is that of line 1 too", "(FILE:2) - give each row its own"),

@@ -18,7 +18,7 @@ from sklearn import metrics as sklearn_metrics
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
-from bertkit.metrics import entities
+from bertkit.metrics import entities, tag_schemes
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -29,7 +29,7 @@ from bertkit.workflows.finetune import finetune
 from bertkit.workflows.steps.finetune_inputs import read_inputs
 from tests.conftest import WORDS, make_tokenizer
 
-NONE = "for tags that are no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 PLAIN = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
 NER = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 POS = ("ADJ", "NOUN", "VERB")
@@ -78,7 +78,7 @@ def reading(row, recipe="tag", **changes):
         (("EU", "rejects"), ("B-ORG", "O")),
     ],
 )
-def test_words_and_tags_are_lists_json_or_parted_by_blanks(tokens, tags):
+def test_words_and_tags_are_lists_json_or_split_by_spaces(tokens, tags):
     assert reading({"tokens": tokens, "tags": tags}) == {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]}
 
 
@@ -112,7 +112,7 @@ def test_entity_metrics_want_entity_tags(metric, tag):
     row = {"tokens": ["a", "b"], "tags": ["O", tag]}
     with pytest.raises(DataError) as caught:
         reading(row, metrics=["accuracy", metric], best_metric="accuracy")
-    assert str(caught.value) == f"word 2 'b': the tag {tag!r} is no entity tag (column 'tags') - {NONE}"
+    assert str(caught.value) == f"word 2 'b': the tag {tag!r} is not an entity tag (column 'tags') - {NONE}"
     assert reading(row, **PLAIN)["tags"] == ["O", tag]
 
 
@@ -132,7 +132,7 @@ def test_what_is_no_list_of_words_is_refused(tokens):
 def test_a_tag_that_is_a_list_is_refused():
     with pytest.raises(DataError) as caught:
         reading({"tokens": ["a", "b"], "tags": ["O", ["B-X"]]})
-    assert str(caught.value) == "word 2 'b': ['B-X'] is not one tag (column 'tags') - give one"
+    assert str(caught.value) == "word 2 'b': ['B-X'] is not one tag (column 'tags') - write one"
 
 
 @pytest.mark.parametrize("unknown", [-100, -1, None, float("nan"), "-100", ""])
@@ -145,8 +145,8 @@ def test_a_tag_that_nobody_gave_is_none(unknown):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"tokens": ["a", "b", "c"], "tags": ["O"]}, "3 words but 1 tags (column 'tags') - give every word one tag"),
-        ({"tokens": "a b", "tags": "O O O"}, "2 words but 3 tags (column 'tags') - give every word one tag"),
+        ({"tokens": ["a", "b", "c"], "tags": ["O"]}, "3 words but 1 tags (column 'tags') - write one tag per word"),
+        ({"tokens": "a b", "tags": "O O O"}, "2 words but 3 tags (column 'tags') - write one tag per word"),
         ({"tokens": [], "tags": []}, "no words (column 'tokens') - leave the row out"),
         (
             {"tokens": ["a", "b"], "tags": ["O", "I-PER"]},
@@ -204,7 +204,7 @@ def test_the_first_token_of_a_word_has_its_tag():
     assert tokens == ["[CLS]", "film", "c", "##a", "##b", "so", "a", "##b", "[SEP]"]
     assert feature["labels"] == [-100, 0, 1, -100, -100, 2, -100, -100, -100]
     assert feature["words"] == [0, 1, 3, 4]
-    assert feature["places"] == [1, 2, 5, 6]
+    assert feature["positions"] == [1, 2, 5, 6]
 
 
 def test_text_that_spells_a_special_token_stays_text():
@@ -224,10 +224,10 @@ def test_in_a_long_row_every_word_is_labelled_once(max_length):
     assert [feature["row"] for feature in features] == [0, *[1] * (len(features) - 1)]
     assert len(features) > 2
     assert all(len(feature["input_ids"]) <= min(max_length, 64) for feature in features)
-    pairs = [(each, zip(each["words"], each["places"], strict=True)) for each in features[1:]]
-    labelled = [(word, place, each) for each, found in pairs for word, place in found]
+    pairs = [(each, zip(each["words"], each["positions"], strict=True)) for each in features[1:]]
+    labelled = [(word, position, each) for each, found in pairs for word, position in found]
     assert sorted(word for word, _, _ in labelled) == [n for n, word in enumerate(words) if word != "\u200b"]
-    assert all(each["labels"][place] == NER.index(tags[word]) for word, place, each in labelled)
+    assert all(each["labels"][position] == NER.index(tags[word]) for word, position, each in labelled)
     assert sum(label != -100 for each in features[1:] for label in each["labels"]) == len(labelled)
 
 
@@ -266,16 +266,16 @@ def test_every_word_has_a_tag_whatever_it_is(rows, decoding):
     read = {(each["row"], word) for each in task.encode(rows, setup) for word in each["words"]}
     for number, (row, answer) in enumerate(zip(rows, decode(rows, setup), strict=True)):
         assert len(answer["prediction"]) == len(answer["word_probabilities"]) == len(row["tokens"])
-        for word, (tag, chance) in enumerate(zip(answer["prediction"], answer["word_probabilities"], strict=True)):
-            assert (chance is not None) == ((number, word) in read)
-            assert chance is not None or tag == "O"
+        for word, (tag, probability) in enumerate(zip(answer["prediction"], answer["word_probabilities"], strict=True)):
+            assert (probability is not None) == ((number, word) in read)
+            assert probability is not None or tag == "O"
         if decoding != "greedy":
-            assert entities.first_fault(answer["prediction"]) is None
+            assert tag_schemes.find_invalid_tag(answer["prediction"]) is None
 
 
 @given(some_words)
 @settings(deadline=None)
-def test_entities_of_words_lie_in_the_words_joined_by_blanks(words):
+def test_entities_of_words_lie_in_the_words_joined_by_spaces(words):
     (answer,) = decode([{"tokens": words}], setup_of(), seed=len(words))
     text, spans = " ".join(words), entities.find_spans(answer["prediction"])
     assert [each["type"] for each in answer["entities"]] == [kind for kind, _, _ in spans]
@@ -335,31 +335,33 @@ def tagged_rows(draw, labels, *, valid):
     """Give rows of gold tags and predicted ones."""
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
-    gold, found = [draw(each) for each in tags], [draw(each) for each in tags]
-    return [entities.repair(each) for each in gold] if valid else gold, found
+    gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]
+    return [tag_schemes.repair(each) for each in gold] if valid else gold, predicted
 
 
-def compared(gold, found, setup):
+def compared(gold, predicted, setup):
     rows = [{"tokens": ["film"] * len(tags), "tags": tags} for tags in gold]
-    return task.compare([{"prediction": tags} for tags in found], rows, setup)
+    return task.compare([{"prediction": tags} for tags in predicted], rows, setup)
 
 
 @given(tagged_rows(NER, valid=True))
 @settings(deadline=None)
 def test_entity_scores_are_those_of_seqeval(rows):
-    gold, found = rows
+    gold, predicted = rows
     setup = setup_of(metrics=ALL_METRICS.split())
     strict = {"mode": "strict", "scheme": IOB2, "zero_division": 0}
-    assert task.score(compared(gold, found, setup), setup) == pytest.approx(
+    assert task.score(compared(gold, predicted, setup), setup) == pytest.approx(
         {
-            "f1": f1_score(gold, found, zero_division=0),
-            "precision": precision_score(gold, found, zero_division=0),
-            "recall": recall_score(gold, found, zero_division=0),
-            "f1_strict": f1_score(gold, found, **strict) if has_entities(gold, found) else 0,
-            "precision_strict": precision_score(gold, found, **strict) if has_entities(gold, found) else 0,
-            "recall_strict": recall_score(gold, found, **strict) if has_entities(gold, found) else 0,
-            "accuracy": accuracy_score(gold, found),
-            "f1_macro": f1_score(gold, found, average="macro", zero_division=0) if any_spans(gold, found) else 0,
+            "f1": f1_score(gold, predicted, zero_division=0),
+            "precision": precision_score(gold, predicted, zero_division=0),
+            "recall": recall_score(gold, predicted, zero_division=0),
+            "f1_strict": f1_score(gold, predicted, **strict) if has_entities(gold, predicted) else 0,
+            "precision_strict": precision_score(gold, predicted, **strict) if has_entities(gold, predicted) else 0,
+            "recall_strict": recall_score(gold, predicted, **strict) if has_entities(gold, predicted) else 0,
+            "accuracy": accuracy_score(gold, predicted),
+            "f1_macro": f1_score(gold, predicted, average="macro", zero_division=0)
+            if any_spans(gold, predicted)
+            else 0,
         }
     )
 
@@ -375,11 +377,11 @@ def any_spans(*sides):
 @given(tagged_rows(NER, valid=True).filter(lambda rows: any_spans(*rows)))
 @settings(deadline=None)
 def test_the_table_of_types_is_the_report_of_seqeval(rows):
-    gold, found = rows
-    answers = [{"prediction": tags, "word_probabilities": [0.5] * len(tags)} for tags in found]
+    gold, predicted = rows
+    answers = [{"prediction": tags, "word_probabilities": [0.5] * len(tags)} for tags in predicted]
     rows = [{"tokens": ["film"] * len(tags), "tags": tags} for tags in gold]
     table = task.details(answers, rows, setup_of()).tables["entity types"]
-    report = classification_report(gold, found, output_dict=True, zero_division=0)
+    report = classification_report(gold, predicted, output_dict=True, zero_division=0)
     expected = {name: row for name, row in report.items() if not name.endswith("avg")}
     assert {row["type"] for row in table} == set(expected)
     for row in table:
@@ -390,10 +392,10 @@ def test_the_table_of_types_is_the_report_of_seqeval(rows):
 @given(tagged_rows(POS, valid=False))
 @settings(deadline=None)
 def test_scores_of_plain_tags_are_those_of_scikit_learn(rows):
-    gold, found = rows
+    gold, predicted = rows
     setup = setup_of(POS, **PLAIN)
     one, other = ([tag for tags in side for tag in tags] for side in rows)
-    assert task.score(compared(gold, found, setup), setup) == pytest.approx(
+    assert task.score(compared(gold, predicted, setup), setup) == pytest.approx(
         {
             "accuracy": sklearn_metrics.accuracy_score(one, other),
             "f1_macro": sklearn_metrics.f1_score(one, other, average="macro", zero_division=0),
@@ -403,15 +405,15 @@ def test_scores_of_plain_tags_are_those_of_scikit_learn(rows):
 
 def test_words_without_a_tag_are_not_scored():
     setup = setup_of(metrics=["accuracy", "f1"])
-    gold, found = [["O", None, "B-PER", None]], [["O", "B-LOC", "B-PER", "I-PER"]]
-    assert task.score(compared(gold, found, setup), setup) == {"accuracy": 1.0, "f1": 1.0}
+    gold, predicted = [["O", None, "B-PER", None]], [["O", "B-LOC", "B-PER", "I-PER"]]
+    assert task.score(compared(gold, predicted, setup), setup) == {"accuracy": 1.0, "f1": 1.0}
 
 
 def test_resampled_rows_are_scored_like_rows():
-    gold, found = [["B-PER", "O"], ["B-LOC", "I-LOC"]], [["B-PER", "B-LOC"], ["B-LOC", "O"]]
+    gold, predicted = [["B-PER", "O"], ["B-LOC", "I-LOC"]], [["B-PER", "B-LOC"], ["B-LOC", "O"]]
     setup = setup_of(metrics=ALL_METRICS.split())
-    twice = {name: counts[[1, 1, 0]] for name, counts in compared(gold, found, setup).items()}
-    again = compared([gold[1], gold[1], gold[0]], [found[1], found[1], found[0]], setup)
+    twice = {name: counts[[1, 1, 0]] for name, counts in compared(gold, predicted, setup).items()}
+    again = compared([gold[1], gold[1], gold[0]], [predicted[1], predicted[1], predicted[0]], setup)
     assert task.score(twice, setup) == task.score(again, setup)
 
 
@@ -507,8 +509,8 @@ def test_predictions_of_a_run_have_as_many_tags_as_words(tagger, data):
     predictions, rows = read_lines(tagger / "predictions.jsonl"), read_lines(data / "validation.jsonl")
     assert [len(each["prediction"]) for each in predictions] == [len(row["tokens"]) for row in rows]
     result = json.loads((tagger / "run.json").read_text())["results"][0]
-    gold, found = [row["tags"] for row in rows], [each["prediction"] for each in predictions]
-    assert result["scores"]["f1"] == pytest.approx(f1_score(gold, found))
+    gold, predicted = [row["tags"] for row in rows], [each["prediction"] for each in predictions]
+    assert result["scores"]["f1"] == pytest.approx(f1_score(gold, predicted))
 
 
 @pytest.mark.parametrize("write", ["jsonl", "conll", "txt"])
@@ -585,7 +587,7 @@ def sample(rng, words, count):
 
 # --- mistakes
 
-GIVE = "give every word one tag"
+GIVE = "write one tag per word"
 BIOES = "--set options.scheme=bioes if they are BIOES"
 IOB1 = "--set options.scheme=iob1 reads such tags"
 
@@ -615,7 +617,7 @@ IOB1 = "--set options.scheme=iob1 reads such tags"
         (
             "train.conll",
             "\n\na O\nb b-x\n",
-            "word 2 'b': the tag 'b-x' is no entity tag (FILE:5, column 'tags')",
+            "word 2 'b': the tag 'b-x' is not an entity tag (FILE:5, column 'tags')",
             NONE,
         ),
         (

@@ -56,7 +56,7 @@ def test_a_target_is_where_characters_are(target):
 
 
 @pytest.mark.parametrize(
-    ("text", "span", "words", "place"),
+    ("text", "span", "words", "position"),
     [
         ("film", [0, 4], ["film"], 0),
         ("pre-film!", [4, 8], ["pre-", "film", "!"], 1),
@@ -65,9 +65,9 @@ def test_a_target_is_where_characters_are(target):
         ("東京は", [0, 2], ["東京", "は"], 0),
     ],
 )
-def test_a_text_is_cut_around_its_target(text, span, words, place):
+def test_a_text_is_split_around_its_target(text, span, words, position):
     row = reading(text=text, target=span)
-    assert (row["tokens"], row["target"]) == (words, place)
+    assert (row["tokens"], row["target"]) == (words, position)
     assert "sense" not in row
 
 
@@ -104,15 +104,15 @@ PLACE = "two character offsets, such as 4:9"
         *(
             (
                 {"text": "a film", "target": [start, end]},
-                f"the target {start}:{end} is no word of a text of 6 characters (column 'target')"
-                " - give its first and last + 1 character",
+                f"the target {start}:{end} is not a word of the text, which has 6 characters (column 'target')"
+                " - write its first and last + 1 character",
             )
             for start, end in ((2, 7), (-1, 1), (3, 3), (4, 2), (1, 2))
         ),
         (
             {"text": None, "target": "0:1"},
-            "the target 0:1 is no word of a text of 0 characters (column 'target')"
-            " - give its first and last + 1 character",
+            "the target 0:1 is not a word of the text, which has 0 characters (column 'target')"
+            " - write its first and last + 1 character",
         ),
         (
             {"tokens": ["a"], "target": 0, "sense": " "},
@@ -137,7 +137,7 @@ def test_the_tokens_of_the_target_have_its_sense():
     (feature,) = task.encode([row], setup_of())
     tokens = TOKENIZER.convert_ids_to_tokens(feature["input_ids"])
     assert tokens == ["[CLS]", "the", "c", "##a", "##b", "is", "good", "[SEP]"]
-    assert feature["places"] == [2, 3, 4]
+    assert feature["positions"] == [2, 3, 4]
     assert feature["labels"] == [-100, -100, 4, 4, 4, -100, -100, -100]
     row.pop("sense")
     assert "labels" not in task.encode([row], setup_of())[0]
@@ -149,9 +149,9 @@ def test_a_far_target_is_read_in_its_own_window(target):
     words[target] = "cab"
     (feature,) = task.encode([reading(tokens=words, target=target, word="film")], setup_of())
     assert len(feature["input_ids"]) <= 64
-    tokens = [TOKENIZER.convert_ids_to_tokens(feature["input_ids"][place]) for place in feature["places"]]
+    tokens = [TOKENIZER.convert_ids_to_tokens(feature["input_ids"][position]) for position in feature["positions"]]
     assert tokens == ["c", "##a", "##b"]
-    context = min(feature["places"][0] - 1, len(feature["input_ids"]) - 2 - feature["places"][-1])
+    context = min(feature["positions"][0] - 1, len(feature["input_ids"]) - 2 - feature["positions"][-1])
     assert context >= min(target, 299 - target, 14)
 
 
@@ -160,7 +160,7 @@ def test_a_far_target_is_read_in_its_own_window(target):
     [
         (
             {"tokens": ["a", "show"], "target": 1},
-            "row 2: the model knows no senses of 'show' (column 'word') - it knows book, film, song",
+            "row 2: the model has no senses of 'show' (column 'word') - it has senses of book, film, song",
         ),
         (
             {"tokens": ["a", "\u200b"], "target": 1, "word": "film"},
@@ -202,25 +202,25 @@ senses = st.sampled_from(LABELS)
 )
 @settings(deadline=None)
 def test_scores_are_those_of_scikit_learn_word_by_word(pair):
-    gold, found = pair
+    gold, predicted = pair
     setup = setup_of(metrics=["accuracy", "f1_macro", "accuracy_by_word"], best_metric="accuracy")
     rows = [{"sense": sense} for sense in gold]
-    compared = task.compare([{"prediction": sense} for sense in found], rows, setup)
+    compared = task.compare([{"prediction": sense} for sense in predicted], rows, setup)
     words = sorted({sense.split("/")[0] for sense in gold})
-    parts = [[(g, f) for g, f in zip(gold, found, strict=True) if g.split("/")[0] == word] for word in words]
-    by_word = [list(zip(*part, strict=True)) for part in parts]
+    groups = [[(g, f) for g, f in zip(gold, predicted, strict=True) if g.split("/")[0] == word] for word in words]
+    by_word = [list(zip(*part, strict=True)) for part in groups]
     assert task.score(compared, setup) == pytest.approx(
         {
-            "accuracy": accuracy_score(gold, found),
+            "accuracy": accuracy_score(gold, predicted),
             "accuracy_by_word": np.mean([accuracy_score(*pair) for pair in by_word]),
             "f1_macro": np.mean([f1_score(*pair, average="macro", zero_division=0) for pair in by_word]),
         }
     )
-    told = [{"prediction": sense, "sense_scores": {sense: 1.0}} for sense in found]
-    table = task.details(told, rows, setup).tables["words"]
+    records = [{"prediction": sense, "sense_scores": {sense: 1.0}} for sense in predicted]
+    table = task.details(records, rows, setup).tables["words"]
     assert [each["word"] for each in table] == words
     assert [each["accuracy"] for each in table] == pytest.approx([accuracy_score(*pair) for pair in by_word])
-    assert [each["rows"] for each in table] == [len(part) for part in parts]
+    assert [each["rows"] for each in table] == [len(group) for group in groups]
 
 
 def test_the_baseline_is_the_most_frequent_sense_of_the_word():
@@ -312,7 +312,7 @@ def test_an_unknown_word_to_predict_ends_in_one_line(run, tuned):
     write_jsonl(Path("new.jsonl"), [{"tokens": ["a", "song"], "word_pos": 1, "word": "song"}])
     ended = run("predict", "wsd", "new.jsonl", "--model", tuned)
     assert (ended.code, ended.out) == (3, "")
-    assert ended.last == "error: row 1: the model knows no senses of 'song' (column 'word') - it knows book, film"
+    assert ended.last == "error: row 1: the model has no senses of 'song' (column 'word') - it has senses of book, film"
 
 
 @pytest.fixture(scope="module")
@@ -343,8 +343,8 @@ def word_vectors(rows, folder):
         with torch.no_grad():
             states = model(**encoded, output_hidden_states=True).hidden_states
         summed = torch.stack(states[-4:]).sum(dim=0)[0].numpy().astype(np.float64)
-        places = [place for place, word in enumerate(encoded.word_ids()) if word == row["word_pos"]]
-        vector = summed[places].mean(axis=0)
+        positions = [position for position, word in enumerate(encoded.word_ids()) if word == row["word_pos"]]
+        vector = summed[positions].mean(axis=0)
         vectors.append(vector / np.linalg.norm(vector))
     return np.array(vectors)
 
@@ -365,9 +365,9 @@ def test_the_nearest_sense_is_that_of_the_highest_cosine(nearest, data, deep_mod
     found = [each["prediction"] for each in read_lines(nearest / "predictions.jsonl")]
     clear = [each for each in cosines if abs(np.subtract(*each.values())) > 1e-4]  # more than rounding makes of it
     assert len(clear) > len(rows) / 2
-    wanted = [max(each, key=each.get) if each in clear else name for each, name in zip(cosines, found, strict=True)]
-    assert found == wanted
-    assert len(set(wanted)) == 4
+    expected = [max(each, key=each.get) if each in clear else name for each, name in zip(cosines, found, strict=True)]
+    assert found == expected
+    assert len(set(expected)) == 4
 
 
 def test_the_nearest_sense_needs_no_training(run, nearest, data, deep_model):
@@ -400,8 +400,8 @@ def test_other_layers_to_compare(tiny_model, layers):
     rows = [reading(tokens=["film", kind], target=0, sense=kind) for kind in ("good", "bad", "fine")]
     features = task.encode(rows, setup)
 
-    def run_part(module, wanted):
-        return forward(module, wanted, task.collator(setup), precision="fp32")[0]
+    def run_part(module, expected):
+        return forward(module, expected, task.collator(setup), precision="fp32")[0]
 
     assert task.precompute(model, {"train": features}, setup, run_part) is True
     answers = task.decode(run_part(model, features), features, rows, setup)

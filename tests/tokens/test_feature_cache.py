@@ -127,7 +127,7 @@ def test_kept_features_make_the_same_batches_and_predictions(name):
 def make_outputs(feature, setup, random):
     """Make random outputs of any head for a feature."""
     ids = feature["input_ids"]
-    shape = (len(ids), len(setup.labels)) if "places" in feature else (len(setup.labels) or 9,)
+    shape = (len(ids), len(setup.labels)) if "positions" in feature else (len(setup.labels) or 9,)
     spans = {name: random.standard_normal(len(ids)) for name in ("start_logits", "end_logits")}
     return {"logits": random.standard_normal(shape), **spans}
 

@@ -1,0 +1,82 @@
+"""Recipes found, extended, overridden, and refused with the line or the override that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import (
+    assignment,
+    find_recipe,
+    load_any_recipe,
+    load_pretrain_recipe,
+    load_recipe,
+    parse_changes,
+    recipe_command,
+    recipe_names,
+)
+
+
+def test_the_command_of_a_recipe_is_where_it_lies_and_what_it_names(here):
+    assert {recipe_command(name) for name in recipe_names()} == {"finetune"}
+    assert {recipe_command(name) for name in recipe_names("pretrain")} == {"pretrain"}
+    (here / "mine.yaml").write_text("extends: mlm\n")
+    assert recipe_command("mine.yaml") == "pretrain"
+    assert load_any_recipe("mine.yaml") == load_pretrain_recipe("mine.yaml")
+
+
+def test_a_recipe_is_found_by_name_or_path(here):
+    assert find_recipe("cola").parts[-2:] == ("finetune", "cola.yaml")
+    assert find_recipe("mlm", "pretrain").parts[-2:] == ("pretrain", "mlm.yaml")
+    with pytest.raises(RecipeError, match="no recipe is called 'mlm' - there are: "):
+        find_recipe("mlm", "finetune")
+    with pytest.raises(RecipeError, match="did you mean cola"):
+        find_recipe("colla")
+    with pytest.raises(RecipeError, match=r"no such recipe file \(mine.yaml\)"):
+        find_recipe("mine.yaml")
+
+
+def test_a_child_overrides_key_by_key_and_inherits_neither_name_nor_published_scores(here):
+    (here / "mine.yaml").write_text("extends: cola\ntraining: {seed: 7}\n")
+    mine, cola = load_recipe("mine.yaml"), load_recipe("cola")
+    assert (mine.name, mine.published) == ("mine", [])
+    assert mine.training == cola.training.model_copy(update={"seed": 7})
+    assert mine.data == cola.data
+
+
+def test_a_parent_may_lie_beside_its_child(here):
+    (here / "above.yaml").write_text("extends: cola\ntraining: {seed: 7, epochs: 1}\n")
+    (here / "below.yaml").write_text("extends: above.yaml\ntraining: {epochs: 2}\n")
+    training = load_recipe("below.yaml").training
+    assert (training.seed, training.epochs) == (7, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.epoch=1", "unknown key 'training.epoch' - did you mean epochs?"),
+        ("training.epochs=0", "training.epochs = 0 is out of range - give a number > 0 and <= 10000"),
+        ("training.precision=fp8", "training.precision = 'fp8' is wrong: must be 'auto', 'fp32' or 'bf16'"),
+        ("distillation.temperature=0", "distillation.temperature = 0 is out of range - give a number > 0 and <= 1000"),
+        ("metrics=[]", "metrics = [] is wrong: "),
+        ("labels=[a, a]", "labels = ['a', 'a'] is wrong: label names must be distinct"),
+    ],
+)
+def test_a_wrong_override_is_named_without_a_file(change, message):
+    with pytest.raises(RecipeError) as raised:
+        load_recipe("cola", parse_changes([change]))
+    assert str(raised.value).startswith(message)
+
+
+def test_a_wrong_line_is_named(here):
+    (here / "mine.yaml").write_text("extends: cola\ntraining:\n  epochs: 1\n  batch_size: 0\n")
+    with pytest.raises(RecipeError, match=r"training.batch_size = 0 is out of range \(mine.yaml:4\)"):
+        load_recipe("mine.yaml")
+
+
+@pytest.mark.parametrize("text", ["review", " a", "no", "1", "true", "a'b", "[x]"])
+def test_an_assignment_is_read_back_by_shell_and_yaml(text):
+    import shlex
+
+    (word,) = shlex.split(assignment("data.columns.text", text))
+    assert parse_changes([word]) == {"data.columns.text": text}

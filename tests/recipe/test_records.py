@@ -1,0 +1,72 @@
+"""Sections of a recipe: their arithmetic, their checks and their descriptions."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from bertkit.recipe import Data, Distillation, Recipe, Training, read_layers
+from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "epoch", "total", "evaluation"),
+    [
+        ({"batch_size": 32, "epochs": 3}, 96, 3, 9, 3),
+        ({"batch_size": 32, "epochs": 3}, 97, 4, 12, 4),
+        ({"batch_size": 10, "epochs": 0.5}, 95, 10, 5, 10),
+        ({"batch_size": 10, "steps": 7}, 95, 10, 7, 10),
+        ({"batch_size": 10, "evaluate_every": 4}, 95, 10, 30, 4),
+    ],
+)
+def test_steps_are_counted_from_rows(settings, rows, epoch, total, evaluation):
+    training = Training(**settings)
+    steps = training.steps_per_epoch(rows), training.total_steps(rows), training.steps_per_evaluation(rows)
+    assert steps == (epoch, total, evaluation)
+
+
+def test_a_stream_counts_steps_only():
+    assert Training(steps=95).total_steps(None) == 95
+    assert Training(steps=95).steps_per_evaluation(None) == 10
+    assert Training().total_steps(None) == 0
+
+
+@pytest.mark.parametrize("value", ["0,2", [0, 2], [0, "2"]])
+def test_layers_of_a_student_by_index(value):
+    assert read_layers(value) == Distillation(student_layers=value).student_layers == [0, 2]
+
+
+@pytest.mark.parametrize("value", [0, -1, True, [], [2, 1], [1, 1], "a", "1,x", 2.5])
+def test_other_layers_are_refused(value):
+    with pytest.raises(ValueError, match="must be layers in ascending order"):
+        read_layers(value)
+
+
+def test_the_model_of_a_run_in_words():
+    recipe = {"name": "x", "model": "bert", "metrics": ["accuracy"]}
+    assert Recipe(**recipe).model_name == "bert"
+    assert Recipe(**recipe, distillation={"student_layers": 3}).model_name == "3 layers of bert"
+    assert Recipe(**recipe, distillation={"student_layers": [0, 2]}).model_name == "layers 0, 2 of bert"
+
+
+def test_the_best_metric_is_the_first_unless_it_is_named():
+    assert Recipe(name="x", metrics=["f1", "accuracy"]).best_metric == "f1"
+    assert Recipe(name="x", metrics=["f1", "accuracy"], best_metric="accuracy").best_metric == "accuracy"
+
+
+def test_null_takes_a_column_out():
+    assert Data(columns={"text": "review", "text_pair": None}).columns == {"text": "review"}
+
+
+def test_records_are_frozen_and_numbers_are_finite():
+    with pytest.raises(ValidationError, match="frozen"):
+        Training().seed = 1
+    with pytest.raises(ValidationError, match="must be a finite number"):
+        Training(max_grad_norm=float("inf"))
+
+
+@pytest.mark.parametrize("record", [Data, Training, Distillation, Recipe, Corpus, Pretraining, PretrainRecipe])
+def test_descriptions_are_one_phrase(record):
+    for name, field in record.model_fields.items():
+        text = field.description or ""
+        assert text == text.strip() and not text.endswith("."), name

@@ -1,0 +1,56 @@
+"""Strict YAML: values as a recipe means them, the lines of keys, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import read_yaml, write_yaml
+from bertkit.recipe.yaml import read_value
+
+plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12)
+
+
+@given(st.dictionaries(st.text("abc_", min_size=1), plain | st.lists(plain, max_size=3), min_size=1, max_size=4))
+def test_what_is_written_is_read_back(values):
+    assert read_yaml(write_yaml(values), "r.yaml")[0] == values
+
+
+def test_what_is_written_to_a_file_is_what_is_returned(tmp_path):
+    text = write_yaml({"about": "é", "data": {"limit": 3}}, tmp_path / "r.yaml")
+    assert (tmp_path / "r.yaml").read_text(encoding="utf-8") == text
+    assert read_yaml(text, "r.yaml")[0] == {"about": "é", "data": {"limit": 3}}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("no", "no"), ("on", "on"), ("1e-5", 1e-5), ("0x10", "0x10"), ("1_000", "1_000"), ("~", None), ("|", "|")],
+)
+def test_words_are_text_and_numbers_are_numbers(text, value):
+    assert read_value(text) == value
+
+
+def test_every_key_has_its_line():
+    _, lines = read_yaml("a: 1\nb:\n  c: [x,\n      y]\n", "r.yaml")
+    assert lines == {("a",): 1, ("b",): 2, ("b", "c"): 3, ("b", "c", "0"): 3, ("b", "c", "1"): 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the recipe is empty"),
+        ("- a\n", "a recipe is a list of `key: value` lines"),
+        ("a: 1\na: 2\n", "the key 'a' occurs twice (r.yaml:2) - it is in line 1 already"),
+        ("a: &x 1\nb: *x\n", "anchors and aliases are not used in recipes (r.yaml:1)"),
+        ("a: !!int '1'\n", "the tag tag:yaml.org,2002:int is not used in recipes (r.yaml:1)"),
+        ("a:\n\tb: 1\n", "a tab where YAML needs spaces (r.yaml:2) - indent with spaces"),
+        ("a: [1\n", "not YAML: "),
+        ("a: 1\n" * 50_000, "a recipe of 250,000 characters (r.yaml) - at most 200,000 are read"),
+    ],
+)
+def test_anything_but_plain_values_is_refused(text, message):
+    with pytest.raises(RecipeError) as raised:
+        read_yaml(text, "r.yaml")
+    assert str(raised.value).startswith(message)

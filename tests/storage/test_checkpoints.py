@@ -1,0 +1,71 @@
+"""Checkpoints that count only once they are complete."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.storage import checkpoints
+
+
+def write(run, step, content="weights"):
+    folder = checkpoints.checkpoint_folder(run, step)
+    (folder / "deep").mkdir(parents=True)
+    (folder / "model.safetensors").write_text(content)
+    (folder / "deep" / "state.json").write_text("{}")
+    checkpoints.commit(folder, {"step": step})
+    return folder
+
+
+def test_a_committed_checkpoint_is_complete(tmp_path):
+    folder = write(tmp_path, 7)
+    assert checkpoints.find_fault(folder) is None
+    manifest = checkpoints.read_manifest(folder)
+    assert manifest["step"] == 7
+    assert set(manifest["files"]) == {"model.safetensors", "deep/state.json"}
+
+
+def damage_manifest(folder):
+    (folder / checkpoints.MANIFEST).write_text("{")
+
+
+def raise_schema(folder):
+    values = checkpoints.read_manifest(folder)
+    (folder / checkpoints.MANIFEST).write_text(json.dumps({**values, "schema_version": 2}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        (lambda folder: (folder / checkpoints.MANIFEST).unlink(), "it was not finished"),
+        (damage_manifest, f"{checkpoints.MANIFEST} is damaged"),
+        (raise_schema, f"{checkpoints.MANIFEST} has schema 2, this bertkit reads 1"),
+        (lambda folder: (folder / "deep" / "state.json").unlink(), "deep/state.json is missing"),
+        (lambda folder: (folder / "model.safetensors").write_text("weighty"), "model.safetensors does not match"),
+        (lambda folder: (folder / "model.safetensors").write_text(""), "model.safetensors does not match"),
+    ],
+)
+def test_a_fault_is_found_and_the_checkpoint_before_is_used(tmp_path, harm, fault):
+    earlier, folder = write(tmp_path, 9), write(tmp_path, 10)
+    harm(folder)
+    assert checkpoints.find_fault(folder).startswith(fault)
+    newest, skipped = checkpoints.newest_whole(tmp_path)
+    assert newest == earlier
+    assert len(skipped) == 1 and skipped[0].startswith(f"skipping checkpoint-10: {fault}")
+
+
+def test_only_some_steps_are_kept_and_remains_are_deleted(tmp_path):
+    for step in (2, 10, 20):
+        write(tmp_path, step)
+    (tmp_path / ".discarded-checkpoint-1").mkdir()
+    checkpoints.keep_only(tmp_path, [10, 20])
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-20"]
+
+
+def test_a_folder_to_write_is_cleared_first(tmp_path):
+    folder = write(tmp_path, 3)
+    checkpoints.clear(folder)
+    checkpoints.clear(folder)  # nothing there is fine
+    assert list(tmp_path.iterdir()) == []
+    assert checkpoints.newest_whole(tmp_path) == (None, [])

@@ -1,0 +1,87 @@
+"""Columns written shard by shard, continued after a kill, and mapped only when they are complete."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bertkit.storage.columns import ColumnWriter, locked, map_columns
+
+DTYPES = {"tokens": "uint16", "ends": "int64"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "columns"
+
+
+def write_shard(columns, tokens, ends):
+    columns.append("tokens", np.array(tokens))
+    columns.append("ends", np.array(ends))
+    columns.commit({"documents": len(ends)})
+
+
+def finish(folder, origin="a"):
+    with ColumnWriter(folder, DTYPES, origin) as columns:
+        write_shard(columns, [1, 2, 65535], [2, 3])
+        columns.finish({"documents": 2})
+
+
+def test_finished_columns_are_mapped_with_their_facts(folder):
+    finish(folder)
+    mapped, facts = map_columns(folder)
+    assert mapped["tokens"].tolist() == [1, 2, 65535] and mapped["tokens"].dtype == np.uint16
+    assert mapped["ends"].tolist() == [2, 3]
+    assert facts["documents"] == 2 and set(facts["sha256"]) == set(DTYPES)
+    with pytest.raises(ValueError, match="read-only"):
+        mapped["tokens"][0] = 3
+
+
+def test_unfinished_columns_are_not_mapped_and_continue_from_the_last_commit(folder):
+    with ColumnWriter(folder, DTYPES, "a") as columns:
+        write_shard(columns, [1, 2], [2])
+        columns.append("tokens", np.array([9, 9, 9]))  # and then the process is killed
+    assert map_columns(folder) is None
+    with ColumnWriter(folder, DTYPES, "a") as columns:
+        assert (columns.lengths, columns.state) == ({"tokens": 2, "ends": 1}, {"documents": 1})
+        write_shard(columns, [3], [3])
+        columns.finish({})
+    assert map_columns(folder)[0]["tokens"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("harm", ["origin", "short file", "journal"])
+def test_columns_that_cannot_be_continued_are_begun_again(folder, harm):
+    with ColumnWriter(folder, DTYPES, "a") as columns:
+        write_shard(columns, [1, 2], [2])
+    if harm == "short file":
+        (folder / "tokens.bin").write_bytes(b"\0")
+    if harm == "journal":
+        (folder / "journal.json").write_text("{")
+    with ColumnWriter(folder, DTYPES, "b" if harm == "origin" else "a") as columns:
+        assert (columns.lengths, columns.state) == ({"tokens": 0, "ends": 0}, {})
+
+
+@pytest.mark.parametrize("harm", ["bytes", "size", "manifest", "facts"])
+def test_damaged_columns_are_not_mapped(folder, harm, caplog):
+    finish(folder)
+    file, manifest = folder / "tokens.bin", folder / "manifest.json"
+    if harm == "bytes":
+        file.write_bytes(bytes(6))
+    if harm == "size":
+        file.write_bytes(bytes(8))
+    if harm == "manifest":
+        manifest.write_text("{")
+    if harm == "facts":
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "facts": {"documents": 3}}))
+    caplog.set_level("INFO", logger="bertkit")
+    assert map_columns(folder) is None
+    assert caplog.messages == [f"the corpus in {folder} is damaged and is built again"]
+    assert not manifest.exists()
+
+
+def test_a_folder_is_locked_beside_it_before_it_exists(folder):
+    with locked(folder):
+        assert not folder.exists()
+        assert folder.with_name("columns.lock").read_text().startswith("process ")

@@ -1,0 +1,125 @@
+"""Files written atomically, and locks: waited for or refused, and gone with their process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from bertkit.errors import ResourceError
+from bertkit.storage import files
+
+
+def refuse(holder: str) -> ResourceError:
+    return ResourceError(f"{holder} is at work", "wait")
+
+
+@pytest.fixture
+def start():
+    """Start a script that works on a lock and prints a line once it holds it; end it afterwards."""
+    started = []
+
+    def start_script(script: str) -> subprocess.Popen:
+        head = "import os, sys, time\nfrom pathlib import Path\nfrom bertkit.storage.files import locked\n"
+        process = subprocess.Popen([sys.executable, "-c", head + script], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        return process
+
+    yield start_script
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_json_is_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    file = tmp_path / "a.json"
+    files.write_json(file, {"a": 1})
+    monkeypatch.setattr(os, "fsync", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        files.write_json(file, {"a": 2})
+    assert json.loads(file.read_text()) == {"a": 1}
+
+
+def test_what_a_killed_writer_left_is_overwritten(tmp_path):
+    (tmp_path / ".a.txt.tmp").write_text("half of an earlier")
+    files.write_text(tmp_path / "a.txt", "é")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "é"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_is_replaced_only_without_an_error(tmp_path):
+    file = tmp_path / "a.bin"
+    file.write_bytes(b"old")
+    with pytest.raises(ValueError, match="broken"), files.replacing(file) as temporary:
+        temporary.write_bytes(b"ne")
+        raise ValueError("broken")
+    assert file.read_bytes() == b"old"
+    with files.replacing(file) as temporary:
+        temporary.write_bytes(b"new")
+        assert file.read_bytes() == b"old"
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.bin", b"new")]
+
+
+def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path):
+    lock = tmp_path / "lock"
+    refused = pytest.raises(ResourceError, match=f"process {os.getpid()} on .* is at work")
+    with files.locked(lock, refuse=refuse), refused, files.locked(lock, refuse=refuse):
+        pass
+    with files.locked(lock, refuse=refuse):
+        pass
+
+
+def test_a_held_lock_is_waited_for(tmp_path):
+    lock, order, waiting = tmp_path / "lock", [], threading.Event()
+
+    def wait_for_it():
+        with files.locked(lock, on_wait=waiting.set):
+            order.append("second")
+
+    waiter = threading.Thread(target=wait_for_it)
+    with files.locked(lock, on_wait=lambda: pytest.fail("nobody holds it")):
+        waiter.start()
+        assert waiting.wait(10)
+        order.append("first")
+    waiter.join(10)
+    assert order == ["first", "second"]
+
+
+def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path, start):
+    lock = tmp_path / "lock"
+    holder = start(f"with locked(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.locked(lock, refuse=refuse):
+        pass
+    holder.kill()
+    holder.wait()
+    assert f"process {holder.pid} " in lock.read_text()
+    with files.locked(lock, refuse=refuse):
+        assert f"process {os.getpid()} " in lock.read_text()
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
+    lock = tmp_path / "lock"
+    holder = start(
+        f"with locked(Path({str(lock)!r})):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n        os._exit(0)\n"
+        "    time.sleep(60)\n"
+    )
+    child = int(holder.stdout.readline())
+    try:
+        with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.locked(lock, refuse=refuse):
+            pass
+        holder.kill()
+        holder.wait()
+        os.kill(child, 0)  # it lives on
+        with files.locked(lock, refuse=refuse):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)

@@ -1,0 +1,102 @@
+"""A task family of one's own, written with nothing but `bertkit.tasks`: whole stars, trained as one number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.tasks import (
+    Answer,
+    Collator,
+    Columns,
+    Compared,
+    DataError,
+    Details,
+    Feature,
+    Option,
+    Output,
+    Prediction,
+    Recipe,
+    Row,
+    Setup,
+    compute_metrics,
+    encode_texts,
+    load_pretrained,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    read_option,
+)
+
+COLUMNS = Columns(given=("text",), gold="label")
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("mean_absolute_error", "accuracy", "spearmanr")
+OPTIONS: Mapping[str, Any] = {"highest": Option(5, least=2)}
+
+precompute, tune = no_precompute, no_tuning
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    if "label" not in row:
+        return row
+    try:
+        stars = int(row["label"])
+    except (TypeError, ValueError):
+        stars = 0
+    if not 1 <= stars <= highest(recipe):
+        raise DataError(f"{row['label']!r} is not a number of stars", "correct the row", column="label")
+    return {**row, "label": stars}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Any:
+    return load_pretrained(
+        "AutoModelForSequenceClassification", folder, ("stars",), new_head=new_head, problem_type="regression"
+    )
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    features = encode_texts(rows, setup)
+    for row, feature in zip(rows, features, strict=True):
+        if "label" in row:
+            feature["labels"] = float(row["label"])
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    return padding_collator(setup, label_type="float32")
+
+
+def decode(
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
+    numbers = [float(output["logits"][0]) for output in outputs]
+    return [{"prediction": min(max(round(number), 1), highest(setup.recipe)), "_number": number} for number in numbers]
+
+
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+    return {
+        "gold": np.array([row["label"] for row in rows]),
+        "predicted": np.array([record["prediction"] for record in predictions]),
+    }
+
+
+def score(compared: Compared, setup: Setup) -> dict[str, float]:
+    return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
+
+
+def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[Prediction]:
+    ((frequent, _),) = Counter(row["label"] for row in training).most_common(1)
+    return [{"prediction": frequent} for _ in rows]
+
+
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+    pairs = [(row["label"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
+    return Details(answers=[Answer(f"{gold} stars", f"{stars} stars", gold == stars) for gold, stars in pairs])
+
+
+def highest(recipe: Recipe) -> int:
+    return int(read_option(OPTIONS, recipe, "highest"))

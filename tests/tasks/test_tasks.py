@@ -1,0 +1,133 @@
+"""What a family of one's own imports, and what is refused of it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertkit.tasks as door
+from bertkit.errors import DataError, RecipeError
+from bertkit.recipe import load_recipe
+from bertkit.tasks import (
+    Columns,
+    Setup,
+    drop_private_keys,
+    example_row,
+    load_task,
+    no_details,
+    no_precompute,
+    no_tuning,
+    task_names,
+    with_options,
+)
+from tests.conftest import make_tokenizer
+
+STARS = Path(__file__).parent / "own_family.py"
+STABLE = {  # imported by families of users: a name may join them, but none may leave
+    *("CLASSIFICATION", "EVALUATE_PREFIX", "IGNORED", "REGRESSION"),
+    *("Answer", "Collator", "Columns", "Compared", "DataError", "Details", "Feature", "Option", "Output"),
+    *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "Setup", "Task"),
+    *("compare_values", "compute_metrics", "encode_texts", "is_blank", "load_pretrained", "padding_collator"),
+    *("no_details", "no_precompute", "no_tuning", "read_option", "score_values", "spelled", "with_options"),
+}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "stars.yaml").write_text(
+        "task: tests.tasks.own_family\nmetrics: [mean_absolute_error, accuracy]\noptions: {highest: 3}\n"
+    )
+    return load_recipe(str(tmp_path / "stars.yaml"))
+
+
+@pytest.fixture
+def setup(recipe):
+    return Setup(recipe, make_tokenizer(), ())
+
+
+def test_every_name_of_the_door_is_there():
+    assert set(door.__all__) >= STABLE
+    assert all(hasattr(door, name) for name in door.__all__)
+
+
+def test_the_door_is_light():
+    script = "import sys, bertkit.tasks\nprint(*({'torch', 'transformers', 'datasets', 'scipy'} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == ""
+
+
+def test_the_family_below_imports_nothing_of_bertkit_but_the_door():
+    tree = ast.parse(STARS.read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {module for module in modules if module.startswith("bertkit")} == {"bertkit.tasks"}
+
+
+def test_a_family_of_ones_own_goes_from_rows_to_scores(recipe, setup):
+    task = load_task(recipe)
+    rows = [task.read({"text": text, "label": label}, recipe) for text, label in (("good", "3"), ("bad film", 1))]
+    with pytest.raises(DataError, match="'4' is not a number of stars"):
+        task.read({"text": "good", "label": "4"}, recipe)
+    features = task.encode(rows, setup)
+    assert [(feature["row"], feature["labels"]) for feature in features] == [(0, 3.0), (1, 1.0)]
+    batch = task.collator(setup)(features)
+    assert batch["input_ids"].shape == (2, 4) and batch["labels"].tolist() == [3.0, 1.0]
+    outputs = [{"logits": np.array([9.0])}, {"logits": np.array([1.6])}]
+    predictions = task.decode(outputs, features, rows, setup)
+    assert [drop_private_keys(record) for record in predictions] == [{"prediction": 3}, {"prediction": 2}]
+    compared = task.compare(predictions, rows, setup)
+    assert task.score(compared, setup) == {"mean_absolute_error": 0.5, "accuracy": 0.5}
+    assert task.baseline([{"label": 2}, {"label": 1}, {"label": 2}], rows, setup) == [{"prediction": 2}] * 2
+    assert [answer.right for answer in task.details(predictions, rows, setup).answers] == [True, False]
+
+
+def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, setup, tiny_model):
+    task = load_task(recipe)
+    model = task.load_model(tiny_model, setup, new_head=True)
+    assert (model.config.id2label, model.config.problem_type) == ({0: "stars"}, "regression")
+    batch = task.collator(setup)(task.encode([{"text": "good", "label": 3}], setup))
+    assert model(**batch).loss.item() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "tests.tasks.spans_of_mine"}, "no task family is called 'tests.tasks.spans_of_mine'"),
+        ({"task": "tests.kills"}, "the task family tests.kills lacks read, load_model, encode"),
+        ({"options.higest": 3}, "unknown key 'options.higest' - did you mean highest"),
+        ({"options.highest": 1}, "options.highest is 1 - give a whole number of at least 2"),
+        ({"data.columns": {"texts": "a"}}, "unknown key 'data.columns.texts' - did you mean text"),
+        ({"metrics": ["acuracy"], "best_metric": "acuracy"}, "no metric is called 'acuracy' - did you mean accuracy"),
+        ({"metrics": ["evaluate:x"], "best_metric": "x"}, "no metric is called 'evaluate:x'"),
+        ({"best_metric": "spearmanr"}, "best_metric 'spearmanr' is not among the metrics"),
+    ],
+)
+def test_what_the_family_does_not_have_is_refused(recipe, tmp_path, changes, message):
+    with pytest.raises(RecipeError) as raised:
+        load_task(load_recipe(str(tmp_path / "stars.yaml"), changes))
+    assert str(raised.value).startswith(message)
+
+
+def test_the_ready_made_functions_do_nothing(setup):
+    assert no_precompute(None, {}, setup, None) is False
+    assert no_tuning([], [], setup) == {}
+    assert no_details([], [], setup).answers is None
+
+
+def test_options_are_added_to_a_setup(setup):
+    assert with_options(setup, {"more": 1}).recipe.options == {"highest": 3, "more": 1}
+    assert setup.recipe.options == {"highest": 3}
+
+
+@pytest.mark.parametrize("name", task_names())
+def test_an_example_of_each_family_names_its_columns(name):
+    names = {"text_classification": "cola", "text_regression": "stsb", "token_classification": "ner"}
+    names |= {"question_answering": "squad", "multiple_choice": "swag", "word_sense": "wsd"}
+    example = load_recipe(names[name])
+    task = load_task(example)
+    assert isinstance(task.COLUMNS, Columns)
+    assert example_row(task, example).startswith(("--text ", "--row "))

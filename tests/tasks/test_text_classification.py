@@ -1,0 +1,95 @@
+"""One label or several: rows, features, probabilities, comparisons and baselines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit, softmax
+
+from bertkit.errors import DataError
+from bertkit.recipe import load_recipe
+from bertkit.tasks import Setup
+from bertkit.tasks import text_classification as task
+from tests.conftest import make_tokenizer
+
+SEVERAL = {"options.multi_label": True, "metrics": ["f1_macro"], "best_metric": "f1_macro"}
+
+
+def setup_of(model_labels=("bad", "good"), **changes) -> Setup:
+    return Setup(load_recipe("classify", changes), make_tokenizer(), tuple(model_labels))
+
+
+@pytest.mark.parametrize(
+    ("label", "names"),
+    [("joy|fear", ["joy", "fear"]), (" joy ", ["joy"]), ("", []), (None, []), (["joy", 2], ["joy", "2"])],
+)
+def test_several_labels_are_split(label, names):
+    row = task.read({"text": "good", "label": label}, setup_of(**SEVERAL).recipe)
+    assert row["label"] == names
+
+
+def test_the_separator_is_an_option():
+    recipe = setup_of(**SEVERAL, **{"options.separator": ","}).recipe
+    assert task.read({"text": "a", "label": "joy,fear|x"}, recipe)["label"] == ["joy", "fear|x"]
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "message"),
+    [
+        ({"text": 3, "label": "good"}, {}, "3 is not text (column 'text')"),
+        ({"text": "a", "text_pair": None}, {}, "None is not text (column 'text_pair')"),
+        ({"text": "a", "label": ["good"]}, {}, "a list of labels (column 'label') - for several labels at once"),
+        ({"text": "a", "label": " "}, {}, "no label (column 'label')"),
+        ({"text": "a", "label": "joy|joy"}, SEVERAL, "a label is named twice in 'joy|joy' (column 'label')"),
+    ],
+)
+def test_rows_that_are_refused(row, changes, message):
+    with pytest.raises(DataError) as raised:
+        task.read(row, setup_of(**changes).recipe)
+    assert str(raised.value).startswith(message)
+
+
+def test_labels_become_ids_or_indicators():
+    rows = [{"text": "good film", "label": "good"}, {"text": "bad"}]
+    features = task.encode(rows, setup_of())
+    assert features[0]["labels"] == 1 and "labels" not in features[1]
+    setup = setup_of(("joy", "fear", "anger"), **SEVERAL)
+    features = task.encode([{"text": "a", "label": ["anger", "joy"]}, {"text": "a", "label": []}], setup)
+    assert [feature["labels"] for feature in features] == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    assert task.collator(setup)(features)["labels"].dtype.is_floating_point
+
+
+def test_the_most_probable_label_is_chosen():
+    logits = np.random.default_rng(0).normal(size=(5, 3))
+    records = task.decode([{"logits": row} for row in logits], [], [], setup_of("abc"))
+    for record, row in zip(records, logits, strict=True):
+        assert list(record["probabilities"].values()) == pytest.approx(softmax(row).tolist())
+        assert record["prediction"] == "abc"[row.argmax()]
+
+
+def test_all_labels_of_at_least_one_half_are_chosen():
+    records = task.decode([{"logits": np.array([0.0, -0.1, 3.0])}], [], [], setup_of("abc", **SEVERAL))
+    assert records[0]["prediction"] == ["a", "c"]
+    assert list(records[0]["probabilities"].values()) == pytest.approx(expit([0.0, -0.1, 3.0]).tolist())
+
+
+def test_ids_are_compared_in_the_order_of_the_recipe():
+    setup = setup_of(("good", "bad"), labels=["bad", "good"], metrics=["f1"], best_metric="f1")
+    rows = [{"label": "good"}, {"label": "bad"}, {"label": "good"}]
+    predictions = [{"prediction": "good"}, {"prediction": "good"}, {"prediction": "good"}]
+    compared = task.compare(predictions, rows, setup)
+    assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([1, 0, 1], [1, 1, 1])
+    assert task.score(compared, setup) == {"f1": pytest.approx(0.8)}
+
+
+def test_several_labels_are_compared_as_indicators():
+    setup = setup_of(("joy", "fear"), **SEVERAL)
+    compared = task.compare([{"prediction": ["fear"]}], [{"label": ["joy", "fear"]}], setup)
+    assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([[1, 1]], [[0, 1]])
+
+
+def test_the_baseline_knows_the_labels_only():
+    rows = [{"label": label} for label in ("good", "bad", "good")]
+    assert task.baseline(rows, [{}, {}], setup_of()) == [{"prediction": "good"}] * 2
+    rows = [{"label": ["joy"]}, {"label": ["joy", "fear"]}, {"label": ["fear"]}, {"label": ["joy"]}]
+    assert task.baseline(rows, [{}], setup_of(("joy", "fear"), **SEVERAL)) == [{"prediction": ["joy"]}]

@@ -1,0 +1,54 @@
+"""Numbers for texts: rows, features, predictions and the baseline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.recipe import load_recipe
+from bertkit.tasks import Setup
+from bertkit.tasks import text_regression as task
+from tests.conftest import make_tokenizer
+
+
+@pytest.fixture
+def setup():
+    return Setup(load_recipe("stsb"), make_tokenizer(), ("value",))
+
+
+@pytest.mark.parametrize(("label", "number"), [("2.5", 2.5), (3, 3.0), ("-1e-3", -0.001), (True, 1.0)])
+def test_a_label_is_read_as_a_number(setup, label, number):
+    assert task.read({"text": "a", "label": label}, setup.recipe)["label"] == number
+
+
+@pytest.mark.parametrize("label", ["", "many", None, "nan", float("inf"), [1]])
+def test_anything_else_is_refused(setup, label):
+    with pytest.raises(DataError, match=r"is not a number \(column 'label'\)"):
+        task.read({"text": "a", "label": label}, setup.recipe)
+
+
+def test_a_text_that_is_not_text_is_refused(setup):
+    with pytest.raises(DataError, match=r"7 is not text \(column 'text_pair'\)"):
+        task.read({"text": "a", "text_pair": 7}, setup.recipe)
+
+
+def test_rows_go_to_scores(setup):
+    rows = [{"text": "good", "text_pair": "fine", "label": 4.0}, {"text": "bad", "text_pair": "good", "label": 1.0}]
+    features = task.encode(rows, setup)
+    batch = task.collator(setup)(features)
+    assert batch["labels"].tolist() == [4.0, 1.0] and batch["input_ids"].shape == (2, 5)
+    outputs = [{"logits": np.array([3.5], dtype=np.float32)}, {"logits": np.array([2.0], dtype=np.float32)}]
+    predictions = task.decode(outputs, features, rows, setup)
+    assert predictions == [{"prediction": 3.5}, {"prediction": 2.0}]
+    scores = task.score(task.compare(predictions, rows, setup), setup)
+    assert set(scores) == set(setup.recipe.metrics) and scores["pearsonr"] == pytest.approx(1.0)
+
+
+def test_a_row_to_predict_has_no_label(setup):
+    (feature,) = task.encode([task.read({"text": "a", "text_pair": "b"}, setup.recipe)], setup)
+    assert "labels" not in feature
+
+
+def test_the_baseline_is_the_mean(setup):
+    assert task.baseline([{"label": 1.0}, {"label": 4.0}], [{}, {}], setup) == [{"prediction": 2.5}] * 2

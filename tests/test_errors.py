@@ -1,0 +1,57 @@
+"""Errors: one line each, their exit codes, and suggested names."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from bertkit import errors
+from bertkit.errors import BertkitError, DataError, StoppedError, closest
+
+
+def test_the_table_lists_every_class_with_its_exit_code():
+    lines = [line.strip("├└─│ ").split() for line in errors.__doc__.splitlines() if "Error " in line]
+    classes = {name: cls for name, cls in vars(errors).items() if name.endswith("Error") and inspect.isclass(cls)}
+    assert {line[0] for line in lines} == set(classes)
+    for name, code, *_ in lines:
+        assert name == "StoppedError" or classes[name].exit_code == int(code)
+
+
+@pytest.mark.parametrize(
+    ("where", "line"),
+    [
+        ({}, "no label - fill it in"),
+        ({"file": "a.csv"}, "no label (a.csv) - fill it in"),
+        ({"file": "a.csv", "row": 3}, "no label (a.csv:3) - fill it in"),
+        ({"row": 3}, "no label (3) - fill it in"),
+        ({"column": "label"}, "no label (column 'label') - fill it in"),
+    ],
+)
+def test_an_error_is_one_line(where, line):
+    assert str(DataError("no\n  label", "fill it in", **where)) == line
+    assert str(DataError("no label", **where)) == line.removesuffix(" - fill it in")
+
+
+def test_json_has_every_field():
+    error = DataError("no label", "fill it in", file="a.csv", row=3, column="label")
+    assert error.as_dict() == {
+        "code": 3,
+        "message": "no label",
+        "file": "a.csv",
+        "row": 3,
+        "column": "label",
+        "hint": "fill it in",
+    }
+
+
+@pytest.mark.parametrize(("signal", "code"), [(2, 130), (15, 143)])
+def test_a_signal_makes_the_exit_code(signal, code):
+    assert StoppedError("stopped", signal=signal).exit_code == code
+    assert BertkitError.exit_code == 1
+
+
+def test_close_names_are_suggested_and_others_listed():
+    assert closest("epoch", ["epochs", "seed"]) == "did you mean epochs?"
+    assert closest("label", (name for name in ("label_a", "label_b"))) == "did you mean label_b or label_a?"
+    assert closest("x", ["epochs", "seed"]) == "there are: epochs, seed"
