@@ -38,9 +38,7 @@ class Data(Section):
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source; several make one list, null none"
     )
-    format: Literal["auto", "csv", "jsonl", "json", "parquet", "conll", "conllu", "lines"] = Field(
-        "auto", description="how files are read; by their endings when `auto`"
-    )
+    format: str = Field("auto", description="how files are read; by their endings when `auto`")
     header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
     delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; read off the header line when absent")
     quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")

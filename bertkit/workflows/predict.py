@@ -11,8 +11,8 @@ from typing import Any
 
 from bertkit import hub
 from bertkit.data.files import read_records
-from bertkit.data.formats.csv import Record
 from bertkit.data.rows import canonical_records, is_blank
+from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, checkpoint_labels, load_checkpoint
 from bertkit.evaluation.scoring import run_model
