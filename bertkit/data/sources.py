@@ -109,7 +109,7 @@ def _read_one_file(file: Path, data: Data, columns: Columns, read: Read, choose:
 
 
 def files_by_split(data: Data) -> dict[str, list[Path]] | None:
-    """Find the files of each split of a local source; None for a source that is not here, so must be on the hub.
+    """Find the files of each split of a local source; None for a source that must be on the hub, since it is not here.
 
     A source that is a file holds the training rows, where ``data.files`` names only other splits.
 

@@ -1,4 +1,4 @@
-"""A small English grammar: it writes clauses, asks about them, and breaks them in ways known by name.
+"""A small English grammar: it writes clauses, questions about them, and broken sentences, each with a named fault.
 
 Nothing is random but the `random.Random` that is passed in: equal seeds give equal sentences.
 """
@@ -45,18 +45,18 @@ _PLURALS = {"man": "men", "woman": "women", "person": "people"}
 _PASTS = {"find": "found", "say": "said", "think": "thought", "know": "knew", "sleep": "slept"}
 
 
-def join(*parts: object) -> str:
-    """Join the parts that are not empty with spaces."""
-    return " ".join(text for text in map(str, parts) if text)
+def join(*phrases: object) -> str:
+    """Join the phrases that are not empty with spaces."""
+    return " ".join(text for text in map(str, phrases) if text)
 
 
-def sentence(*parts: object) -> str:
-    """Write words as a sentence.
+def sentence(*phrases: object) -> str:
+    """Join phrases to a sentence.
 
     >>> sentence("was a", "old dog", "", "asleep", "?"), sentence("he waited")
     ('Was an old dog asleep?', 'He waited.')
     """
-    text = re.sub(r"\ba (?=[aeiou])", "an ", join(*parts)).replace(" ?", "?").replace(" ,", ",")
+    text = re.sub(r"\ba (?=[aeiou])", "an ", join(*phrases)).replace(" ?", "?").replace(" ,", ",")
     return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
 

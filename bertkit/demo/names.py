@@ -1,6 +1,6 @@
 """The demo rows with names of persons, organizations, locations and other things, which only their context tells apart.
 
-`Marlow` is a person where it laughs, a town after `in`, a firm where it is worked for, and a part of `Marlow & Sons`.
+`Marlow` is a person where it laughs, a town after `in`, a firm after `works for`, and a part of `Marlow & Sons`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ _TEMPLATES = [
     "the TITLE was in LOC last year",
     "{who} {found} a song for the TITLE",
 ]
-NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in ("PER", "ORG", "LOC", "MISC") for prefix in "BI"))
+NAME_TYPES = ("PER", "ORG", "LOC", "MISC")
+NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in NAME_TYPES for prefix in "BI"))
 """The IOB2 tags of the rows."""
 _LINKS = ["and", "but", "because", "although"]
 
@@ -112,7 +113,8 @@ def _fill(rng: Random, template: str) -> Tagged:
     for word in template.format_map(fill_slots(rng)).split():
         if word in _NAMES:
             name, write = _NAMES[word]
-            tagged += [(part, f"{'I' if index else 'B'}-{name}") for index, part in enumerate(write(rng).split())]
+            words = write(rng).split()
+            tagged += [(words[0], f"B-{name}"), *((later, f"I-{name}") for later in words[1:])]
         else:
             tagged.append((word, "O"))
     return tagged

@@ -12,7 +12,7 @@ from bertkit.demo.texts import changed
 from bertkit.recipe import Row
 
 PARTS = ("subject", "object", "location")
-"""What is asked about."""
+"""The parts of a clause that a question may ask for."""
 
 
 def write_question(rng: Random, split: str, unanswerable: float = 0.0) -> Row:

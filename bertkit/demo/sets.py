@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from random import Random
 from typing import Any
 
 from bertkit.demo import texts
 from bertkit.demo.choices import write_choice, write_continuation
-from bertkit.demo.names import NAME_TAGS, write_named
+from bertkit.demo.names import NAME_TAGS, NAME_TYPES, write_named
 from bertkit.demo.questions import write_question
 from bertkit.demo.senses import write_sense
 from bertkit.demo.words import WORD_CLASSES, write_word_classes
@@ -34,7 +35,7 @@ class DemoSet:
     mismatched: Write | None = None
     """Writes the rows of a second validation or test split about other subjects, where the set has one."""
     labels: tuple[str, ...] | None = None
-    """The labels of its rows; None where any recipe of the task fits."""
+    """The labels of its rows; None where the labels of a recipe do not matter."""
     names_labels: bool = True
     """Whether the recipe names these labels, or leaves them to be read off the rows."""
     config: str | None = None
@@ -62,33 +63,47 @@ class DemoSet:
 def demo_set_for(recipe: Recipe) -> DemoSet:
     """Choose the demo set of a recipe: of those that fit, the one whose own recipe is closest.
 
-    Texts with labels that no set has get a set of their own, whose rows have these labels.
+    Texts or words with labels that no set has get a set of their own, whose rows have these labels.
 
     Raises:
-        DataError: the demo has no rows for the recipe's task family, or none with its labels.
+        DataError: the demo has no rows for the recipe's task family.
     """
-    sets = [*DEMO_SETS.values(), *_topic_sets(recipe)]
-    fitting = [demo_set for demo_set in sets if demo_set.fits(recipe)]
-    if fitting:
-        return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
-    if all(recipe.task != demo_set.task for demo_set in sets):
+    fitting = [demo_set for demo_set in (*DEMO_SETS.values(), *_sets_with_labels(recipe)) if demo_set.fits(recipe)]
+    if not fitting:
         raise DataError(f"no demo data for the task family {recipe.task!r}", "--data FILE, or a directory")
-    labels = ", ".join((recipe.labels or [])[:5])
-    raise DataError(f"no demo data with the labels {labels}", "--data FILE, or `labels: null` in the recipe")
+    return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
 
 
-def _topic_sets(recipe: Recipe) -> list[DemoSet]:
-    """Build the sets of texts, and of pairs, with the labels of a recipe."""
-    if recipe.task != "text_classification" or not recipe.labels:
-        return []
-    labels = tuple(recipe.labels)
-    write = _labeled(dict.fromkeys(labels, 1.0), partial(texts.write_topic, labels=labels))
-    return [
-        DemoSet(
-            "topics", recipe.task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels
-        ),
-        DemoSet("topic-pairs", recipe.task, "text text_pair label", write, labels=labels),
-    ]
+def _sets_with_labels(recipe: Recipe) -> list[DemoSet]:
+    """Build sets of texts, of pairs or of words with the labels of a recipe."""
+    labels = tuple(recipe.labels or ())
+    if recipe.task == "text_classification" and labels:
+        write = _labeled(dict.fromkeys(labels, 1.0), partial(texts.write_topic, labels=labels))
+        return [
+            DemoSet(
+                "topics", recipe.task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels
+            ),
+            DemoSet("topic-pairs", recipe.task, "text text_pair label", write, labels=labels),
+        ]
+    if recipe.task == "token_classification" and labels:
+        return [_tags("tags", _retagged(labels), labels)]
+    return []
+
+
+def _retagged(labels: tuple[str, ...]) -> Write:
+    """Build a writer of names where the labels are IOB2 tags, else of word classes, with these labels for its tags."""
+    types = [label[2:] for label in labels if label.startswith("B-")]
+    if types and set(labels) == {"O", *(f"{prefix}-{name}" for name in types for prefix in "BI")}:
+        write, new_types = write_named, dict(zip(NAME_TYPES, cycle(types), strict=False))
+        new_tags = {tag: tag if tag == "O" else tag[:2] + new_types[tag[2:]] for tag in NAME_TAGS}
+    else:
+        write, new_tags = write_word_classes, dict(zip(WORD_CLASSES, cycle(labels), strict=False))
+
+    def write_retagged(rng: Random, split: str) -> Row:
+        row = write(rng, split)
+        return row | {"tags": [new_tags[tag] for tag in row["tags"]]}
+
+    return write_retagged
 
 
 def _without_pair(row: Row) -> Row:

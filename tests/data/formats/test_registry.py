@@ -7,6 +7,7 @@ import importlib
 import io
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bertkit.data.formats import Format, find_format, format_of, load_formats
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
+from tests.test_habits import HEAVY, imported_by
 
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
 
@@ -112,3 +114,29 @@ def test_the_table_of_endings_in_the_docs_is_the_folder():
     first_column = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
     endings = re.findall(r"`(\.\w+)`", first_column)
     assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.ENDINGS)
+
+
+def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model):
+    (tmp_path / "d.csv").write_text("text,label\nfine,1\nbad,0\n")
+    arguments = ("finetune", "classify", "--model", str(tiny_model), "--set", "data.format=cvs", "--data")
+    assert imported_by(*arguments, "d.csv", folder=tmp_path) <= {"numpy"}
+
+
+@pytest.mark.parametrize("source", ["d.csv", "demo"])
+def test_an_unknown_format_is_an_error_of_the_recipe(run, source):
+    Path("d.csv").write_text("text,label\nfine,1\nbad,0\n")
+    ended = run("finetune", "classify", "--model", "demo", "--data", source, "--set", "data.format=cvs", "--dry-run")
+    assert ended.code == 2
+    assert ended.last == "error: data.format: no file format is called 'cvs' - did you mean csv?"
+
+
+def test_csv_is_read_without_heavy_libraries(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label\nfine,1\n")
+    script = (
+        "import sys\nfrom bertkit.data.files import read_records\nfrom bertkit.recipe import Data\n"
+        "print(list(read_records('d.csv', Data())))\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    rows, modules = ended.stdout.splitlines()
+    assert rows == "[(2, {'text': 'fine', 'label': '1'})]"
+    assert not HEAVY & set(modules.split())
