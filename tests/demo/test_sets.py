@@ -109,8 +109,15 @@ def test_labels_columns_and_config_choose_the_set(tmp_path, parts, name):
     assert demo_set_for(load_recipe(write(tmp_path / "new.yaml", **parts))).name == name
 
 
-def test_a_recipe_without_demo_rows_is_told_so_in_one_line():
+@pytest.mark.parametrize("labels", [["O", "B-DRUG", "I-DRUG"], ["function", "content"], ["O", "B-X"]])
+def test_words_have_the_labels_of_the_recipe_too(labels):
+    recipe = load_recipe("ner", {"data.source": "demo", "data.limit": 100, "labels": labels})
+    task = load_task(recipe)
+    rows = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), bool)["train"].rows
+    assert {tag for row in rows for tag in row["tags"]} == set(labels)
+    assert all(len(row["tokens"]) == len(row["tags"]) for row in rows)
+
+
+def test_a_task_family_without_demo_rows_is_refused_in_one_line():
     with pytest.raises(DataError, match=r"no demo data for the task family 'mypackage.mytask' - --data FILE"):
         demo_set_for(load_recipe("cola", {"task": "mypackage.mytask"}))
-    with pytest.raises(DataError, match=r"no demo data with the labels O, B-DRUG, I-DRUG - --data FILE"):
-        demo_set_for(load_recipe("ner", {"labels": ["O", "B-DRUG", "I-DRUG"]}))
