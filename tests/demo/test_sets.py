@@ -111,7 +111,8 @@ def test_labels_columns_and_config_choose_the_set(tmp_path, parts, name):
 
 @pytest.mark.parametrize("labels", [["O", "B-DRUG", "I-DRUG"], ["function", "content"], ["O", "B-X"]])
 def test_words_have_the_labels_of_the_recipe_too(labels):
-    recipe = load_recipe("ner", {"data.source": "demo", "data.limit": 100, "labels": labels})
+    scheme = "auto" if labels == ["O", "B-DRUG", "I-DRUG"] else "none"
+    recipe = load_recipe("ner", {**DEMO, "labels": labels, "options.scheme": scheme})
     task = load_task(recipe)
     rows = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), bool)["train"].rows
     assert {tag for row in rows for tag in row["tags"]} == set(labels)
