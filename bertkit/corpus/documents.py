@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.files import SPLIT_NAMES, read_records
-from bertkit.data.formats.csv import MAX_CHARS, Record
+from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import files_by_split
+from bertkit.data.text import MAX_CHARS, Record
 from bertkit.demo.rows import demo_text
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Data
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
 
-_ENDINGS = (".txt", ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_ENDINGS = [ending for known in load_formats().values() if known.RUNNING_TEXT for ending in known.ENDINGS]
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _SETTING = re.compile(r"--set '?data\.(\w+)")
@@ -137,9 +138,8 @@ def _split_of(path: Path, data: Corpus) -> str | None:
 
 
 def _ending(path: Path) -> str:
-    name = path.name.lower()
-    plain = name.removesuffix(".gz")
-    return next((e for e in _ENDINGS if plain.endswith(e) and not (e == ".parquet" and plain != name)), "")
+    file_format, ending = format_of(path.name)
+    return ending.removesuffix(".gz") if file_format and file_format.RUNNING_TEXT else ""
 
 
 def _check_ending(file: Path) -> Path:

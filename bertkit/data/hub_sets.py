@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bertkit.data.formats.csv import Record
+from bertkit.data.text import Record
 from bertkit.errors import DataError, UnavailableError
 from bertkit.hub import go_offline_if_needed, is_online
 from bertkit.recipe import Data
 
 
 def read_hub_split(data: Data, split: str) -> Iterator[Record]:
-    """Give the rows of a split, numbered from 1; labels that the data set names come out as their names.
+    """Yield the rows of a split, numbered from 1; class labels come out as their names.
 
-    With ``data.streaming``, rows come as they are needed, and nothing is downloaded first.
+    With ``data.streaming``, rows are read as they are needed, and nothing is downloaded first.
 
     Raises:
-        UnavailableError: the data set is neither cached nor reachable.
+        UnavailableError: the data set is neither cached nor reachable, or the connection breaks off.
         DataError: no such data set, configuration or split.
     """
     go_offline_if_needed()
@@ -41,13 +41,13 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     try:
         for number, row in enumerate(table, start=1):
             yield number, {name: _named(value, features.get(name)) for name, value in row.items()}
-    except OSError as error:  # what every library for the network raises
+    except OSError as error:  # what all network libraries raise
         what = f"{data.source}: reading broke off ({str(error) or type(error).__name__})"
         raise UnavailableError(what, "the same command goes on from the last checkpoint") from None
 
 
 def _named(value: Any, feature: Any) -> Any:
-    """Replace the numbers of a ClassLabel, alone or in a list, by their names; -1 means unlabelled."""
+    """Replace the numbers of a ClassLabel, also in lists, by their names; -1 means unlabeled."""
     if isinstance(value, list) and hasattr(feature, "feature"):
         return [_named(item, feature.feature) for item in value]
     if hasattr(feature, "int2str") and isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Labels by name: what they are called, and which name a raw value means."""
+"""Label names: read off the rows, matched to raw values, and matched to a checkpoint's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANY = 200
 
 
 def spelled(value: Any) -> str | None:
-    """Spell a raw label as text; None where there is none (absent, blank, not a number).
+    """Return a raw label as text; None where there is none (absent, white space, NaN).
 
     >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
     ('1', 'true', 'pos', None, None)
@@ -29,7 +29,7 @@ def spelled(value: Any) -> str | None:
 
 
 def find_names(values: Iterable[Any]) -> list[str]:
-    """Find the label names of training rows, numbers in numerical order and words in alphabetical order.
+    """Collect the label names of training rows: numbers in numerical order, words in alphabetical order.
 
     Raises:
         DataError: only one label, or so many that they can hardly be classes.
@@ -47,21 +47,22 @@ def find_names(values: Iterable[Any]) -> list[str]:
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
-        names |= {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}  # IOB2 is whole or nothing
+        # a type may lack its B- or I- tag in the training rows, but not in the rows to predict
+        names |= {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
 def name_of(value: Any, names: Sequence[str]) -> Any:
-    """Give the label name a raw value means: a name itself, else a number that counts the names from 0.
+    """Return the label name that a raw value means: a name itself, else a number that counts the names from 0.
 
-    A list (several labels at once, or one a word) is named item by item. None, and -1 where it is no name, mean
-    unlabelled.
+    A list (several labels at once, or one per word) is named item by item. None, and -1 where it is not a name, mean
+    unlabeled.
 
     >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
 
     Raises:
-        DataError: the value is none of the labels.
+        DataError: the value is not one of the labels.
     """
     if isinstance(value, (list, tuple)):
         return [name_of(item, names) for item in value]
@@ -83,7 +84,7 @@ def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
     """Replace the raw gold values of a split by label names.
 
     Raises:
-        DataError: values that are no label, or rows without one; the first is described, the others are listed.
+        DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
     """
     rows: list[Row] = []
     faults: list[DataError] = []
@@ -102,12 +103,12 @@ def name_row(row: Row, gold: str, names: Sequence[str]) -> Row:
     """Replace the raw gold value of a row by its label name.
 
     Raises:
-        DataError: the value is no label, or there is none.
+        DataError: the value is not a label, or there is none.
     """
     try:
         named = name_of(row[gold], names)
         if named is None or (isinstance(named, list) and named and not any(named)):
-            raise DataError("no label", "only labelled rows can be trained on or scored")
+            raise DataError("no label", "only labeled rows can be trained on or scored")
     except DataError as error:
         error.column = gold
         raise
@@ -115,17 +116,17 @@ def name_row(row: Row, gold: str, names: Sequence[str]) -> Row:
 
 
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
-    """Bring the recipe's label names into the checkpoint's order, matching them by name.
+    """Order the recipe's label names as the checkpoint's, matching them by name without case.
 
     Raises:
-        ModelError: the two lists do not name the same labels; both are shown.
+        ModelError: the two lists do not name the same labels; the message shows both.
     """
     spelling = {name.casefold(): name for name in recipe}
     if len(spelling) == len(recipe) and {name.casefold() for name in checkpoint} == set(spelling):
         return [spelling[name.casefold()] for name in checkpoint]
     shown = ", ".join(checkpoint[:20]), ", ".join(recipe[:20])
     remedy = (
-        f"if you know what its outputs mean, say so in its order: --set 'model_labels=[{shown[1]}]'"
+        f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
         if len(checkpoint) == len(recipe)
         else "this checkpoint was made for other labels"
     )

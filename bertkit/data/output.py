@@ -1,4 +1,4 @@
-"""Predictions to files: whole or not at all, streamed, in the format the name ends in."""
+"""Predictions written to files: streamed, whole or not at all, in the format of the file's ending."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from bertkit.errors import ResourceError, UsageError
 
 Records = Iterable[dict[str, Any]]
 
-_CHUNK = 4096
+_CHUNK_ROWS = 4096
 
 
 def write_records(records: Records, file: Path) -> int:
-    """Write records to a .jsonl, .csv, .tsv or .parquet file and give their number.
+    """Write records to a .jsonl, .csv, .tsv or .parquet file and return their number.
 
-    The file appears only when all of it is written. In csv, tsv and Parquet a probability a label becomes a
+    The file appears only when all of it is written. In csv, tsv and Parquet, the probability of each label becomes a
     column ``probability_LABEL``; other nested values are written as JSON.
 
     Raises:
-        UsageError: another ending.
+        UsageError: the file has another ending.
         ResourceError: the file cannot be written.
     """
     write = writer_for(file)
-    beside = file.with_name(f".{file.name}.tmp")
+    temporary = file.with_name(f".{file.name}.tmp")
     try:
-        count = write(records, beside)
-        beside.replace(file)
+        count = write(records, temporary)
+        temporary.replace(file)
     except OSError as error:
         raise ResourceError(f"cannot be written: {error.strerror}", "choose another --output", file=file) from None
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
 def writer_for(file: Path) -> Callable[[Records, Path], int]:
-    """Give the function that writes the format a file name ends in.
+    """Return the function that writes the format of a file's ending.
 
     Raises:
-        UsageError: no such format.
+        UsageError: no format has this ending.
     """
     writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".tsv": _write_tsv, ".parquet": _write_parquet}
     if file.suffix not in writers:
@@ -51,7 +51,7 @@ def writer_for(file: Path) -> Callable[[Records, Path], int]:
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Give a record without nested values.
+    """Return a record without nested values.
 
     >>> flat({"id": 1, "probabilities": {"good": 0.75}, "tokens": ["a", "b"]})
     {'id': 1, 'probability_good': 0.75, 'tokens': '["a", "b"]'}
@@ -102,7 +102,7 @@ def _write_parquet(records: Records, file: Path) -> int:
     rows = map(flat, records)
     count, writer = 0, None
     try:
-        while chunk := list(itertools.islice(rows, _CHUNK)):
+        while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
             table = pyarrow.Table.from_pylist(chunk, schema=writer.schema if writer else None)
             writer = writer or parquet.ParquetWriter(file, table.schema)
             writer.write_table(table)

@@ -1,4 +1,4 @@
-"""Rows with canonical columns: raw columns are mapped, checked and named here, once."""
+"""Rows with canonical columns: raw columns are mapped and checked here, once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats.csv import Record, looks_like_data
+from bertkit.data.formats.csv import looks_like_data
+from bertkit.data.text import Record
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
 
@@ -26,18 +27,18 @@ class Columns:
     """The canonical columns that a task family reads; an optional one counts where a recipe maps it."""
 
     given: tuple[str, ...]
-    """What the model is given, such as ``text``."""
+    """The inputs of the model, such as ``text``."""
     gold: str
-    """The answer, such as ``label``; empty where rows need not have one."""
+    """The column of gold answers, such as ``label``; empty where rows need not have one."""
     optional: tuple[str, ...] = ()
     blank: tuple[str, ...] = ()
-    """Those that may be blank text."""
+    """Those whose text may be blank."""
     lists: tuple[str, ...] = ()
     """Those that hold several values, which may come from several columns of the source."""
     text_instead: Mapping[str, str] = field(default_factory=dict)
-    """Given column -> the column that may stand in for it in rows to predict, such as plain text for its words."""
+    """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
-    """Whether it may stand in for it in labelled rows too."""
+    """Whether it may replace it in labeled rows too."""
 
     @property
     def names(self) -> list[str]:
@@ -48,7 +49,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one split, each with its line (or row number) in the source."""
+    """The rows of one split, each with its line (or row number) in the source; both lists have one item per row."""
 
     name: str
     source: str
@@ -56,7 +57,7 @@ class Split:
     lines: list[int]
 
     def fingerprint(self) -> str:
-        """Give a SHA-256 over the canonical rows: equal rows give equal fingerprints, whatever file they came from."""
+        """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""
         return self._fingerprint
 
     @cached_property
@@ -70,10 +71,10 @@ class Split:
 def canonical_records(
     records: Iterable[Record], data: Data, columns: Columns, source: str
 ) -> Iterator[tuple[int, dict[str, Any], Row]]:
-    """Give (line, raw values, row with canonical columns) for each record.
+    """Yield (line, raw values, row with canonical columns) for each record.
 
     Raises:
-        DataError: a column is missing; it lists the columns there are.
+        DataError: a column is missing; the message lists the source's columns.
     """
     names: dict[str, list[str]] | None = None
     for line, values in records:
@@ -86,34 +87,34 @@ def canonical_records(
         yield line, values, row
 
 
-def map_columns(there: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
-    """Map each canonical column to the actual ones it is made of; an optional one counts when the recipe maps it.
+def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
+    """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
 
-    In rows to predict, ``id`` may be missing, and a column may stand in for another (`Columns.text_instead`).
+    In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
 
     Raises:
-        DataError: a wanted column is not there, two canonical columns share one, or the header is a row of data.
+        DataError: a column is missing, two canonical columns share one, or the header is a row of data.
     """
     optional = [name for name in (*columns.optional, "id") if name in data.columns]
     gold = [columns.gold] if columns.gold else []
-    wanted = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
-    _make_do(wanted, there, data, columns)
-    for canonical, actual in wanted.items():
+    mapping = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
+    _replace_missing(mapping, source_names, data, columns)
+    for canonical, actual in mapping.items():
         if len(actual) > 1 and canonical not in columns.lists:
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
         for name in actual:
-            if name not in there:
-                raise _missing_column(canonical, name, there, source)
-    named = [name for actual in wanted.values() for name in actual]
-    twice = {name for name in named if named.count(name) > 1}
-    if twice:
-        both = " and ".join(name for name, actual in wanted.items() if twice & set(actual))
+            if name not in source_names:
+                raise _missing_column(canonical, name, source_names, source)
+    used = [name for actual in mapping.values() for name in actual]
+    duplicates = {name for name in used if used.count(name) > 1}
+    if duplicates:
+        both = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
         raise DataError(
-            f"{both} are the same column {min(twice)!r}",
+            f"{both} are the same column {min(duplicates)!r}",
             "map them to two columns in data.columns",
             file=source,
         )
-    return wanted
+    return mapping
 
 
 def read_split(
@@ -124,15 +125,15 @@ def read_split(
     read: Callable[[Row], Row | None],
     source: str | Path,
 ) -> Split:
-    """Read the rows of a split through a task family's ``read``.
+    """Read the rows of a split through a task family's ``read``, which returns None for a row to leave out.
 
     Raises:
-        DataError: rows are wrong; the first is described, the others of the same kind are counted and listed.
+        DataError: rows are wrong; the first is described, with the lines of the others that have the same fault.
     """
     rows: list[Row] = []
     lines: list[int] = []
     faults: list[DataError] = []
-    seen: dict[str, int] = {}
+    line_of_id: dict[str, int] = {}
     left_out = 0
     for line, _, row in canonical_records(records, data, columns, str(source)):
         if data.limit is not None and len(rows) >= data.limit:
@@ -141,14 +142,14 @@ def read_split(
             with placed(source, line, data):
                 if is_dropped(row, data, columns):
                     continue
-                known = read(row)
-                if known is None:
+                checked = read(row)
+                if checked is None:
                     left_out += 1
                     continue
-                first = seen.setdefault(str(known["id"]), line) if "id" in known else line
+                first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
                 if first != line:
-                    raise DataError(f"the id {known['id']!r} is that of line {first} too", "give each row its own")
-                rows.append(known)
+                    raise DataError(f"the id {checked['id']!r} is that of line {first} too", "give each row its own")
+                rows.append(checked)
                 lines.append(line)
         except DataError as error:
             faults.append(error)
@@ -163,7 +164,7 @@ def read_split(
 
 @contextmanager
 def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
-    """Say in every DataError where in the source the row is, and what the source calls the column."""
+    """Add the source, the line and the source's name of the column to every DataError."""
     try:
         yield
     except DataError as error:
@@ -173,7 +174,7 @@ def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
 
 
 def feed_row(digest: Any, row: Row) -> None:
-    """Feed a canonical row to a digest, the same bytes whatever file it came from."""
+    """Update a digest with a canonical row, whose bytes are the same whatever file it came from."""
     digest.update(_encode(row).encode())
 
 
@@ -187,7 +188,7 @@ def is_blank(value: Any) -> bool:
 
 
 def first_of(faults: list[DataError]) -> DataError:
-    """Give the first fault, with the lines of the others of its kind."""
+    """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
     alike = [str(fault.row) for fault in faults[1:] if fault.what == first.what]
     if alike:
@@ -197,7 +198,11 @@ def first_of(faults: list[DataError]) -> DataError:
 
 
 def is_dropped(row: Row, data: Data, columns: Columns) -> bool:
-    """Tell whether a row has a blank text that is to be dropped; refuse one that is not."""
+    """Tell whether a row is to be dropped because a text is blank.
+
+    Raises:
+        DataError: a text is blank, and ``data.empty_text`` refuses it.
+    """
     if data.empty_text == "keep":
         return False
     may_be_blank = (columns.gold, *columns.blank)
@@ -208,38 +213,36 @@ def is_dropped(row: Row, data: Data, columns: Columns) -> bool:
 
 
 def _actual(canonical: str, data: Data) -> list[str]:
-    """Give the source's columns that a canonical one is made of."""
+    """Return the source's columns that a canonical one is made of."""
     mapped = data.columns.get(canonical, canonical)
     return [mapped] if isinstance(mapped, str) else mapped
 
 
-def _make_do(wanted: dict[str, list[str]], there: list[str], data: Data, columns: Columns) -> None:
-    """Do without an id in rows to predict, and with what may stand in for a column that is not there."""
-    if not columns.gold and not set(wanted.get("id", ())) <= set(there):
-        del wanted["id"]
+def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], data: Data, columns: Columns) -> None:
+    """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
+    if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
+        del mapping["id"]
     if columns.gold and not columns.text_always:
         return
     for name, instead in columns.text_instead.items():
-        if not set(wanted[name]) <= set(there) and set(_actual(instead, data)) <= set(there):
-            del wanted[name]
-            wanted[instead] = _actual(instead, data)
+        if not set(mapping[name]) <= set(source_names) and set(_actual(instead, data)) <= set(source_names):
+            del mapping[name]
+            mapping[instead] = _actual(instead, data)
 
 
-def _missing_column(canonical: str, actual: str, there: list[str], source: str) -> DataError:
-    if looks_like_data(there):
+def _missing_column(canonical: str, actual: str, source_names: list[str], source: str) -> DataError:
+    if looks_like_data(source_names):
+        example = ", ".join(["text", "label", "c", "d", "e"][: len(source_names)])
         return DataError(
-            f"no header: the first line looks like data ({', '.join(map(repr, there[:4]))[:120]})",
-            f"name the columns: --set 'data.header=[{', '.join(['text', 'label', 'c', 'd', 'e'][: len(there)])}]'",
+            f"no header: the first line looks like data ({', '.join(map(repr, source_names[:4]))[:120]})",
+            f"name the columns: --set 'data.header=[{example}]'",
             file=source,
             row=1,
         )
-    near = closest(actual, there)
+    near = closest(actual, source_names)
+    guess = near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"
     return DataError(
-        f"no column {actual!r}; there are {', '.join(map(repr, there))}",
-        f"--set {assignment(f'data.columns.{canonical}', _guess(near, there))}",
+        f"no column {actual!r}; there are {', '.join(map(repr, source_names))}",
+        f"--set {assignment(f'data.columns.{canonical}', guess)}",
         file=source,
     )
-
-
-def _guess(near: str, there: list[str]) -> str:
-    return near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"

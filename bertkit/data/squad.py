@@ -1,4 +1,4 @@
-"""Lay out the nested JSON of SQuAD as rows: one per question, with the columns of the hub's `squad`."""
+"""Flatten the nested JSON of SQuAD to rows: one per question, with the columns of the hub's `squad`."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import Any
 
 from bertkit.errors import DataError
 
-_KINDS = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+_TYPE_NAMES = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
 
 
-def questions(article: Any, place: int, number: int) -> Iterator[dict[str, Any]]:
+def questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
     """Yield the questions of an article, as ``id, title, context, question`` and ``answers`` where there are any.
 
-    An impossible question (SQuAD 2.0) has no answers, and its plausible ones are left out. An article may lack its
-    title, which then is empty, and an id may be a number.
+    An impossible question (SQuAD 2.0) has no answers; its plausible answers are left out. The title is empty where an
+    article has none, and an id may be a number.
 
     Args:
         article: an object of the list ``data``.
-        place: the article's place in the file, from 1.
-        number: how many questions come before it in the file.
+        article_number: counts the articles of the file from 1.
+        number: questions of the file before this article.
 
     Raises:
-        DataError: a key is missing or its value is not what SQuAD has there; it says where, but not in which file.
+        DataError: a key is missing or its value is of another type than in SQuAD; the error lacks the file.
     """
-    where = f"article {place}"
+    where = f"article {article_number}"
     _check(article, dict, where, "the article")
     title = _get(article, "title", str, where) if "title" in article else ""
-    for part, paragraph in enumerate(_get(article, "paragraphs", list, where), 1):
-        inside = f"{where}, paragraph {part}"
+    for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, where), 1):
+        inside = f"{where}, paragraph {paragraph_number}"
         _check(paragraph, dict, inside, "the paragraph")
         context = _get(paragraph, "context", str, inside)
         for nth, question in enumerate(_get(paragraph, "qas", list, inside), 1):
@@ -57,22 +57,22 @@ def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, An
 
 def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
     texts, starts = [], []
-    for place, answer in enumerate(answers, 1):
-        inside = f"{where}, answer {place}"
+    for answer_number, answer in enumerate(answers, 1):
+        inside = f"{where}, answer {answer_number}"
         _check(answer, dict, inside, "the answer")
         texts.append(_get(answer, "text", str, inside))
         starts.append(_get(answer, "answer_start", int, inside))
     return {"text": texts, "answer_start": starts}
 
 
-def _get(thing: dict[str, Any], key: str, kind: type, where: str) -> Any:
-    if key not in thing:
+def _get(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
+    if key not in container:
         raise DataError(f"no {key!r} in {where}", "add it")
-    _check(thing[key], kind, where, repr(key))
-    return thing[key]
+    _check(container[key], expected, where, repr(key))
+    return container[key]
 
 
-def _check(value: Any, kind: type, where: str, what: str) -> None:
-    """Refuse a value of another kind; true and false are whole numbers to Python, but not here."""
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise DataError(f"{what} must be {_KINDS[kind]}, in {where}", "write it as SQuAD has it")
+def _check(value: Any, expected: type, where: str, what: str) -> None:
+    """Refuse a value of another type; true and false are integers to Python, but not here."""
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise DataError(f"{what} must be {_TYPE_NAMES[expected]}, in {where}", "write it as SQuAD has it")

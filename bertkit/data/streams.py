@@ -8,72 +8,85 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.files import read_records
-from bertkit.data.formats.csv import Record
+from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, canonical_records, feed_row, is_dropped, placed
 from bertkit.data.sources import Read, files_by_split, is_validation
+from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Data, Row
 
 SORT_WINDOW = 50
-"""Batches whose rows are sorted by length together: wide enough that padding nearly vanishes, narrow enough to stay
-random. Of a stream, only so many are in memory."""
+"""Batches whose rows are sorted by length together: enough that little is padding, few enough that batches stay random.
+A stream has the rows of so many batches in memory."""
 
-_Part = tuple[str, Callable[[], Iterable[Record]]]
+
+class _Shard(NamedTuple):
+    """A file or a split of the hub with training rows."""
+
+    source: str
+    open: Callable[[], Iterable[Record]]
 
 
 @dataclass(frozen=True)
 class RowStream:
     """The training rows of a source, which are read anew in each pass.
 
-    Each is checked as `read_split` does it, but that two rows have one ``id``, since all ids would not fit memory
-    either. The first bad row ends a run.
+    Each row is checked as `read_split` does, except that two rows may have one ``id``, since all ids would not fit
+    memory. The first bad row ends a run.
     """
 
     source: str
     open: Callable[[], Iterator[tuple[int, Row]]]
-    """Begins a pass; gives each row with its line."""
-    size: int
-    """Rows of a window."""
+    """Begins a pass and yields each row with its line."""
+    buffer_rows: int
+    """Rows that are in memory at a time."""
 
     def head(self) -> Split:
-        """Read the rows of the first window (or all, if there are fewer): what is known before training."""
-        found = list(islice(self.open(), self.size))
-        if not found:
+        """Read the rows of the first buffer (or all, if there are fewer): what is known before training.
+
+        Raises:
+            DataError: there are no rows, or one of these is wrong.
+        """
+        numbered = list(islice(self.open(), self.buffer_rows))
+        if not numbered:
             raise DataError("the train split has no rows", "give it some", file=self.source)
-        return Split("train", self.source, [row for _, row in found], [line for line, _ in found])
+        return Split("train", self.source, [row for _, row in numbered], [line for line, _ in numbered])
 
 
 class StreamBuffers:
-    """StreamBuffers of a stream's rows in their order, all of one size: where the rows end, the next pass begins."""
+    """The rows of a stream in their order, a buffer at a time; where the rows end, the next pass begins.
+
+    All buffers have the same number of rows, so that a buffer may hold the end of one pass and the start of the next.
+    """
 
     def __init__(self, stream: RowStream) -> None:
         self.stream = stream
         self._begin(0)
 
     def state(self) -> dict[str, Any]:
-        """Say where the next window begins: pass, rows of the pass that lie before it, and a SHA-256 over them."""
+        """Return where the next buffer begins: the pass, the rows of the pass before it, and a SHA-256 over them."""
         return {"pass": self.number, "rows": self.rows, "sha256": self.digest.hexdigest()}
 
-    def load_state(self, place: dict[str, Any]) -> None:
-        """Go to a place, past the rows before it.
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state: the rows before it are read and skipped.
 
         Raises:
-            DataError: they are not the rows that lay before it then.
+            DataError: they are not the rows that the state was saved after.
         """
-        self._begin(place["pass"])
-        for _, row in islice(self.lines, place["rows"]):
+        self._begin(state["pass"])
+        for _, row in islice(self.lines, state["rows"]):
             self._count(row)
-        if self.state() != place:
-            what = f"the first {place['rows']:,} rows are not those that this run was trained on"
+        if self.state() != state:
+            what = f"the first {state['rows']:,} rows are not those that this run was trained on"
             raise DataError(what, "put them back, or --fresh to start anew", file=self.stream.source)
 
     def read(self) -> list[Row]:
-        """Read the next window."""
-        return [self._next() for _ in range(self.stream.size)]
+        """Read the next buffer."""
+        return [self._next() for _ in range(self.stream.buffer_rows)]
 
     def _begin(self, number: int) -> None:
         self.number, self.rows, self.digest, self.lines = number, 0, hashlib.sha256(), self.stream.open()
@@ -93,37 +106,37 @@ class StreamBuffers:
 
 
 def open_stream(data: Data, columns: Columns, read: Read, batch_size: int) -> RowStream:
-    """Find the training rows of a source whose validation rows are a split of their own.
+    """Build the stream of a source's training rows; its validation rows are a split of their own.
 
     Args:
         data: the recipe's data section.
         columns: canonical columns of the task family.
-        read: gives a checked row, or None for one to leave out.
-        batch_size: rows of a batch; a window has `SORT_WINDOW` batches.
+        read: returns a checked row, or None to leave it out.
+        batch_size: rows of a batch; a buffer has `SORT_WINDOW` batches.
 
     Raises:
         DataError: no training rows, or no validation split.
-        RecipeError: the demo data.
+        RecipeError: the demo data, or ``data.format`` names no format.
     """
-    parts = _find_parts(data)
+    shards = _find_shards(data)
 
     def begin() -> Iterator[tuple[int, Row]]:
-        return islice(chain.from_iterable(_read_part(part, data, columns, read) for part in parts), data.limit)
+        return islice(chain.from_iterable(_read_shard(shard, data, columns, read) for shard in shards), data.limit)
 
-    return RowStream(parts[0][0], begin, SORT_WINDOW * batch_size)
-
-
-def _read_part(part: _Part, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:
-    source, begin = part
-    for line, _, row in canonical_records(begin(), data, columns, source):
-        with placed(source, line, data):
-            known = None if is_dropped(row, data, columns) else read(row)
-        if known is not None:
-            yield line, known
+    return RowStream(shards[0].source, begin, SORT_WINDOW * batch_size)
 
 
-def _find_parts(data: Data) -> list[_Part]:
-    """Give the name of each file (or the hub's split) that holds training rows, and what begins to read it."""
+def _read_shard(shard: _Shard, data: Data, columns: Columns, read: Read) -> Iterator[tuple[int, Row]]:
+    for line, _, row in canonical_records(shard.open(), data, columns, shard.source):
+        with placed(shard.source, line, data):
+            checked = None if is_dropped(row, data, columns) else read(row)
+        if checked is not None:
+            yield line, checked
+
+
+def _find_shards(data: Data) -> list[_Shard]:
+    """Find the files (or the hub's split) with training rows."""
+    find_format(data.format)
     if data.source == "demo":
         raise RecipeError("the demo data is made in memory", "leave data.streaming out")
     if not data.source and not data.files:
@@ -133,10 +146,10 @@ def _find_parts(data: Data) -> list[_Part]:
     files = {"train": [source]} if is_file else files_by_split(data)
     if files is None:
         split = data.splits.get("train", "train")
-        return [(f"{data.source}:{split}", partial(read_hub_split, data, split))]
+        return [_Shard(f"{data.source}:{split}", partial(read_hub_split, data, split))]
     if "train" not in files:
         raise DataError(f"no train split (found: {', '.join(files)})", "name it in data.splits or data.files")
     if not any(map(is_validation, files)):
         what = "nothing is held out from a stream: the validation rows need a file of their own"
         raise DataError(what, "--set data.files.validation=FILE", file=data.source or files["train"][0])
-    return [(str(file), partial(read_records, file, data)) for file in files["train"]]
+    return [_Shard(str(file), partial(read_records, file, data)) for file in files["train"]]

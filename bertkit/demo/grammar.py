@@ -1,4 +1,4 @@
-"""A small English grammar: it writes clauses, asks about them, and breaks them in ways known by name.
+"""A small English grammar: it writes clauses, questions about them, and broken sentences, each with a named fault.
 
 Nothing is random but the `random.Random` that is passed in: equal seeds give equal sentences.
 """
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 from random import Random
 
-KINDS = {
+CATEGORIES = {
     "man": ["king", "prince", "uncle", "waiter", "actor", "monk"],
     "woman": ["queen", "princess", "aunt", "waitress", "actress", "nun"],
     "person": ["doctor", "teacher", "student", "pilot", "farmer", "nurse", "lawyer"],
@@ -19,12 +19,12 @@ KINDS = {
     "instrument": ["guitar", "piano", "drum", "flute"],
     "toy": ["ball", "kite", "doll", "puzzle"],
 }
-"""Kind -> the nouns that name one of that kind."""
-KIND_OF = {noun: kind for kind, nouns in KINDS.items() for noun in nouns}
+"""Category -> its nouns."""
+CATEGORY_OF = {noun: category for category, nouns in CATEGORIES.items() for noun in nouns}
 PEOPLE = ("man", "woman", "person")
 ANIMATE = (*PEOPLE, "animal")
 THINGS = ("fruit", "vehicle", "instrument", "toy")
-PLACES = ["garden", "kitchen", "school", "park", "house", "market", "library", "station", "forest", "village"]
+LOCATIONS = ["garden", "kitchen", "school", "park", "house", "market", "library", "station", "forest", "village"]
 TRANSITIVE = {
     "find": "discover", "chase": "pursue", "lift": "raise", "describe": "portray", "avoid": "evade",
     "admire": "adore", "carry": "transport", "fear": "dread", "examine": "inspect", "need": "require",
@@ -45,18 +45,18 @@ _PLURALS = {"man": "men", "woman": "women", "person": "people"}
 _PASTS = {"find": "found", "say": "said", "think": "thought", "know": "knew", "sleep": "slept"}
 
 
-def join(*parts: object) -> str:
-    """Join the parts that are not empty with spaces."""
-    return " ".join(text for text in map(str, parts) if text)
+def join(*phrases: object) -> str:
+    """Join the phrases that are not empty with spaces."""
+    return " ".join(text for text in map(str, phrases) if text)
 
 
-def sentence(*parts: object) -> str:
-    """Write words as a sentence.
+def sentence(*phrases: object) -> str:
+    """Join phrases to a sentence.
 
     >>> sentence("was a", "old dog", "", "asleep", "?"), sentence("he waited")
     ('Was an old dog asleep?', 'He waited.')
     """
-    text = re.sub(r"\ba (?=[aeiou])", "an ", join(*parts)).replace(" ?", "?").replace(" ,", ",")
+    text = re.sub(r"\ba (?=[aeiou])", "an ", join(*phrases)).replace(" ?", "?").replace(" ,", ",")
     return text[0].upper() + text[1:] + ("" if text.endswith("?") else ".")
 
 
@@ -72,19 +72,19 @@ def with_s(word: str) -> str:
 
 
 def past_of(verb: str) -> str:
-    """Give the past tense of a verb, which is also the participle of every verb in TRANSITIVE."""
+    """Return the past tense of a verb, which is also the participle of every verb in TRANSITIVE."""
     if re.search("[^aeiou]y$", verb):
         return verb[:-1] + "ied"
     return _PASTS.get(verb) or verb + ("d" if verb.endswith("e") else "ed")
 
 
 def ing_of(verb: str) -> str:
-    """Give the present participle of a verb."""
+    """Return the present participle of a verb."""
     return (verb[:-1] if verb.endswith("e") else verb) + "ing"
 
 
 def tensed(verb: str, past: bool, plural: bool) -> str:
-    """Give the form of a verb after a subject; knows the irregular `be` and `do`."""
+    """Return the form of a verb after a subject, of the irregular `be` and `do` too."""
     if verb == "be":
         return ("were" if plural else "was") if past else ("are" if plural else "is")
     if verb == "do":
@@ -103,14 +103,14 @@ class Phrase:
     tail: str = ""
 
     def __str__(self) -> str:
-        """Give its words."""
+        """Write its words."""
         noun = (_PLURALS.get(self.noun) or with_s(self.noun)) if self.plural else self.noun
         return join(self.determiner, self.adjective, noun, self.tail)
 
     @property
-    def kind(self) -> str:
-        """What the noun names: a `man`, a `toy`, ..."""
-        return KIND_OF.get(self.noun, self.noun)
+    def category(self) -> str:
+        """The category of the noun: `man`, `toy`, ..."""
+        return CATEGORY_OF.get(self.noun, self.noun)
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ class Clause:
     subject: Phrase
     verb: str
     object: Phrase
-    place: str = ""
+    location: str = ""
     past: bool = True
     negated: bool = False
 
     def __str__(self) -> str:
-        """Give its words in the active voice."""
+        """Write its words in the active voice."""
         if self.negated:
-            return join(self.subject, self.do, "not", self.verb, self.object, self.place)
-        return join(self.subject, tensed(self.verb, self.past, self.subject.plural), self.object, self.place)
+            return join(self.subject, self.do, "not", self.verb, self.object, self.location)
+        return join(self.subject, tensed(self.verb, self.past, self.subject.plural), self.object, self.location)
 
     @property
     def do(self) -> str:
@@ -141,54 +141,54 @@ class Clause:
         return tensed("be", self.past, self.object.plural)
 
     def passive(self) -> str:
-        """Give its words in the passive voice."""
+        """Write its words in the passive voice."""
         no = "not" if self.negated else ""
-        return join(self.object, self.be, no, past_of(self.verb), "by", self.subject, self.place)
+        return join(self.object, self.be, no, past_of(self.verb), "by", self.subject, self.location)
 
     def question(self) -> str:
-        """Ask whether it is so."""
-        return join(self.do, self.subject, self.verb, self.object, self.place, "?")
+        """Write the question whether it is so."""
+        return join(self.do, self.subject, self.verb, self.object, self.location, "?")
 
     def passive_question(self) -> str:
-        """Ask whether it is so, in the passive voice."""
-        return join(self.be, self.object, past_of(self.verb), "by", self.subject, self.place, "?")
+        """Write the question whether it is so, in the passive voice."""
+        return join(self.be, self.object, past_of(self.verb), "by", self.subject, self.location, "?")
 
     def question_about(self, part: str) -> str:
-        """Ask for its `subject`, `object` or `place`."""
+        """Write the question for its `subject`, `object` or `location`."""
         if part == "subject":
-            who = "who" if self.subject.kind in ANIMATE else "what"
-            return join(who, tensed(self.verb, self.past, False), self.object, self.place, "?")
+            who = "who" if self.subject.category in ANIMATE else "what"
+            return join(who, tensed(self.verb, self.past, False), self.object, self.location, "?")
         if part == "object":
-            whom = "who" if self.object.kind in ANIMATE else "what"
-            return join(whom, self.do, self.subject, self.verb, self.place, "?")
+            whom = "who" if self.object.category in ANIMATE else "what"
+            return join(whom, self.do, self.subject, self.verb, self.location, "?")
         return join("where", self.do, self.subject, self.verb, self.object, "?")
 
 
-def pick_noun(rng: Random, kinds: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> str:
-    """Pick a noun of one of the kinds, another one than `but`."""
-    return rng.choice([noun for noun in KINDS[rng.choice(kinds)] if noun != but])
+def pick_noun(rng: Random, categories: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> str:
+    """Pick a noun of one of the categories, except `but`."""
+    return rng.choice([noun for noun in CATEGORIES[rng.choice(categories)] if noun != but])
 
 
-def pick_phrase(rng: Random, kinds: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> Phrase:
+def pick_phrase(rng: Random, categories: tuple[str, ...] = (*ANIMATE, *THINGS), but: str = "") -> Phrase:
     """Pick a noun phrase; two in five have an adjective."""
-    noun, plural = pick_noun(rng, kinds, but), rng.random() < 0.5
-    adjectives = ADJECTIVES | MOODS if KIND_OF[noun] in ANIMATE else ADJECTIVES
+    noun, plural = pick_noun(rng, categories, but), rng.random() < 0.5
+    adjectives = ADJECTIVES | MOODS if CATEGORY_OF[noun] in ANIMATE else ADJECTIVES
     adjective = rng.choice(list(adjectives)) if rng.random() < 0.4 else ""
     return Phrase(noun, plural, rng.choice(DETERMINERS[plural]), adjective)
 
 
-def pick_place(rng: Random, but: str = "") -> str:
-    """Pick words that say where."""
-    place = rng.choice([name for name in PLACES if name not in but])
-    return f"{rng.choice(['in', 'near', 'behind'])} the {place}"
+def pick_location(rng: Random, but: str = "") -> str:
+    """Pick words for a location, such as `in the garden`."""
+    noun = rng.choice([name for name in LOCATIONS if name not in but])
+    return f"{rng.choice(['in', 'near', 'behind'])} the {noun}"
 
 
-def pick_clause(rng: Random, kinds: tuple[str, ...] = ANIMATE) -> Clause:
-    """Pick a clause whose subject is of one of the kinds."""
-    subject = pick_phrase(rng, kinds)
+def pick_clause(rng: Random, categories: tuple[str, ...] = ANIMATE) -> Clause:
+    """Pick a clause whose subject is of one of the categories."""
+    subject = pick_phrase(rng, categories)
     thing = pick_phrase(rng, but=subject.noun)
-    place = pick_place(rng) if rng.random() < 0.5 else ""
-    return Clause(subject, rng.choice(list(TRANSITIVE)), thing, place, past=rng.random() < 0.7)
+    location = pick_location(rng) if rng.random() < 0.5 else ""
+    return Clause(subject, rng.choice(list(TRANSITIVE)), thing, location, past=rng.random() < 0.7)
 
 
 BREAKS = {
@@ -221,9 +221,9 @@ BREAKS = {
     "reflexive_binding": "the {king} near the {queen} {found} [{himself}|{herself}]",
     "dative": "{who} {explained} [{thing} to {person}|{person} {thing}]",
 }
-"""Name of a break -> a frame with [the right words|the wrong ones].
+"""Name of a break -> a template with [the right words|the wrong ones].
 
-A slot is named by what may fill it; one with a star is the same word in the wrong number."""
+A slot is named after a word that may fill it; a star means the same word in the wrong number."""
 
 
 def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
@@ -235,8 +235,8 @@ def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
 
 
 def fill_slots(rng: Random) -> dict[str, object]:
-    """Choose words for every slot of a frame, such as those of the BREAKS: a phrase, or its words."""
-    it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_place(rng)
+    """Choose words for every slot of a template, such as those of the BREAKS: a phrase, or its words."""
+    it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_location(rng)
     plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
     these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))
     he, him, himself = PRONOUNS[king]

@@ -1,6 +1,6 @@
-"""The demo rows with names of persons, organizations, places and other things: what a name names is told by its place.
+"""The demo rows with names of persons, organizations, locations and other things, which only their context tells apart.
 
-`Marlow` is a person where it laughs, a town after `in`, a firm where it is worked for, and a part of `Marlow & Sons`.
+`Marlow` is a person where it laughs, a town after `in`, a firm after `works for`, and a part of `Marlow & Sons`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bertkit.demo.words import Tagged, tidy
 from bertkit.recipe import Row
 
 MOST_NAMES = 4
-"""How many names a sentence has at most."""
+"""The most names of a sentence."""
 
 _FIRST = ["Anna", "Paul", "Clara", "Oscar", "Nina", "Felix", "Rose", "Mark", "Grace", "Bill"]
 _SHARED = ["Marlow", "Preston", "Lincoln", "Ashford", "Harlow", "Chester", "Clifton", "Hill", "King", "Park", "Bird"]
@@ -34,7 +34,7 @@ def _firm(rng: Random) -> str:
     return rng.choice([*forms, f"{rng.choice(_FIRST)} {name} & Sons", "Northwind Bank"])
 
 
-def _place(rng: Random) -> str:
+def _location(rng: Random) -> str:
     name, country = rng.choice(_SHARED), rng.choice(_COUNTRIES)
     return rng.choice([name, name, country, country, f"Lake {name}", f"New {name}", f"{name} Park", "Lake Orra"])
 
@@ -51,12 +51,12 @@ def _people(rng: Random) -> str:
 _NAMES: dict[str, tuple[str, Callable[[Random], str]]] = {
     "PER": ("PER", _person),
     "ORG": ("ORG", _firm),
-    "LOC": ("LOC", _place),
+    "LOC": ("LOC", _location),
     "TITLE": ("MISC", _title),
     "PEOPLE": ("MISC", _people),
 }
-"""Word of a frame -> the type of the name it stands for, and who writes one."""
-_FRAMES = [
+"""Word of a template -> the type of name it stands for, and the function that writes one."""
+_TEMPLATES = [
     "{who} {found} {whom} {where}",
     "{who} near the lake {slept}",
     "the sons of the {king} {found} a silver cup {in the garden}",
@@ -92,25 +92,29 @@ _FRAMES = [
     "the TITLE was in LOC last year",
     "{who} {found} a song for the TITLE",
 ]
+NAME_TYPES = ("PER", "ORG", "LOC", "MISC")
+NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in NAME_TYPES for prefix in "BI"))
+"""The IOB2 tags of the rows."""
 _LINKS = ["and", "but", "because", "although"]
 
 
 def write_named(rng: Random, _split: str) -> Row:
     """Write a sentence with IOB2 tags for its names (Tjong Kim Sang and De Meulder 2003), some without any."""
-    tagged = _fill(rng, rng.choice(_FRAMES))
+    tagged = _fill(rng, rng.choice(_TEMPLATES))
     if rng.random() < 0.4:
-        tagged += [(rng.choice(_LINKS), "O"), *_fill(rng, rng.choice(_FRAMES))]
+        tagged += [(rng.choice(_LINKS), "O"), *_fill(rng, rng.choice(_TEMPLATES))]
     if sum(tag.startswith("B-") for _, tag in tagged) > MOST_NAMES:
         return write_named(rng, _split)
     return {"tokens": tidy([*(word for word, _ in tagged), "."]), "tags": [*(tag for _, tag in tagged), "O"]}
 
 
-def _fill(rng: Random, frame: str) -> Tagged:
+def _fill(rng: Random, template: str) -> Tagged:
     tagged: Tagged = []
-    for piece in frame.format_map(fill_slots(rng)).split():
-        if piece in _NAMES:
-            name, write = _NAMES[piece]
-            tagged += [(word, f"{'I' if at else 'B'}-{name}") for at, word in enumerate(write(rng).split())]
+    for word in template.format_map(fill_slots(rng)).split():
+        if word in _NAMES:
+            name, write = _NAMES[word]
+            words = write(rng).split()
+            tagged += [(words[0], f"B-{name}"), *((later, f"I-{name}") for later in words[1:])]
         else:
-            tagged.append((piece, "O"))
+            tagged.append((word, "O"))
     return tagged

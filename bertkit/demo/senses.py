@@ -87,18 +87,18 @@ SENSES = {
         "the * was old , and {who} {found} its engine|hook",
     ],
 }
-"""Sense, named after its word -> frames; * is the word, *s its plural, and one of a|b|c is chosen."""
+"""Sense, named after its word -> templates: `*` is the word, `*s` its plural, and one of `a|b|c` is chosen."""
 
 
 def write_sense(rng: Random, _split: str) -> Row:
-    """Write a sentence with one of the SENSES of a word, which stands at `target`."""
+    """Write a sentence with one of the SENSES of a word; `target` is its index among the words."""
     word = rng.choice(sorted({name.partition("_")[0] for name in SENSES}))
     sense = rng.choice([name for name in SENSES if name.startswith(f"{word}_")])
     words, target = list[str](), 0
-    for piece in rng.choice(SENSES[sense]).format_map(fill_slots(rng)).split():
-        if piece.startswith("*"):
+    for item in rng.choice(SENSES[sense]).format_map(fill_slots(rng)).split():
+        if item.startswith("*"):
             target = len(words)
-            words.append(with_s(word) if piece == "*s" else word)
+            words.append(with_s(word) if item == "*s" else word)
         else:
-            words.append(rng.choice(piece.split("|")))
+            words.append(rng.choice(item.split("|")))
     return {"tokens": tidy([*words, "."]), "target": target, "word": word, "sense": sense}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -10,7 +10,7 @@ from bertkit.demo.grammar import (
     ADJECTIVES,
     ANIMATE,
     BREAKS,
-    KIND_OF,
+    CATEGORY_OF,
     MOODS,
     PEOPLE,
     PRONOUNS,
@@ -22,8 +22,8 @@ from bertkit.demo.grammar import (
     minimal_pair,
     past_of,
     pick_clause,
+    pick_location,
     pick_noun,
-    pick_place,
     sentence,
 )
 
@@ -36,7 +36,7 @@ def write_acceptability(rng: Random, label: str) -> Texts:
     return (good if label == "acceptable" else broken,)
 
 
-_FRAMES = [
+_TEMPLATES = [
     "the {film} is {very} {good}",
     "the {film} is not {bad}",
     "the {film} with the {good} {plot} is never {bad}",
@@ -50,7 +50,7 @@ _FRAMES = [
     "{we} have never seen a more {good} {film}",
     "there is nothing {bad} about the {film} and its {plot}",
 ]
-"""Reviews: {good}, {loved} have the polarity of the whole, {bad}, {hate} the other one."""
+"""Reviews: {good} and {loved} have the polarity of the whole, {bad} and {hate} the other one."""
 _TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
 _PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
 _BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
@@ -58,7 +58,7 @@ _LOVE, _HATE = ["love", "enjoy", "like", "praise"], ["hate", "dislike", "regret"
 
 
 def write_review(rng: Random, label: str) -> Texts:
-    """Write a review whose words of the other polarity are all negated."""
+    """Write a review; its words of the other polarity are all negated."""
     good, bad = (_PRAISE, _BLAME) if label == "positive" else (_BLAME, _PRAISE)
     love, hate = (_LOVE, _HATE) if label == "positive" else (_HATE, _LOVE)
     film, plot = rng.sample(_TOPICS, 2)
@@ -73,7 +73,7 @@ def write_review(rng: Random, label: str) -> Texts:
         "very": rng.choice(["", "very", "really", "quite"]),
         "night": rng.choice(["night", "week", "month", "year"]),
     }
-    return (sentence(*rng.choice(_FRAMES).format_map(words).split()),)
+    return (sentence(*rng.choice(_TEMPLATES).format_map(words).split()),)
 
 
 def _synonym(rng: Random, word: str) -> str:
@@ -81,7 +81,7 @@ def _synonym(rng: Random, word: str) -> str:
 
 
 def _reworded(rng: Random, it: Clause) -> Clause:
-    """Put synonyms for some of the words."""
+    """Replace some of the words by synonyms."""
     return replace(
         it,
         subject=replace(it.subject, adjective=_synonym(rng, it.subject.adjective)),
@@ -90,20 +90,20 @@ def _reworded(rng: Random, it: Clause) -> Clause:
     )
 
 
-def _retold(rng: Random, it: Clause) -> str:
-    """Say the same in other words: synonyms, the passive voice, the place first."""
+def _in_other_words(rng: Random, it: Clause) -> str:
+    """Write the same in other words: synonyms, the passive voice, the location first."""
     it = _reworded(rng, it)
-    if it.place and rng.random() < 0.3:
-        return sentence(it.place, ",", replace(it, place=""))
+    if it.location and rng.random() < 0.3:
+        return sentence(it.location, ",", replace(it, location=""))
     return sentence(rng.choice([str(it), it.passive()]))
 
 
 def changed(rng: Random, it: Clause, part: str) -> Clause:
-    """Make something else of one part of a clause; `roles` are swapped where the object can act."""
-    if part == "roles" and it.object.kind in ANIMATE:
+    """Change one part of a clause; `roles` swaps subject and object where the object can act."""
+    if part == "roles" and it.object.category in ANIMATE:
         return replace(it, subject=it.object, object=it.subject)
-    if part == "place":
-        return replace(it, place=pick_place(rng, but=it.place))
+    if part == "location":
+        return replace(it, location=pick_location(rng, but=it.location))
     if part == "subject":
         return replace(it, subject=_renamed(rng, it.subject))
     if part == "object":
@@ -112,7 +112,7 @@ def changed(rng: Random, it: Clause, part: str) -> Clause:
 
 
 def _renamed(rng: Random, phrase: Phrase) -> Phrase:
-    return replace(phrase, noun=pick_noun(rng, (phrase.kind,), but=phrase.noun))
+    return replace(phrase, noun=pick_noun(rng, (phrase.category,), but=phrase.noun))
 
 
 def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
@@ -123,7 +123,7 @@ def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
 def write_paraphrase(rng: Random, label: str) -> Texts:
     """Write a clause, and the same or a changed one in other words."""
     it, other = _same_or_changed(rng, label)
-    return sentence(it), _retold(rng, other)
+    return sentence(it), _in_other_words(rng, other)
 
 
 def write_duplicate(rng: Random, label: str) -> Texts:
@@ -134,11 +134,11 @@ def write_duplicate(rng: Random, label: str) -> Texts:
 
 
 def write_similarity(rng: Random, grade: str) -> Texts:
-    """Share as many of five parts as the grade says; a synonym is half a point."""
+    """Write two clauses that share as many of five parts as the grade says; a synonym is half a point."""
     it = pick_clause(rng)
     old, new = rng.sample(list(ADJECTIVES), 2)
-    it = replace(it, place=it.place or pick_place(rng), subject=replace(it.subject, adjective=old))
-    parts, shared = rng.sample(["subject", "verb", "object", "place", "adjective"], 5), float(grade)
+    it = replace(it, location=it.location or pick_location(rng), subject=replace(it.subject, adjective=old))
+    parts, shared = rng.sample(["subject", "verb", "object", "location", "adjective"], 5), float(grade)
     alike = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
     parts = [part for part in parts if part != alike][int(shared) :]
     other = it
@@ -153,30 +153,30 @@ def write_similarity(rng: Random, grade: str) -> Texts:
 
 
 def _weakened(rng: Random, it: Clause) -> Clause:
-    """Leave out an adjective or the place, or name a kind instead of one of its kind."""
+    """Leave out an adjective or the location, or name the category instead of the noun."""
     ways = [
         replace(it, subject=replace(it.subject, adjective="")),
         replace(it, object=replace(it.object, adjective="")),
-        replace(it, place=""),
-        replace(it, subject=replace(it.subject, noun=it.subject.kind)),
-        replace(it, object=replace(it.object, noun=it.object.kind)),
+        replace(it, location=""),
+        replace(it, subject=replace(it.subject, noun=it.subject.category)),
+        replace(it, object=replace(it.object, noun=it.object.category)),
     ]
     return rng.choice([way for way in ways if way != it])
 
 
-def write_inference(rng: Random, label: str, kinds: tuple[str, ...] = PEOPLE) -> Texts:
-    """Entail the general from the special, and the negated special from the negated general."""
-    special = pick_clause(rng, kinds)
+def write_inference(rng: Random, label: str, categories: tuple[str, ...] = PEOPLE) -> Texts:
+    """Write a pair: the special entails the general, and the negated general entails the negated special."""
+    special = pick_clause(rng, categories)
     general = _weakened(rng, special)
     if negated := rng.random() < 0.3:
         special, general = replace(general, negated=True), replace(special, negated=True)
     if label == "neutral" and rng.random() < 0.5:
-        return sentence(general), _retold(rng, special)
+        return sentence(general), _in_other_words(rng, special)
     if label == "neutral":
         general = replace(changed(rng, general, rng.choice(["verb", "object"])), negated=rng.random() < 0.3)
     if label == "contradiction":
         general = replace(general, negated=not negated)
-    return sentence(special), _retold(rng, general)
+    return sentence(special), _in_other_words(rng, general)
 
 
 def write_entailment(rng: Random, label: str) -> Texts:
@@ -185,27 +185,43 @@ def write_entailment(rng: Random, label: str) -> Texts:
 
 
 def write_answer(rng: Random, label: str) -> Texts:
-    """Ask for a part of a clause; where there is no answer, another part has changed."""
-    it = replace(pick_clause(rng), place=pick_place(rng))
-    asked, *others = rng.sample(["subject", "object", "place"], 3)
-    told = it if label == "entailment" else changed(rng, it, rng.choice(["verb", *others]))
-    return sentence(it.question_about(asked)), _retold(rng, told)
+    """Write a question for a part of a clause; in a sentence without the answer, another part is changed."""
+    it = replace(pick_clause(rng), location=pick_location(rng))
+    missing, *others = rng.sample(["subject", "object", "location"], 3)
+    clause = it if label == "entailment" else changed(rng, it, rng.choice(["verb", *others]))
+    return sentence(it.question_about(missing)), _in_other_words(rng, clause)
 
 
 def write_pronoun(rng: Random, label: str) -> Texts:
-    """Say in the second text who the pronoun of the first one is, rightly or not."""
+    """Write a pronoun in the first text, and whom it means in the second, rightly or not."""
     one, two = rng.sample(list(PRONOUNS), 2)
     first, second = Phrase(pick_noun(rng, (one,))), Phrase(pick_noun(rng, (two,)))
     meant, other = rng.sample([first, second], 2)
-    why = f"{PRONOUNS[meant.kind][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
+    why = f"{PRONOUNS[meant.category][0]} was {rng.choice(list(MOODS | ADJECTIVES))}"
     named = meant if label == "entailment" else other
     text = join(first, past_of(rng.choice(list(TRANSITIVE))), second, "because", why)
     return sentence(text), sentence(named, *why.split()[1:])
 
 
+def write_topic(rng: Random, label: str, labels: Sequence[str]) -> Texts:
+    """Write a clause and the same in other words; its subject, and with many labels its verb, tell the label.
+
+    Args:
+        rng: makes every choice.
+        label: one of the labels.
+        labels: any number of labels; each gets its share of all nouns with all verbs.
+    """
+    topics = [(noun, verb) for noun in CATEGORY_OF for verb in TRANSITIVE]
+    first, end = (len(topics) * number // len(labels) for number in (labels.index(label), labels.index(label) + 1))
+    noun, verb = rng.choice(topics[first : max(end, first + 1)])
+    it = pick_clause(rng, (CATEGORY_OF[noun],))
+    it = replace(it, subject=replace(it.subject, noun=noun), verb=verb)
+    return sentence(it), _in_other_words(rng, it)
+
+
 def _write_definition(rng: Random) -> Texts:
-    noun = rng.choice(list(KIND_OF))
-    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", KIND_OF[noun]),)
+    noun = rng.choice(list(CATEGORY_OF))
+    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", CATEGORY_OF[noun]),)
 
 
 PROSE: list[Callable[[Random], Texts]] = [
@@ -221,4 +237,4 @@ PROSE: list[Callable[[Random], Texts]] = [
     lambda rng: write_pronoun(rng, "entailment"),
     _write_definition,
 ]
-"""What paragraphs of pretraining text are made of; two sentences of one paragraph belong together."""
+"""The writers of paragraphs to pretrain on; two sentences of one paragraph belong together."""

@@ -1,4 +1,4 @@
-"""The demo rows whose words have classes (universal part-of-speech tags), which the grammar knows as it writes them."""
+"""The demo rows whose words have classes: universal part-of-speech tags, known from the templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bertkit.recipe import Row
 Tagged = list[tuple[str, str]]
 """Words, each with its tag."""
 
-_FRAMES = [
+_TEMPLATES = [
     "{who} {found}/VERB {whom} {where}",
     "{who} {parks}/VERB {whom} {where}",
     "{who} {often}/ADV {found}/VERB {whom} {where}",
@@ -53,24 +53,28 @@ _FRAMES = [
     "{who} {found}/VERB the/DET light/NOUN of/ADP {name}/PROPN",
     "{dogs}/NOUN and/CCONJ {queens}/NOUN {park}/VERB {whom}",
 ]
-"""Words with their classes; a slot without a class is a phrase or a place, whose words have classes of their own."""
+"""Words with their classes; a slot without a class is a phrase or a location, whose words have their own."""
+WORD_CLASSES = (
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "VERB",
+)  # fmt: skip
+"""The tags of the rows."""
 _NOUNS_OR_VERBS = ["park", "watch", "lift", "show", "need", "fear", "call", "train", "cook", "play"]
 _NAMES = ["Will", "Mark", "Rose", "Anna", "Paul", "Clara"]
 _NUMBERS = ["two", "three", "four", "ten", "twelve"]
 
 
 def write_word_classes(rng: Random, _split: str) -> Row:
-    """Write a sentence whose words have classes; `park`, `that`, `can`, ... have one only in their sentence."""
-    tagged = _fill(rng, rng.choice(_FRAMES))
+    """Write a sentence whose words have classes; those of `park`, `that`, `can`, ... depend on the sentence."""
+    tagged = _fill(rng, rng.choice(_TEMPLATES))
     if tagged[-1][0] != "?":
         if rng.random() < 0.3:
-            tagged += [(",", "PUNCT"), (rng.choice(["and", "but"]), "CCONJ"), *_fill(rng, rng.choice(_FRAMES[:24]))]
+            tagged += [(",", "PUNCT"), (rng.choice(["and", "but"]), "CCONJ"), *_fill(rng, rng.choice(_TEMPLATES[:24]))]
         tagged.append((".", "PUNCT"))
     return {"tokens": tidy([word for word, _ in tagged]), "tags": [tag for _, tag in tagged]}
 
 
 def tidy(words: list[str]) -> list[str]:
-    """Give the words of a sentence as they are written: `an` before a vowel, a capital at the beginning.
+    """Correct the words of a sentence: `an` before a vowel, a capital at the beginning.
 
     >>> tidy(["a", "old", "Dane", "waited", "."])
     ['An', 'old', 'Dane', 'waited', '.']
@@ -83,7 +87,7 @@ def tidy(words: list[str]) -> list[str]:
     return [words[0][0].upper() + words[0][1:], *words[1:]]
 
 
-def _fill(rng: Random, frame: str) -> Tagged:
+def _fill(rng: Random, template: str) -> Tagged:
     slots, park = fill_slots(rng), rng.choice(_NOUNS_OR_VERBS)
     who = slots["who"]
     slots |= {
@@ -98,15 +102,15 @@ def _fill(rng: Random, frame: str) -> Tagged:
         "hoped": rng.choice(["hoped", "wanted", "tried"]),
     }
     tagged: Tagged = []
-    for piece in frame.split():
-        word, _, tag = piece.partition("/")
+    for item in template.split():
+        word, _, tag = item.partition("/")
         filling = slots[word[1:-1]] if word.startswith("{") else word
         tagged += [(str(filling), tag)] if tag else _classes(filling)
     return tagged
 
 
 def _classes(filling: object) -> Tagged:
-    """Give the words of a noun phrase, or of a place such as `in the garden`, with their classes."""
+    """Return the words of a noun phrase, or of a location such as `in the garden`, with their classes."""
     if not isinstance(filling, Phrase):
         return list(zip(str(filling).split(), ("ADP", "DET", "NOUN"), strict=False))
     noun = str(filling).split()[-1]

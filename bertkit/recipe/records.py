@@ -38,9 +38,7 @@ class Data(Section):
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
     )
-    format: Literal["auto", "csv", "jsonl", "json", "parquet", "conll", "conllu", "lines"] = Field(
-        "auto", description="file format; `auto` goes by the ending"
-    )
+    format: str = Field("auto", description="file format; `auto` goes by the ending")
     header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
     delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; by default, the one in the header line")
     quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.formats.csv import Record
 from bertkit.data.rows import canonical_records, is_blank
+from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model

@@ -205,7 +205,7 @@ def test_the_demo_text():
 
 # --- mistakes
 
-KNOWN = ".txt, .jsonl, .ndjson, .json, .csv, .tsv, .parquet"
+KNOWN = ".csv, .tsv, .json, .jsonl, .ndjson, .parquet, .txt"
 
 
 @pytest.mark.parametrize(

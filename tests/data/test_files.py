@@ -1,3 +1,7 @@
+"""Files are found by their names and read by their endings; what is not read says so in one line."""
+
+from __future__ import annotations
+
 import gzip
 import hashlib
 import io
@@ -13,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertkit.data.files import find_files, read_records
-from bertkit.errors import BertkitError, DataError, ResourceError, UsageError
+from bertkit.errors import BertkitError, DataError, RecipeError, ResourceError, UsageError
 from bertkit.recipe.records import Data
 from bertkit.storage.fingerprints import file_fingerprint
 
@@ -41,7 +45,7 @@ def touch(*names):
         ("a.json", '[{"text": "x", "label": "1"}, {"text": "y", "label": "0"}]'),
     ],
 )
-def test_the_suffix_names_the_format(here, name, content):
+def test_the_ending_names_the_format(here, name, content):
     Path(name).write_text(content)
     Path(f"{name}.gz").write_bytes(gzip.compress(content.encode()))
     assert rows(name) == rows(Path(name)) == rows(f"{name}.gz") == ROWS
@@ -165,28 +169,49 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
         ),
     ],
 )
-def test_other_kinds_of_files_are_recognized(here, content, line):
+def test_files_of_other_formats_are_recognized(here, content, line):
     Path("train.csv").write_bytes(content)
     with pytest.raises(DataError) as caught:
         read_records("train.csv", Data())
     assert str(caught.value) == line
 
 
-def test_an_unknown_suffix(here):
+def test_an_unknown_ending(here):
     touch("eng.train")
     with pytest.raises(DataError) as caught:
         read_records("eng.train", Data())
     assert str(caught.value) == (
-        "files of this kind are not read (eng.train) - known are .csv, .tsv, .jsonl, .ndjson, .json, .conll, .bio,"
-        " .iob, .iob2, .conllu, .txt (and these with .gz) and .parquet; or say what it is: --set data.format=conll"
+        "no file format has this ending (eng.train) - known are .conll, .bio, .iob, .iob2, .conllu, .csv, .tsv, .json,"
+        " .jsonl, .ndjson, .txt (and these with .gz) and .parquet; or name its format: --set data.format=conll"
     )
 
 
+def test_an_unknown_format_is_an_error_of_the_recipe(here):
+    touch("set/train.csv")
+    for look in (
+        lambda: read_records("set/train.csv", Data(format="cvs")),
+        lambda: find_files(here, Data(format="cvs")),
+    ):
+        with pytest.raises(RecipeError) as caught:
+            look()
+        assert str(caught.value) == "data.format: no file format is called 'cvs' - did you mean csv?"
+        assert caught.value.exit_code == 2
+
+
+def test_a_gzip_file_of_an_unknown_format(here):
+    Path("eng.train.gz").write_bytes(gzip.compress(COLUMNS.encode()))
+    assert rows("eng.train.gz", format="conll") == NER
+    with pytest.raises(DataError, match="no file format has this ending"):
+        rows("eng.train.gz")
+    with pytest.raises(DataError, match=r"a gzip file .* --set data.format=auto"):
+        rows("eng.train.gz", format="parquet")
+
+
 def test_damaged_gzip(here):
-    cut = "Compressed file ended before the end-of-stream marker was reached"
+    truncated = "Compressed file ended before the end-of-stream marker was reached"
     for content, fault in {
         b"text\nx\n": "Not a gzipped file (b'te')",
-        gzip.compress(b"text\nx\n", mtime=0)[:-9]: cut,
+        gzip.compress(b"text\nx\n", mtime=0)[:-9]: truncated,
     }.items():
         Path("train.csv.gz").write_bytes(content)
         with pytest.raises(DataError) as caught:
@@ -340,7 +365,7 @@ def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
         ),
         (
             ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],
-            "2 of the 3 shards of the train split are there (set) - get the others",
+            "the train split has 2 of its 3 shards (set) - get the others",
         ),
         (
             ["reviews.csv", "notes/x.txt"],

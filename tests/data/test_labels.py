@@ -57,7 +57,8 @@ def test_names_that_do_not_match_are_both_shown():
         match_names(["LABEL_0", "LABEL_1"], NAMES)
     assert str(refused.value) == (
         "the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (unacceptable, acceptable) - "
-        "if you know what its outputs mean, say so in its order: --set 'model_labels=[unacceptable, acceptable]'"
+        "if you know the meaning of its outputs, name them in its order: "
+        "--set 'model_labels=[unacceptable, acceptable]'"
     )
     with pytest.raises(ModelError, match="this checkpoint was made for other labels"):
         match_names(["a", "b", "c"], NAMES)
@@ -68,7 +69,7 @@ def test_rows_without_label_are_listed():
     with pytest.raises(DataError) as refused:
         name_split(split, "label", NAMES)
     assert str(refused.value) == (
-        "no label (also in lines 4, 5) (t.csv:3, column 'label') - only labelled rows can be trained on or scored"
+        "no label (also in lines 4, 5) (t.csv:3, column 'label') - only labeled rows can be trained on or scored"
     )
 
 

@@ -15,8 +15,8 @@ from tests.conftest import toy_rows, write_csv
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 
 
-def read(changes: dict, wanted=lambda name: name == "train" or is_validation(name), recipe="classify"):
-    return read_splits(load_recipe(recipe, changes), COLUMNS, dict, wanted)
+def read(changes: dict, choose=lambda name: name == "train" or is_validation(name), recipe="classify"):
+    return read_splits(load_recipe(recipe, changes), COLUMNS, dict, choose)
 
 
 def test_a_directory_with_splits_under_their_usual_names(tmp_path):
@@ -33,7 +33,7 @@ def test_a_directory_without_validation_gives_up_a_share(tmp_path):
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 40, "validation": 10}
 
 
-def test_a_single_file_parts_the_same_way_every_time(tmp_path):
+def test_a_single_file_is_split_the_same_way_every_time(tmp_path):
     file = write_csv(tmp_path / "all.csv", [{"text": f"t{n}", "label": "a"} for n in range(100)])
     first, second = read({"data.source": str(file)}), read({"data.source": str(file)})
     assert first["validation"].lines == second["validation"].lines
@@ -43,12 +43,12 @@ def test_a_single_file_parts_the_same_way_every_time(tmp_path):
 
 
 def test_a_column_may_name_the_split(tmp_path):
-    rows = [{"text": f"t{n}", "label": "a", "part": ["train", "dev", "test"][n % 3]} for n in range(9)]
+    rows = [{"text": f"t{n}", "label": "a", "subset": ["train", "dev", "test"][n % 3]} for n in range(9)]
     file = write_csv(tmp_path / "all.csv", rows)
-    splits = read({"data.source": str(file), "data.split_column": "part"})
+    splits = read({"data.source": str(file), "data.split_column": "subset"})
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 3, "validation": 3}
-    with pytest.raises(DataError, match=r"no column 'prt' .* - did you mean part\?"):
-        read({"data.source": str(file), "data.split_column": "prt"})
+    with pytest.raises(DataError, match=r"no column 'subsett' .* - did you mean subset\?"):
+        read({"data.source": str(file), "data.split_column": "subsett"})
 
 
 def test_files_may_be_named_one_by_one(tmp_path):
@@ -115,7 +115,7 @@ def test_a_data_set_that_cannot_be_reached_says_what_else_there_is():
         read({}, recipe="cola")
 
 
-def test_blankness():
+def test_is_blank():
     assert is_blank("\u200b \t") is False
     assert is_blank("\u00a0\t")
 
@@ -123,7 +123,7 @@ def test_blankness():
 def test_training_needs_a_validation_split(tmp_path, tiny_model):
     from bertkit.workflows.steps.finetune_inputs import dry_run as plan
 
-    file = write_csv(tmp_path / "all.csv", [{**row, "part": "train"} for row in toy_rows(9, 1)])
-    changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "part"}
+    file = write_csv(tmp_path / "all.csv", [{**row, "subset": "train"} for row in toy_rows(9, 1)])
+    changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "subset"}
     with pytest.raises(DataError, match=r"no validation split \(found: train\)"):
         plan(load_recipe("classify", changes))

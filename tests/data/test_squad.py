@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.formats.json import read_json
+from bertkit.data.formats import json as json_files
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
@@ -15,7 +15,7 @@ KEYS = "give every row the same keys, with null where there is no value"
 
 def read(value):
     raw = value if isinstance(value, str) else json.dumps(value)
-    return list(read_json(io.BytesIO(raw.encode()), Data(), "dev.json"))
+    return list(json_files.read(io.BytesIO(raw.encode()), Data(), "dev.json"))
 
 
 def answer(text, start):

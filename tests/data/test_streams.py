@@ -18,8 +18,8 @@ from tests.data.test_sources import hub_folder
 COLUMNS = Columns(given=("text",), gold="label")
 
 
-def stream_of(rows: list[dict], size: int) -> RowStream:
-    return RowStream("memory", lambda: iter(enumerate(rows, start=2)), size)
+def stream_of(rows: list[dict], buffer_rows: int) -> RowStream:
+    return RowStream("memory", lambda: iter(enumerate(rows, start=2)), buffer_rows)
 
 
 def write_source(folder: Path, train: list[dict]) -> Data:
@@ -33,33 +33,33 @@ def read_some(data: Data, number: int, read=dict) -> list[dict]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 16])
-def test_windows_hold_the_rows_in_their_order_and_go_on_with_the_next_pass(size):
+def test_buffers_hold_the_rows_in_their_order_and_go_on_with_the_next_pass(size):
     rows = toy_rows(7, 1)
-    windows, wanted = StreamBuffers(stream_of(rows, size)), cycle(rows)
+    buffers, endless = StreamBuffers(stream_of(rows, size)), cycle(rows)
     for _ in range(9):
-        assert windows.read() == list(islice(wanted, size))
+        assert buffers.read() == list(islice(endless, size))
 
 
-def test_no_more_is_read_than_a_window():
+def test_no_more_is_read_than_a_buffer():
     last = [0]
 
     def begin():
         for last[0] in count(1):
             yield last[0], {"text": str(last[0])}
 
-    stream = RowStream("endless", begin, size=10)
+    stream = RowStream("endless", begin, buffer_rows=10)
     assert len(stream.head().rows) == 10
     assert last == [10]
-    windows = StreamBuffers(stream)
-    windows.read()
+    buffers = StreamBuffers(stream)
+    buffers.read()
     assert last == [10]
-    windows.read()
+    buffers.read()
     assert last == [20]
 
 
 @pytest.mark.parametrize("before", [0, 1, 2, 5, 8])
 @pytest.mark.parametrize("size", [3, 7, 16])
-def test_going_to_a_place_gives_the_windows_that_follow_it(before, size):
+def test_a_loaded_state_gives_the_buffers_that_follow_it(before, size):
     rows = toy_rows(7, 1)
     unbroken, resumed = StreamBuffers(stream_of(rows, size)), StreamBuffers(stream_of(rows, size))
     for _ in range(before):
@@ -69,41 +69,41 @@ def test_going_to_a_place_gives_the_windows_that_follow_it(before, size):
     assert resumed.state() == unbroken.state()
 
 
-def test_a_place_is_found_in_its_own_pass():
+def test_a_state_is_loaded_in_one_pass():
     passes = [0]
 
     def begin():
         passes[0] += 1
         return iter(enumerate(toy_rows(10, 1)))
 
-    windows = StreamBuffers(RowStream("memory", begin, size=4))
+    buffers = StreamBuffers(RowStream("memory", begin, buffer_rows=4))
     for _ in range(100):
-        windows.read()
-    resumed = StreamBuffers(RowStream("memory", begin, size=4))
+        buffers.read()
+    resumed = StreamBuffers(RowStream("memory", begin, buffer_rows=4))
     passes[0] = 0
-    resumed.load_state(windows.state())
+    resumed.load_state(buffers.state())
     assert passes == [1]
 
 
 @pytest.mark.parametrize("change", ["text", "missing"])
-def test_rows_that_changed_before_the_place_are_refused(change):
+def test_rows_that_changed_before_the_state_are_refused(change):
     rows = toy_rows(8, 1)
-    windows = StreamBuffers(stream_of(rows, 3))
-    windows.read()
-    windows.read()
+    buffers = StreamBuffers(stream_of(rows, 3))
+    buffers.read()
+    buffers.read()
     others = [dict(row) for row in rows[:5]] if change == "missing" else [dict(row) for row in rows]
     others[4]["text"] += "" if change == "missing" else "!"
     with pytest.raises(DataError, match=r"the first 6 rows are not those that this run was trained on.*--fresh"):
-        StreamBuffers(stream_of(others, 3)).load_state(windows.state())
+        StreamBuffers(stream_of(others, 3)).load_state(buffers.state())
 
 
-def test_rows_after_the_place_may_change():
+def test_rows_after_the_state_may_change():
     rows = toy_rows(8, 1)
-    windows = StreamBuffers(stream_of(rows, 3))
-    windows.read()
+    buffers = StreamBuffers(stream_of(rows, 3))
+    buffers.read()
     mended = [*rows[:5], {"text": "mended", "label": "good"}, *rows[6:]]
     resumed = StreamBuffers(stream_of(mended, 3))
-    resumed.load_state(windows.state())
+    resumed.load_state(buffers.state())
     assert resumed.read() == mended[3:6]
 
 
@@ -114,8 +114,10 @@ def test_a_stream_without_rows_is_refused():
         stream_of([], 3).head()
 
 
-def test_a_window_is_fifty_batches(tmp_path):
-    assert open_stream(write_source(tmp_path, toy_rows(4, 1)), COLUMNS, dict, 8).size == 50 * 8 == SORT_WINDOW * 8
+def test_a_buffer_is_fifty_batches(tmp_path):
+    assert (
+        open_stream(write_source(tmp_path, toy_rows(4, 1)), COLUMNS, dict, 8).buffer_rows == 50 * 8 == SORT_WINDOW * 8
+    )
 
 
 def test_limit_blank_rows_and_rows_that_are_left_out(tmp_path):
@@ -154,15 +156,15 @@ def test_a_data_set_of_the_hub_is_streamed_with_its_label_names(tmp_path, monkey
 
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(streams, "files_by_split", lambda data: None)
-    asked = []
+    streamed = []
     load = datasets.load_dataset
-    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: asked.append(k["streaming"]) or load(*a, **k))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: streamed.append(k["streaming"]) or load(*a, **k))
     data = Data(source=str(hub_folder(tmp_path / "glue")), columns={"text": "sentence"}, streaming=True)
     stream = open_stream(data, COLUMNS, dict, 1)
     assert stream.source == f"{data.source}:train"
     rows = [{"text": f"train {n}", "label": "acceptable"} for n in range(4)]
     assert StreamBuffers(stream).read() == list(islice(cycle(rows), 50))
-    assert set(asked) == {True}
+    assert set(streamed) == {True}
     with pytest.raises(DataError, match="Bad split: nope"):
         list(streams.read_hub_split(data, "nope"))
 

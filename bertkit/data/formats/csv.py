@@ -1,39 +1,35 @@
-"""Read csv and tsv strictly: each value is the text that was written, each fault names its line."""
+"""CSV and TSV, read strictly: each value is the text that was written, and each fault names its line."""
 
 from __future__ import annotations
 
-import codecs
 import csv
-import gzip
 import io
 import logging
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from bertkit.data.text import MAX_CHARS, Record, Source, excerpt, nul_remedy, read_lines
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 
-Record = tuple[int, dict[str, Any]]
-"""A row's place from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
+NAME: str = "csv"
+ENDINGS: tuple[str, ...] = (".csv", ".tsv")
+MAGIC: bytes = b""
+RUNNING_TEXT: bool = True
 
-Source = Path | IO[bytes]
-
-MAX_CHARS = 10_000_000
-"""No line and no field is longer: a text of ten novels is a fault of the file."""
-
-_BLOCK = 1 << 20  # bytes
 _DELIMITERS = ",;\t|"
 
 
-def read_csv(source: Source, data: Data, name: str) -> Iterator[Record]:
+def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows of a csv or tsv file, every value a string exactly as written.
 
-    Blank lines are skipped, but where there is only one column each before the last row is an empty value.
+    Blank lines are skipped. Where there is only one column, a blank line before the last row is an empty value.
+
+    Raises:
+        DataError: the file is not CSV, has no rows, or a row has another number of fields than the header.
+        RecipeError: ``data.delimiter`` is not one character.
     """
     lines = read_lines(source, data.encoding, name)
     head = _up_to_first_text(lines)
@@ -41,8 +37,9 @@ def read_csv(source: Source, data: Data, name: str) -> Iterator[Record]:
         raise DataError("the file is empty", "give it a header line and rows", file=name)
     dialect = _find_dialect(head[-1], data, name)
     csv.field_size_limit(MAX_CHARS)
-    opened: list[str] = []  # lines of the record being read, which begins in line `row`
-    reader = csv.reader(_watch(chain(head, lines), opened), **dialect, strict=True)
+    # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
+    record_lines: list[str] = []
+    reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
     _check_names(names, name)
     row, blank, is_empty = 1, list[int](), True
@@ -54,16 +51,16 @@ def read_csv(source: Source, data: Data, name: str) -> Iterator[Record]:
                 names = fields
                 _check_names(names, name)
             elif len(fields) != len(names):
-                raise DataError(*_wrong_width(fields, names, opened, dialect), file=name, row=row)
+                raise DataError(*_wrong_width(fields, names, record_lines, dialect), file=name, row=row)
             else:
                 if blank and len(names) == 1:
                     yield from ((line, {names[0]: ""}) for line in blank)
                 blank, is_empty = [], False
                 yield row, dict(zip(names, fields, strict=True))
-            row += len(opened)
-            opened.clear()
+            row += len(record_lines)
+            record_lines.clear()
     except csv.Error as error:
-        what, remedy, column = _explain(str(error), "".join(opened), names, dialect)
+        what, remedy, column = _explain(str(error), "".join(record_lines), names, dialect)
         raise DataError(what, remedy, file=name, row=row, column=column) from None
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
@@ -71,7 +68,7 @@ def read_csv(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def looks_like_data(header: list[str]) -> bool:
-    """Say whether a header line reads like a row, because a cell is a number, blank, or a whole sentence.
+    """Tell whether a header line reads like a row, because a cell is a number, blank, or a whole sentence.
 
     >>> looks_like_data(["text", "label"]), looks_like_data(["A fine film .", "1"])
     (False, True)
@@ -85,106 +82,6 @@ def looks_like_data(header: list[str]) -> bool:
     )
 
 
-def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
-    """Yield the lines of a text file with their ends, be they LF, CRLF or CR."""
-    rest, row = "", 1
-    for text in read_text(source, encoding, name):
-        lines = io.StringIO(rest + text, newline="").readlines()
-        if lines and len(lines[0]) > MAX_CHARS:
-            raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
-        rest = lines.pop() if lines else ""
-        row += len(lines)
-        yield from lines
-    if rest:
-        yield rest
-
-
-def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
-    """Yield the text of a file in blocks, without its byte order mark.
-
-    Raises:
-        DataError: bytes are not in this encoding, or a gzip file is damaged.
-        RecipeError: there is no such encoding.
-    """
-    decoder = _find_decoder(encoding)
-    size, breaks, is_start = 0, Counter[str](), True
-    with _open(source) as stream:
-        while True:
-            try:
-                block = stream.read(_BLOCK)
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                before = error.object[: error.start]
-                row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
-                raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
-            except UnicodeError as error:
-                raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
-            if is_start and text:
-                text, is_start = text.removeprefix("\ufeff"), False
-            yield text
-            if not block:
-                return
-            size += len(block)
-            breaks.update({mark: text.count(mark) for mark in "\n\r"})
-
-
-def guess_encoding(start: bytes) -> str:
-    """Guess the encoding of text that is not UTF-8 from its byte order mark or its zero bytes.
-
-    >>> guess_encoding("text".encode("utf-16-le")), guess_encoding("é".encode("cp1252"))
-    ('utf-16-le', 'cp1252')
-    """
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    if start.count(0) > max(2, len(start) / 4):
-        return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
-    return "cp1252"
-
-
-def nul_remedy(text: str) -> str:
-    """Say what to do about NUL characters: UTF-16 that was read as UTF-8 is full of them."""
-    guess = guess_encoding(text.encode("utf-8", "replace"))
-    utf16 = f"the file looks like {guess}: --set data.encoding={guess}"
-    return utf16 if guess.startswith("utf-16") else "remove it"
-
-
-def excerpt(text: str, length: int = 60) -> str:
-    """Quote the start of a text.
-
-    >>> excerpt("to be or not to be", 5)
-    "'to be...'"
-    """
-    text = text.strip("\r\n")
-    return repr(text if len(text) <= length else text[:length] + "...")
-
-
-def _open(source: Source) -> AbstractContextManager[IO[bytes]]:
-    if not isinstance(source, Path):
-        return nullcontext(source)
-    return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]
-
-
-def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
-    try:
-        " ".encode(encoding)
-        return codecs.getincrementaldecoder(encoding)()
-    except (LookupError, ValueError):
-        hint = "Python knows e.g. utf-8, utf-16, cp1252"
-        raise RecipeError(f"data.encoding: no text encoding is called {encoding!r}", hint) from None
-
-
-def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[str, str]:
-    """Say which of the bytes read so far is wrong, and what to do; the decoder was given the last of them."""
-    byte, offset = error.object[error.start], read - len(error.object) + error.start
-    guess = guess_encoding(error.object)
-    remedy = f"if the file is {guess}, --set data.encoding={guess}"
-    if guess == encoding.lower():
-        remedy = "repair the file"
-    return f"byte 0x{byte:02x} at offset {offset} is not {encoding}", remedy
-
-
 def _up_to_first_text(lines: Iterator[str]) -> list[str]:
     head = []
     for line in lines:
@@ -194,17 +91,21 @@ def _up_to_first_text(lines: Iterator[str]) -> list[str]:
     return []
 
 
-def _watch(lines: Iterable[str], opened: list[str]) -> Iterator[str]:
-    """Pass lines on, keep those of the record being read, and stop at a NUL character."""
+def _watch(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]:
+    """Yield lines, keep those of the record being read, and stop at a NUL character."""
     for line in lines:
-        opened.append(line)
+        record_lines.append(line)
         if "\0" in line:
             raise csv.Error("NUL")
         yield line
 
 
 def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
-    """Give the csv parser its quoting and delimiter: as the recipe says, tab for tsv, or read off a line."""
+    """Return the csv parser's quoting and delimiter: the recipe's, a tab for tsv, or the one that splits a line.
+
+    Without a delimiter in the recipe, a comma wins where it splits the line at all. Else it is the delimiter that
+    splits the line into most fields, or into as many as ``data.header`` has names.
+    """
     quoting = csv.QUOTE_NONE if data.quoting == "none" else csv.QUOTE_MINIMAL
     dialects = {mark: {"delimiter": mark, "quoting": quoting} for mark in _DELIMITERS}
     if data.delimiter is not None:
@@ -216,8 +117,8 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
     if name.lower().removesuffix(".gz").endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
-    wanted = {len(data.header)} if data.header else set(widths.values())
-    fits = [mark for mark in _DELIMITERS if widths[mark] in wanted - {1}]
+    allowed = {len(data.header)} if data.header else set(widths.values())
+    fits = [mark for mark in _DELIMITERS if widths[mark] in allowed - {1}]
     if "," in fits or not fits:
         return dialects[","]
     delimiter = max(fits, key=lambda mark: widths[mark])
@@ -226,32 +127,34 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
 
 
 def _count_fields(text: str, dialect: dict[str, Any]) -> int:
-    """Count the fields that a token of a record begins, be its last quote closed or not."""
+    """Count the fields of the start of a record, whose last quote may still be open."""
     lines = io.StringIO(text.replace("\0", ""), newline="")
     return len(next(csv.reader(lines, **dialect), []))
 
 
 def _check_names(names: list[str], name: str) -> None:
-    twice = next((column for column, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise DataError("two columns have one name", "rename one of them", file=name, column=twice)
+    duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise DataError("two columns have one name", "rename one of them", file=name, column=duplicate)
 
 
-def _wrong_width(fields: list[str], names: list[str], opened: list[str], dialect: dict[str, Any]) -> tuple[str, str]:
-    got, wanted, mark = len(fields), len(names), dialect["delimiter"]
-    what = f"{got} field{'s' * (got > 1)} instead of {wanted}: {excerpt(''.join(opened))}"
-    if len(opened) > 1:
+def _wrong_width(
+    fields: list[str], names: list[str], record_lines: list[str], dialect: dict[str, Any]
+) -> tuple[str, str]:
+    width, expected, mark = len(fields), len(names), dialect["delimiter"]
+    what = f"{width} field{'s' * (width > 1)} instead of {expected}: {excerpt(''.join(record_lines))}"
+    if len(record_lines) > 1:
         return what, "if its quotes are text, --set data.quoting=none"
-    if got > wanted:
+    if width > expected:
         return what, f"put text that holds {mark!r} in double quotes, or --set data.delimiter=..."
     return what, "complete the row or delete it"
 
 
 def _explain(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
-    """Tell what made the csv parser stop in this record: what, remedy, column."""
+    """Describe the fault at which the csv parser stopped in this record: what, remedy, column."""
     if "\0" in text:
-        place = _count_fields(text[: text.index("\0")] + " ", dialect) - 1
-        return "a NUL character", nul_remedy(text), names[place] if place < len(names) else None
+        index = _count_fields(text[: text.index("\0")] + " ", dialect) - 1
+        return "a NUL character", nul_remedy(text), names[index] if index < len(names) else None
     remedy = "close or double its quotes, or read them as text: --set data.quoting=none"
     if "field limit" in fault:
         return f"a field of more than {MAX_CHARS:,} characters: {excerpt(text)}", remedy, None

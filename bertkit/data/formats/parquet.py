@@ -1,4 +1,4 @@
-"""Read Parquet, where class labels that `datasets` declared come out as names."""
+"""Parquet; class labels that `datasets` declared come out as names."""
 
 from __future__ import annotations
 
@@ -7,18 +7,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats.csv import Record
-from bertkit.errors import DataError
+from bertkit.data.text import Record, Source
+from bertkit.errors import DataError, UsageError
+from bertkit.recipe.records import Data
+
+NAME: str = "parquet"
+ENDINGS: tuple[str, ...] = (".parquet",)
+MAGIC: bytes = b"PAR1"
+RUNNING_TEXT: bool = True
 
 _LISTS = ("List", "LargeList", "Sequence")
-_ROWS_AT_ONCE = 1000
+_BATCH_ROWS = 1000
 
 
-def read_parquet(path: Path) -> Iterator[Record]:
+def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows of a Parquet file; a class label is its name, and None where it is -1.
 
     Labels are named in columns of labels and of lists of labels, not inside structs.
+
+    Raises:
+        DataError: not a Parquet file, a damaged one, or one without rows.
+        UsageError: the source is not a file, since the index of a Parquet file is at its end.
     """
+    if not isinstance(source, Path):
+        raise UsageError("Parquet is not read from standard input", "name the file")
+    return _read_rows(source)
+
+
+def _read_rows(path: Path) -> Iterator[Record]:
     import pyarrow.parquet
 
     row = 0
@@ -27,7 +43,7 @@ def read_parquet(path: Path) -> Iterator[Record]:
             schema = file.schema_arrow
             _check_names(schema.names, path)
             labels = _label_names(schema.metadata or {}, schema.names, path)
-            for batch in file.iter_batches(_ROWS_AT_ONCE):
+            for batch in file.iter_batches(_BATCH_ROWS):
                 for record in batch.to_pylist():
                     row += 1
                     for column, names in labels.items():
@@ -40,24 +56,24 @@ def read_parquet(path: Path) -> Iterator[Record]:
 
 
 def _check_names(names: list[str], path: Path) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError("two columns have one name", "rename one of them", file=path, column=twice)
+    duplicate = next((name for name in names if names.count(name) > 1), None)
+    if duplicate is not None:
+        raise DataError("two columns have one name", "rename one of them", file=path, column=duplicate)
 
 
 def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:
-    """Give column -> label names for each column that `datasets` declared to hold class labels."""
+    """Return column -> label names for each column that `datasets` declared to hold class labels."""
     try:
         features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        kinds = {column: _element(features[column]) for column in columns if column in features}
-        return {column: kind["names"] for column, kind in kinds.items() if kind.get("_type") == "ClassLabel"}
+        elements = {column: _element(features[column]) for column in columns if column in features}
+        return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
     except (ValueError, AttributeError, KeyError):
         what = "the `huggingface` metadata of the file cannot be read"
         raise DataError(what, "write the file anew", file=path) from None
 
 
 def _element(feature: Any) -> dict[str, Any]:
-    """Give the feature of the elements of a list, of lists of lists too, or the feature itself.
+    """Return the feature of the elements of a list, or of a list of lists; else the feature itself.
 
     >>> _element({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
     {'dtype': 'string', '_type': 'Value'}
@@ -70,7 +86,7 @@ def _element(feature: Any) -> dict[str, Any]:
 def _name(value: Any, names: list[str], path: Path, row: int, column: str) -> Any:
     """Replace a label, or each label of a list, by its name."""
     if isinstance(value, list):
-        return [_name(each, names, path, row, column) for each in value]
+        return [_name(item, names, path, row, column) for item in value]
     if not isinstance(value, int) or 0 <= value < len(names):
         return names[value] if isinstance(value, int) else value
     if value == -1:
@@ -80,16 +96,16 @@ def _name(value: Any, names: list[str], path: Path, row: int, column: str) -> An
 
 
 def _unreadable(path: Path, rows_read: int) -> DataError:
-    """Say what the file looks like instead."""
+    """Build the error for a file that cannot be read, with what it looks like instead."""
     with path.open("rb") as stream:
         start = stream.read(512)
     if not start:
         return DataError("the file is empty", "get it anew", file=path)
-    if start.startswith(b"PAR1"):
-        place = rows_read + 1 if rows_read else None
-        return DataError("the Parquet file is cut or damaged", "get it anew", file=path, row=place)
+    if start.startswith(MAGIC):
+        row = rows_read + 1 if rows_read else None
+        return DataError("the Parquet file is truncated or damaged", "get it anew", file=path, row=row)
     if b"\0" in start:
         return DataError("not a Parquet file", "check where it comes from", file=path)
-    kind = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"
-    hint = f"if so, rename it to {path.stem}.{kind.lower()}"
-    return DataError(f"not a Parquet file; it looks like {kind}", hint, file=path)
+    likely = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"
+    hint = f"if so, rename it to {path.stem}.{likely.lower()}"
+    return DataError(f"not a Parquet file; it looks like {likely}", hint, file=path)

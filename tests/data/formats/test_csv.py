@@ -1,3 +1,7 @@
+"""CSV and TSV: values stay as written, and every fault names its line."""
+
+from __future__ import annotations
+
 import csv
 import io
 import logging
@@ -6,15 +10,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bertkit.data import text as text_files
 from bertkit.data.formats import csv as csv_files
-from bertkit.data.formats.csv import guess_encoding, looks_like_data, read_csv, read_lines
+from bertkit.data.formats.csv import looks_like_data
+from bertkit.data.text import read_lines
 from bertkit.errors import BertkitError, DataError, RecipeError
 from bertkit.recipe.records import Data
 
 
 def read(content, name="train.csv", **options):
     raw = content.encode() if isinstance(content, str) else content
-    return list(read_csv(io.BytesIO(raw), Data(**options), name))
+    return list(csv_files.read(io.BytesIO(raw), Data(**options), name))
 
 
 def values(content, name="train.csv", **options):
@@ -46,7 +52,7 @@ def test_lines_end_in_any_of_three_ways(end):
 def test_blocks_leave_no_trace(monkeypatch, block):
     text = 'été,b\r\n"ž\r\n",€\r\n\r\n𝄞,2\r\n'
     whole = read(text.encode("utf-8-sig"))
-    monkeypatch.setattr(csv_files, "_BLOCK", block)
+    monkeypatch.setattr(text_files, "_BLOCK", block)
     assert read(text.encode("utf-8-sig")) == whole == [(2, {"été": "ž\r\n", "b": "€"}), (5, {"été": "𝄞", "b": "2"})]
     assert read(text.encode("utf-16"), encoding="utf-16") == whole
     assert read(text.replace("𝄞", "ß").encode("cp1250"), encoding="cp1250")[0] == whole[0]
@@ -70,7 +76,7 @@ def test_blank_lines_count_only_in_a_single_column():
     ]
 
 
-def test_header_names_keep_their_blanks():
+def test_header_names_keep_their_spaces():
     assert read("text, label\nx, 1\n") == [(2, {"text": "x", " label": " 1"})]
 
 
@@ -112,7 +118,7 @@ def test_the_delimiter_is_named():
     assert values("a b\n1 2\n", delimiter=" ") == [["1", "2"]]
 
 
-def test_another_delimiter_than_the_comma_is_said(caplog):
+def test_another_delimiter_than_the_comma_is_logged(caplog):
     with caplog.at_level(logging.INFO, "bertkit"):
         read("a;b\n1;2\n")
         read("a,b\n1,2\n")
@@ -192,7 +198,8 @@ def test_bytes_in_another_encoding(content, encoding, byte, remedy):
 
 def test_a_line_or_field_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(csv_files, "MAX_CHARS", 1000)
-    monkeypatch.setattr(csv_files, "_BLOCK", 100)
+    monkeypatch.setattr(text_files, "MAX_CHARS", 1000)
+    monkeypatch.setattr(text_files, "_BLOCK", 100)
     assert len(read("a,b\n" + 2 * "1,2\n" + "x" * 990 + ",1\n")) == 3
     with pytest.raises(DataError) as caught:
         read("a,b\n1,2\n" + "x" * 1000 + ",1\n")
@@ -230,14 +237,8 @@ def test_rows_come_before_the_end_is_read():
         def read(self, size=-1):
             return b"a,b\n" * (size // 4)
 
-    rows = read_csv(Endless(), Data(header=["x", "y"]), "endless.csv")
+    rows = csv_files.read(Endless(), Data(header=["x", "y"]), "endless.csv")
     assert [next(rows)[0] for _ in range(1000)] == list(range(1, 1001))
-
-
-def test_guess_encoding():
-    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
-        assert guess_encoding("plain text".encode(encoding)) == encoding
-    assert guess_encoding(b"plain text") == guess_encoding(b"") == "cp1252"
 
 
 def test_looks_like_data():

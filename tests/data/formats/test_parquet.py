@@ -1,3 +1,8 @@
+"""Parquet: rows over batches, class labels by name, and damage in one line."""
+
+from __future__ import annotations
+
+import io
 import json
 from pathlib import Path
 
@@ -7,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.formats.parquet import read_parquet
-from bertkit.errors import BertkitError, DataError
+from bertkit.data.formats import parquet
+from bertkit.errors import BertkitError, DataError, UsageError
+from bertkit.recipe.records import Data
 
 LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
 
@@ -18,6 +24,10 @@ def write(table, features=None, path="train.parquet", **options):
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     pq.write_table(table, path, **options)
     return Path(path)
+
+
+def read_parquet(path):
+    return parquet.read(path, Data(), str(path))
 
 
 def test_rows_are_counted_over_batches(here):
@@ -90,10 +100,10 @@ def test_an_unknown_label_is_refused(here):
             "not a Parquet file; it looks like JSON (train.parquet) - if so, rename it to train.json",
         ),
         (b"\x93NUMPY\x01\0v\0", "not a Parquet file (train.parquet) - check where it comes from"),
-        (b"PAR1" + b"x" * 100, "the Parquet file is cut or damaged (train.parquet) - get it anew"),
+        (b"PAR1" + b"x" * 100, "the Parquet file is truncated or damaged (train.parquet) - get it anew"),
     ],
 )
-def test_what_is_no_parquet(here, content, line):
+def test_what_is_not_parquet(here, content, line):
     path = here / "train.parquet"
     path.write_bytes(content)
     with pytest.raises(DataError) as caught:
@@ -101,21 +111,21 @@ def test_what_is_no_parquet(here, content, line):
     assert str(caught.value) == line
 
 
-def test_a_cut_file_and_a_damaged_page(here):
+def test_a_truncated_file_and_a_damaged_page(here):
     path = write(pa.table({"text": [f"text {i}" for i in range(2000)]}), row_group_size=1000, compression="none")
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value) == "the Parquet file is cut or damaged (train.parquet) - get it anew"
+    assert str(caught.value) == "the Parquet file is truncated or damaged (train.parquet) - get it anew"
     start = pq.read_metadata(write(pq.read_table(pa.BufferReader(whole)), row_group_size=1000)).row_group(1)
-    place = start.column(0).dictionary_page_offset
+    offset = start.column(0).dictionary_page_offset
     damaged = bytearray(path.read_bytes())
-    damaged[place : place + 40] = b"\xff" * 40
+    damaged[offset : offset + 40] = b"\xff" * 40
     path.write_bytes(damaged)
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value).startswith("the Parquet file is cut or damaged (train.parquet")
+    assert str(caught.value).startswith("the Parquet file is truncated or damaged (train.parquet")
 
 
 def test_no_rows_and_repeated_columns(here):
@@ -148,3 +158,8 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
         assert all(isinstance(row, dict) for _, row in read_parquet(path))
     except BertkitError as error:
         assert "\n" not in str(error)
+
+
+def test_standard_input_is_refused():
+    with pytest.raises(UsageError, match="Parquet is not read from standard input - name the file"):
+        parquet.read(io.BytesIO(b"PAR1"), Data(), "standard input")

@@ -1,0 +1,47 @@
+"""``.txt``: one text per line, unless the first lines look like CoNLL-U or CoNLL columns."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+
+from bertkit.data.formats import conll, conllu, lines
+from bertkit.data.text import Record, Source, read_lines
+from bertkit.recipe.records import Data
+
+NAME: str = "txt"
+ENDINGS: tuple[str, ...] = (".txt",)
+MAGIC: bytes = b""
+RUNNING_TEXT: bool = True
+
+_Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
+
+_CONLLU_LINE = re.compile(r"[0-9]+([-.][0-9]+)?(\t[^\t]*){9}")
+_TAGGED_LINE = re.compile(r"[^ \t].*[ \t](O|[BIESLUO]-[^ \t]+)")
+
+
+def read(source: Source, data: Data, name: str) -> Iterator[Record]:
+    """Yield the rows of a text file as its first lines suggest; a format other than texts is logged."""
+    content = read_lines(source, data.encoding, name)
+    head = list(islice(content, 200))
+    parse, title = _find_parser(head)
+    if title:
+        log = logging.getLogger("bertkit")
+        log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
+    yield from parse(chain(head, content), data, name)
+
+
+def _find_parser(head: list[str]) -> tuple[_Parser, str]:
+    """Find the parser of a file from its first lines, and the title of its format unless it holds texts."""
+    stripped = (line.strip(" \t\r\n") for line in head)
+    filled = list(islice(filter(None, stripped), 50))
+    first = next((line for line in filled if not line.startswith("#")), "")
+    if _CONLLU_LINE.fullmatch(first):
+        return conllu.parse, "CoNLL-U"
+    if filled and all(line.startswith(conll.DOCUMENT) or _TAGGED_LINE.fullmatch(line) for line in filled):
+        return conll.parse, "CoNLL columns"
+    if filled and filled[0].startswith(conll.DOCUMENT):
+        return conll.parse, "CoNLL columns"
+    return lines.parse, ""

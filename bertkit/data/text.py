@@ -1,0 +1,160 @@
+"""Read text files strictly: lines and blocks of any encoding, gzip files too, with every fault at its line."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import IO, Any
+
+from bertkit.errors import DataError, RecipeError
+from bertkit.recipe.records import Data
+
+Record = tuple[int, dict[str, Any]]
+"""A row's number from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
+
+Source = Path | IO[bytes]
+
+MAX_CHARS = 10_000_000
+"""The most characters of a line or a field: a text as long as ten novels is a fault of the file."""
+
+_BLOCK = 1 << 20  # bytes
+
+
+def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
+    """Yield the lines of a text file with their line ends: LF, CRLF or CR.
+
+    Raises:
+        DataError: a line has more than `MAX_CHARS` characters, or as `read_text` does.
+    """
+    rest, row = "", 1
+    for text in read_text(source, encoding, name):
+        lines = io.StringIO(rest + text, newline="").readlines()
+        if lines and len(lines[0]) > MAX_CHARS:
+            raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
+        rest = lines.pop() if lines else ""
+        row += len(lines)
+        yield from lines
+    if rest:
+        yield rest
+
+
+def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
+    """Yield the text of a file in blocks of a megabyte, without its byte order mark.
+
+    Raises:
+        DataError: bytes are not in this encoding, or a gzip file is damaged.
+        RecipeError: there is no such encoding.
+    """
+    decoder = _find_decoder(encoding)
+    size, breaks, is_start = 0, Counter[str](), True
+    with _open(source) as stream:
+        while True:
+            try:
+                block = stream.read(_BLOCK)
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                before = error.object[: error.start]
+                row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
+                raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
+            except UnicodeError as error:
+                raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
+            if is_start and text:
+                text, is_start = text.removeprefix("\ufeff"), False
+            yield text
+            if not block:
+                return
+            size += len(block)
+            breaks.update({mark: text.count(mark) for mark in "\n\r"})
+
+
+def guess_encoding(start: bytes) -> str:
+    """Guess the encoding of text that is not UTF-8 from its byte order mark or its zero bytes.
+
+    >>> guess_encoding("text".encode("utf-16-le")), guess_encoding("é".encode("cp1252"))
+    ('utf-16-le', 'cp1252')
+    """
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if start.count(0) > max(2, len(start) / 4):
+        return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
+    return "cp1252"
+
+
+def nul_remedy(text: str) -> str:
+    """Return the remedy for text with NUL characters: UTF-16 that was read as UTF-8 is full of them."""
+    guess = guess_encoding(text.encode("utf-8", "replace"))
+    utf16 = f"the file looks like {guess}: --set data.encoding={guess}"
+    return utf16 if guess.startswith("utf-16") else "remove it"
+
+
+def excerpt(text: str, length: int = 60) -> str:
+    """Quote the start of a text, at most `length` characters of it.
+
+    >>> excerpt("to be or not to be", 5)
+    "'to be...'"
+    """
+    text = text.strip("\r\n")
+    return repr(text if len(text) <= length else text[:length] + "...")
+
+
+def _open(source: Source) -> AbstractContextManager[IO[bytes]]:
+    if not isinstance(source, Path):
+        return nullcontext(source)
+    return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]
+
+
+def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
+    try:
+        " ".encode(encoding)
+        return codecs.getincrementaldecoder(encoding)()
+    except (LookupError, ValueError):
+        hint = "Python knows e.g. utf-8, utf-16, cp1252"
+        raise RecipeError(f"data.encoding: no text encoding is called {encoding!r}", hint) from None
+
+
+def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[str, str]:
+    """Describe the wrong byte and its remedy.
+
+    The decoder saw only the end of the file so far: `read` is the number of bytes read in all, so the offset in the
+    file is that of the error plus the bytes before the decoder's.
+    """
+    byte, offset = error.object[error.start], read - len(error.object) + error.start
+    guess = guess_encoding(error.object)
+    remedy = f"if the file is {guess}, --set data.encoding={guess}"
+    if guess == encoding.lower():
+        remedy = "repair the file"
+    return f"byte 0x{byte:02x} at offset {offset} is not {encoding}", remedy
+
+
+def refuse_nul(line: str, name: str, row: int) -> None:
+    """Refuse a line that has a NUL character.
+
+    Raises:
+        DataError: it has one; the remedy is another encoding where the file looks like UTF-16.
+    """
+    if "\0" in line:
+        raise DataError("a NUL character", nul_remedy(line), file=name, row=row)
+
+
+def is_blank_line(line: str) -> bool:
+    """Tell whether a line has only spaces and tabs before its end; other white space of Unicode is text."""
+    return not line.strip(" \t\r\n")
+
+
+def empty_file(name: str) -> DataError:
+    """Build the error for a file without a row."""
+    return DataError("the file is empty", "give it rows", file=name)
+
+
+def source_column(canonical: str, data: Data) -> str:
+    """Return the name that a recipe gives a canonical column in files whose columns have no names of their own."""
+    column = data.columns.get(canonical)
+    return column if isinstance(column, str) else canonical

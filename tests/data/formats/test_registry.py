@@ -1,0 +1,142 @@
+"""The folder of formats is the registry: a module in it is all that a format needs."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit.data import formats
+from bertkit.data.files import find_files, read_records
+from bertkit.data.formats import Format, find_format, format_of, load_formats
+from bertkit.errors import DataError, RecipeError
+from bertkit.recipe.plugins import module_names
+from bertkit.recipe.records import Data
+from tests.test_habits import HEAVY, imported_by
+
+PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
+
+STARRED = """
+NAME: str = "starred"
+ENDINGS: tuple[str, ...] = (".stars",)
+MAGIC: bytes = b""
+RUNNING_TEXT: bool = False
+
+
+def read(source, data, name):
+    from bertkit.data.text import read_lines
+
+    for row, line in enumerate(read_lines(source, data.encoding, name), 1):
+        text, _, stars = line.strip().rpartition(" ")
+        yield row, {"text": text, "label": len(stars)}
+"""
+ROWS = [{"text": "fine", "label": 4}, {"text": "so dull", "label": 1}]
+
+
+@pytest.fixture
+def starred(tmp_path, monkeypatch):
+    """The shipped formats and one more, in a folder of their own."""
+    folder = tmp_path / "formats"
+    shutil.copytree(Path(formats.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "starred.py").write_text(STARRED)
+    monkeypatch.setattr(formats, "__path__", [str(folder)])
+    importlib.invalidate_caches()
+    load_formats.cache_clear()
+    yield
+    load_formats.cache_clear()
+    sys.modules.pop("bertkit.data.formats.starred", None)
+    vars(formats).pop("starred", None)
+
+
+@pytest.mark.parametrize("name", module_names("bertkit.data.formats"))
+def test_every_module_has_what_a_format_needs(name):
+    module = importlib.import_module(f"bertkit.data.formats.{name}")
+    for member in [*Format.__annotations__, "read"]:
+        assert hasattr(module, member), member
+    assert name == module.NAME
+    assert all(re.fullmatch(r"\.[a-z0-9]+", ending) for ending in module.ENDINGS)
+    assert module.ENDINGS or not module.MAGIC
+
+
+def test_no_two_formats_share_an_ending():
+    endings = [ending for known in load_formats().values() for ending in known.ENDINGS]
+    assert len(endings) == len(set(endings))
+    assert {format_of(f"x{ending}")[0].NAME for ending in endings} == set(load_formats()) - {"lines"}
+
+
+def test_a_new_module_is_a_new_format(starred, here, monkeypatch):
+    content = "fine ****\nso dull *\n"
+    Path("train.stars").write_text(content)
+    Path("dev.STARS.gz").write_bytes(gzip.compress(content.encode()))
+    Path("plain").write_text(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(content.encode()))))
+    for file, name in {"train.stars": "auto", "dev.STARS.gz": "auto", "plain": "starred", "-": "starred"}.items():
+        assert [row for _, row in read_records(file, Data(format=name))] == ROWS
+    assert find_files(here, Data()) == {"train": [here / "train.stars"], "validation": [here / "dev.STARS.gz"]}
+    with pytest.raises(RecipeError, match=r"no file format is called 'stared' - did you mean starred\?"):
+        find_format("stared")
+    with pytest.raises(DataError, match=r"known are .*\.stars"):
+        read_records("plain", Data())
+
+
+def test_what_is_pretrained_on_follows_from_the_formats():
+    from bertkit.corpus.documents import _ENDINGS
+
+    assert sorted(_ENDINGS) == [".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv", ".txt"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "ending"),
+    [
+        ("a.b.TSV", "csv", ".tsv"),
+        ("a.csv.gz", "csv", ".csv.gz"),
+        ("a.parquet", "parquet", ".parquet"),
+        ("a.parquet.gz", None, ""),
+        ("a.gz", None, ""),
+        ("csv", None, ""),
+    ],
+)
+def test_the_format_of_a_name(file, name, ending):
+    file_format, found_ending = format_of(file)
+    assert (file_format.NAME if file_format else None, found_ending) == (name, ending)
+
+
+def test_the_table_of_endings_in_the_docs_is_the_folder():
+    tables = re.findall(r"(?:^\|.*\n)+", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (table,) = [rows for rows in tables if re.match(r"\| *ending *\|", rows, flags=re.IGNORECASE)]
+    first_column = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
+    endings = re.findall(r"`(\.\w+)`", first_column)
+    assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.ENDINGS)
+
+
+def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model):
+    (tmp_path / "d.csv").write_text("text,label\nfine,1\nbad,0\n")
+    arguments = ("finetune", "classify", "--model", str(tiny_model), "--set", "data.format=cvs", "--data")
+    assert imported_by(*arguments, "d.csv", folder=tmp_path) <= {"numpy"}
+
+
+@pytest.mark.parametrize("source", ["d.csv", "demo"])
+def test_an_unknown_format_is_an_error_of_the_recipe(run, source):
+    Path("d.csv").write_text("text,label\nfine,1\nbad,0\n")
+    ended = run("finetune", "classify", "--model", "demo", "--data", source, "--set", "data.format=cvs", "--dry-run")
+    assert ended.code == 2
+    assert ended.last == "error: data.format: no file format is called 'cvs' - did you mean csv?"
+
+
+def test_csv_is_read_without_heavy_libraries(tmp_path):
+    (tmp_path / "d.csv").write_text("text,label\nfine,1\n")
+    script = (
+        "import sys\nfrom bertkit.data.files import read_records\nfrom bertkit.recipe import Data\n"
+        "print(list(read_records('d.csv', Data())))\nprint(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    rows, modules = ended.stdout.splitlines()
+    assert rows == "[(2, {'text': 'fine', 'label': '1'})]"
+    assert not HEAVY & set(modules.split())

@@ -1,0 +1,87 @@
+"""Columns are mapped by name, rows are checked, and a fault names its line and the source's column."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.data.rows import Columns, Split, canonical_records, map_columns, placed, read_split
+from bertkit.errors import DataError
+from bertkit.recipe import Data
+
+COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})
+
+
+def rows_of(records, data=None, read=dict):
+    return read_split("train", enumerate(records, 2), data or Data(), COLUMNS, read, "d.csv").rows
+
+
+def test_canonical_columns_come_from_the_columns_of_the_source():
+    data = Data(columns={"text": "review", "text_pair": "reply"})
+    ((line, values, row),) = canonical_records([(5, {"review": "a", "reply": "b", "label": 1})], data, COLUMNS, "d.csv")
+    assert (line, values["review"], row) == (5, "a", {"text": "a", "text_pair": "b", "label": 1})
+
+
+def test_several_columns_make_one_list():
+    data = Data(columns={"tokens": ["a", "b"]})
+    assert map_columns(["a", "b"], data, WORDS, "d.csv") == {"tokens": ["a", "b"]}
+    with pytest.raises(DataError, match="text is one column, not 2"):
+        map_columns(["a", "b", "label"], Data(columns={"text": ["a", "b"]}), COLUMNS, "d.csv")
+
+
+def test_text_stands_in_for_words_to_predict():
+    assert map_columns(["text"], Data(columns={"id": "id"}), WORDS, "d.csv") == {"text": ["text"]}
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "line"),
+    [
+        (["text"], {}, "no column 'label'; there are 'text' (d.csv) - --set data.columns.label=COLUMN"),
+        (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - --set data.columns.text=txt"),
+        (["a", "b"], {"text": "a", "label": "a"}, "text and label are the same column 'a' (d.csv) - map them to two"),
+        (["A fine film .", "1"], {}, "no header: the first line looks like data ('A fine film .', '1') (d.csv:1)"),
+    ],
+)
+def test_columns_that_do_not_fit(names, columns, line):
+    with pytest.raises(DataError) as caught:
+        map_columns(names, Data(columns=columns), COLUMNS, "d.csv")
+    assert str(caught.value).startswith(line)
+
+
+def test_faults_of_one_sort_are_listed_together():
+    rows = [{"text": text, "label": 1} for text in ("a", " ", "b", "", "\t")]
+    with pytest.raises(DataError, match=r"no text \(also in lines 5, 6\) \(d.csv:3, column 'text'\)"):
+        rows_of(rows)
+    assert len(rows_of(rows, Data(empty_text="drop"))) == 2
+    assert len(rows_of(rows, Data(empty_text="keep"))) == 5
+
+
+def test_limit_and_rows_left_out():
+    rows = [{"text": text, "label": 1} for text in "abcd"]
+    assert [row["text"] for row in rows_of(rows, Data(limit=2), lambda row: row if row["text"] > "a" else None)] == [
+        "b",
+        "c",
+    ]
+    with pytest.raises(DataError, match="the train split has no rows"):
+        rows_of(rows, read=lambda row: None)
+
+
+def test_two_rows_may_not_share_an_id():
+    rows = [{"text": text, "label": 1, "id": name} for text, name in (("a", "x"), ("b", "y"), ("c", "x"))]
+    with pytest.raises(DataError, match="the id 'x' is that of line 2 too"):
+        rows_of(rows, Data(columns={"id": "id"}))
+
+
+def test_a_fault_is_placed():
+    with (
+        pytest.raises(DataError, match=r"odd \(d.csv:7, column 'review'\)"),
+        placed("d.csv", 7, Data(columns={"text": "review"})),
+    ):
+        raise DataError("odd", "mend it", column="text")
+
+
+def test_equal_rows_have_equal_fingerprints():
+    one = Split("train", "a.csv", [{"text": "a", "label": 1}], [2])
+    other = Split("train", "b.jsonl", [{"label": 1, "text": "a"}], [1])
+    assert one.fingerprint() == other.fingerprint()
+    assert one.fingerprint() != Split("train", "a.csv", [{"text": "b", "label": 1}], [2]).fingerprint()
