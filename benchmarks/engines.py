@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,16 +112,12 @@ def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
 
     fit = training.fit
 
-    def counted(*arguments: Any, **keywords: Any) -> Any:
-        given = inspect.signature(fit).bind(*arguments, **keywords)
-        collate = given.arguments["collate"]
-
+    def counted(trainee: Any, *arguments: Any, **keywords: Any) -> Any:
         def count(features: Sequence[Any]) -> Any:
             gate.count([count_tokens(feature) for feature in features])
-            return collate(features)
+            return trainee.collate(features)
 
-        given.arguments["collate"] = count
-        return fit(*given.args, **given.kwargs)
+        return fit(replace(trainee, collate=count), *arguments, **keywords)
 
     training.fit = counted
     finetune(recipe, output=f"{folder}/run", progress=gate)

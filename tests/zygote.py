@@ -20,7 +20,7 @@ import transformers
 import bertkit.training.fit
 import bertkit.workflows.evaluate
 import bertkit.workflows.finetune
-import bertkit.workflows.steps.publish  # noqa: F401
+import bertkit.workflows.steps.publish_finetuned  # noqa: F401
 from bertkit.cli.main import main
 
 for name in ("AutoTokenizer", "AutoConfig", "AutoModelForSequenceClassification"):

@@ -1,89 +1,107 @@
-"""A student: loaded as its recipe says, and its teachers while it is trained."""
+"""A student: where it starts from, and what it learns from its teachers beside the gold labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
-from bertkit.distillation.teachers import Teacher, compute_teacher_logits, load_teacher
+from bertkit.distillation.teachers import Teacher, compute_teacher_logits, find_teachers, teacher_names
 from bertkit.errors import ModelError
-from bertkit.hardware.precision import Machine
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.progress import Progress
-from bertkit.recipe import Distillation
+from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator, Feature, Setup
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.training.losses import Terms
 
 
-def load_student(task: Task, folder: Path, setup: Setup) -> Any:
-    """Load the model that a run trains; where it has teachers, some layers of the first, or whole layers to match.
+@dataclass(frozen=True)
+class TeacherSupervision:
+    """Gold labels and fine-tuned teachers."""
+
+    recipe: Recipe
+    distillation: Distillation
+    teachers: tuple[Teacher, ...] = ()
+    """Those of the recipe, once they are checked."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The teachers by content."""
+        return {"teachers": [teacher.fingerprint for teacher in self.teachers]}
+
+    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> TeacherSupervision:
+        """Return it with its teachers; raises as `find_teachers` does."""
+        return replace(self, teachers=find_teachers(self.recipe, self.distillation, task, labels, model_folder))
+
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+        """Load the student: some layers of the first teacher where the recipe says so, whole ones to match.
+
+        Raises:
+            ModelError: a model that cannot learn from teachers, or whose layers cannot be taken.
+            RecipeError: layers that the teacher does not have.
+        """
+        model = task.load_model(folder, self._with_whole_layers(setup), new_head=True)
+        if hasattr(model.config, "bertkit_head"):
+            what = f"{self.recipe.name} trains a head over a frozen encoder, or nothing"
+            raise ModelError(what, "distillation is for recipes that train the whole model")
+        if self.distillation.student_layers is not None:
+            from bertkit.distillation.matching import take_layers
+
+            take_layers(model, self.distillation.student_layers)
+        return model
+
+    @contextmanager
+    def learning(
+        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+    ) -> Iterator[tuple[Terms, Collator]]:
+        """Yield the terms of the loss and the collator, both with the teachers' logits.
+
+        Raises:
+            ModelError: a teacher that cannot be learned from; see `Teacher.load` and `matched`.
+        """
+        from bertkit.distillation.loss import TEACHER_PREFIX, distillation_terms, teacher_collator
+        from bertkit.tokens.feature_cache import add_values
+
+        logits = compute_teacher_logits(self.teachers, checkpoint, split, features, progress)
+        for name, values in logits.items():
+            add_values(features, f"{TEACHER_PREFIX}{name}", values)
+        model, machine = checkpoint.model, checkpoint.machine
+        with ExitStack() as hooks:
+            matching = None
+            if self.distillation.matches_layers:
+                from bertkit.distillation.matching import matched
+
+                whole = replace(checkpoint, setup=self._with_whole_layers(checkpoint.setup))
+                teacher = self.teachers[0].load(whole)
+                model.to(machine.device)
+                matching = hooks.enter_context(matched(model, teacher.model, self.distillation, machine.precision))
+            yield (
+                distillation_terms(gold, self.distillation, model.config.problem_type, matching),
+                teacher_collator(checkpoint.task.collator(checkpoint.setup)),
+            )
+
+    def _with_whole_layers(self, setup: Setup) -> Setup:
+        """Turn the CLS-only last layer off where layers are matched token by token."""
+        if not self.distillation.matches_layers:
+            return setup
+        training = setup.recipe.training.model_copy(update={"cls_only_last_layer": False})
+        return replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+
+
+def supervise_by_teachers(recipe: Recipe, distillation: Distillation) -> TeacherSupervision:
+    """Return the supervision of a recipe; where the student is made of the first teacher's layers, that is its model.
 
     Raises:
-        ModelError: one that cannot learn from teachers, or whose layers cannot be taken apart.
-        RecipeError: layers that the teacher does not have.
+        UsageError: the recipe names no teacher.
     """
-    wanted = setup.recipe.distillation
-    model = task.load_model(folder, _whole(setup, wanted), new_head=True)
-    if wanted is not None and hasattr(model.config, "bertkit_head"):
-        what = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
-        raise ModelError(what, "distillation is for recipes that train the whole model")
-    if wanted is not None and wanted.student_layers is not None:
-        from bertkit.distillation.matching import take_layers
-
-        take_layers(model, wanted.student_layers)
-    return model
-
-
-@contextmanager
-def with_teachers(
-    teachers: Sequence[Teacher],
-    task: Task,
-    split: Split,
-    model: Any,
-    setup: Setup,
-    features: Sequence[Feature],
-    gold: Terms,
-    machine: Machine,
-    progress: Progress,
-) -> Iterator[tuple[Terms, Collator]]:
-    """Give the terms of the loss and the collator of a run; with teachers, those that know what they say.
-
-    Raises:
-        ModelError: a teacher that cannot be learned from; see `load_teacher` and `matched`.
-    """
-    wanted = setup.recipe.distillation
-    if wanted is None:
-        yield gold, task.collator(setup)
-        return
-    from bertkit.distillation.loss import TEACHER_PREFIX, distillation_terms, teacher_collator
-    from bertkit.tokens.feature_cache import add_values
-
-    said = compute_teacher_logits(teachers, task, setup, split, features, machine, progress)
-    for name, values in said.items():
-        add_values(features, f"{TEACHER_PREFIX}{name}", values)
-    with ExitStack() as watched:
-        matching = None
-        if wanted.matches_layers:
-            from bertkit.distillation.matching import matched
-
-            teacher, _ = load_teacher(teachers[0], task, _whole(setup, wanted), machine.device)
-            model.to(machine.device)
-            matching = watched.enter_context(matched(model, teacher, wanted, machine.precision))
-        yield (
-            distillation_terms(gold, wanted, model.config.problem_type, matching),
-            teacher_collator(task.collator(setup)),
-        )
-
-
-def _whole(setup: Setup, wanted: Distillation | None) -> Setup:
-    """Let the last layer be computed whole where layers are matched token by token."""
-    if wanted is None or not wanted.matches_layers:
-        return setup
-    training = setup.recipe.training.model_copy(update={"cls_only_last_layer": False})
-    return replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+    if distillation.student_layers is not None:
+        recipe = recipe.model_copy(update={"model": teacher_names(distillation)[0]})
+    return TeacherSupervision(recipe, distillation)

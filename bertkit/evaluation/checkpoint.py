@@ -1,21 +1,25 @@
-"""A trained checkpoint, loaded as its run was scored."""
+"""Trained checkpoints: found and checked without their weights, then loaded as their run was scored."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit import hub
 from bertkit.data.labels import match_names
 from bertkit.errors import ModelError
-from bertkit.modeling import load as models
+from bertkit.modeling.load import check_head, label_names, load_tokenizer, placeholder_names, read_config
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
-from bertkit.tasks import Task, with_options
+from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.hardware.precision import Machine
 
 log = logging.getLogger("bertkit")
@@ -23,19 +27,74 @@ log = logging.getLogger("bertkit")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint ready to predict."""
+    """A model that scores and predicts, with all that its answers depend on."""
 
-    model: Any
+    model: PreTrainedModel
+    task: Task
     setup: Setup
-    precision: str
+    machine: Machine
+    """The device that the model is on, and the precision that it computes in."""
 
 
-def checkpoint_labels(recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
-    """Give label names in the order of the checkpoint's outputs, spelled as in the recipe where it names them.
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A checkpoint on disk, checked as far as that is possible without its weights."""
+
+    recipe: Recipe
+    task: Task
+    folder: Path
+    labels: tuple[str, ...]
+    """Label names in the order of the model's outputs, spelled as in the recipe where it has them."""
+    record: Mapping[str, Any]
+    """The record of its run; empty for a plain Hugging Face folder."""
+
+    def load(self, machine: Machine | None = None) -> Checkpoint:
+        """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
+
+        Raises:
+            ModelError: damaged or unfit weights, or a head that is not trained for this task.
+        """
+        from bertkit.hardware.precision import use_matmul_backend
+
+        if machine is None:
+            machine = self._detect_hardware()
+            log.info(machine.reason)
+        use_matmul_backend(machine)
+        self._report_max_length()
+        tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
+        if tuned:
+            log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
+        setup = with_options(Setup(self.recipe, load_tokenizer(self.folder), self.labels), tuned)
+        model = self.task.load_model(self.folder, setup, new_head=False)
+        return Checkpoint(model.to(machine.device), self.task, setup, machine)
+
+    def _detect_hardware(self) -> Machine:
+        from bertkit.hardware.precision import detect_hardware, restore_hardware
+
+        if self.recipe.training.precision == "auto" and "machine" in self.record:
+            return restore_hardware(self.record["machine"], "as in its run")
+        return detect_hardware(self.recipe.training.precision, read_config(self.folder)["model_type"])
+
+    def _report_max_length(self) -> None:
+        trained = self.record.get("identity", {}).get("recipe", {}).get("training", {})
+        length = self.recipe.training.max_length
+        if trained.get("max_length", length) != length:
+            log.info(f"trained with max_length {trained['max_length']}, used with {length}")
+
+
+def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
+    """Find the trained checkpoint that a recipe names as its model.
 
     Raises:
-        ModelError: an unfinished run, or names that do not match the recipe's.
+        ModelError: no such model, an unfinished run, an untrained head, or labels that do not match the recipe's.
+        UnavailableError: a hub name that is neither cached nor reachable.
     """
+    task = load_task(recipe)
+    return open_checkpoint(recipe, task, hub.find_model(recipe.model))
+
+
+def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
+    """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     record = runs.read_record(folder)
     if record is not None and record["status"] != "finished":
         raise ModelError(
@@ -43,43 +102,11 @@ def checkpoint_labels(recipe: Recipe, task: Task, folder: Path) -> tuple[str, ..
             "repeat the command that started it, or name one of its checkpoint folders",
             file=folder,
         )
-    config = models.read_config(folder)
-    models.check_head(config, folder)
-    if not task.NAMED:
-        return ()
-    names = (
-        recipe.model_labels
-        or models.label_names(config)
-        or models.placeholder_names(len(config.get("id2label") or "ab"))
-    )
-    return tuple(match_names(names, recipe.labels) if recipe.labels else names)
-
-
-def load_checkpoint(
-    recipe: Recipe, task: Task, folder: Path, labels: tuple[str, ...], machine: Machine | None = None
-) -> Checkpoint:
-    """Load a trained checkpoint with its tokenizer, for a machine, or in the precision its run was scored in.
-
-    Raises:
-        ModelError: it cannot be vouched for, or its head is not trained for this task.
-    """
-    record = runs.read_record(folder) or {}
-    trained = record.get("identity", {}).get("recipe", {}).get("training", {})
-    if trained.get("max_length", recipe.training.max_length) != recipe.training.max_length:
-        log.info(f"trained with max_length {trained['max_length']}, used with {recipe.training.max_length}")
-    from bertkit.hardware.precision import detect_hardware, restore_hardware, use_matmul_backend
-
-    if machine is None:
-        if recipe.training.precision == "auto" and "machine" in record:
-            machine = restore_hardware(record["machine"], "as in its run")
-        else:
-            machine = detect_hardware(recipe.training.precision, models.read_config(folder)["model_type"])
-        log.info(machine.reason)
-    use_matmul_backend(machine)
-    setup = Setup(recipe, models.load_tokenizer(folder), labels)
-    tuned = {name: value for name, value in record.get("tuned", {}).items() if name not in recipe.options}
-    if tuned:
-        log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-    setup = with_options(setup, tuned)
-    model = task.load_model(folder, setup, new_head=False)
-    return Checkpoint(model.to(machine.device), setup, machine.precision)
+    config = read_config(folder)
+    check_head(config, folder)
+    labels: tuple[str, ...] = ()
+    if task.NAMED:
+        outputs = len(config.get("id2label") or "ab")  # transformers' default is two
+        names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
+        labels = tuple(match_names(names, recipe.labels) if recipe.labels else names)
+    return SavedCheckpoint(recipe, task, folder, labels, record or {})

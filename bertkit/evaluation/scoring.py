@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_json
@@ -48,20 +49,22 @@ class Scored:
 
 
 def score_split(
-    model: Any,
-    task: Task,
-    setup: Setup,
+    checkpoint: Checkpoint,
     split: Split,
-    precision: str,
     progress: Progress,
+    *,
     features: Sequence[Feature] | None = None,
     tune: bool = False,
 ) -> Scored:
-    """Encode, run, decode and score the rows of a split; with `tune`, after tuning the task's options on it."""
+    """Encode the rows of a split, run the model, decode its outputs and score them.
+
+    With `tune`, the task's options are tuned on the split first.
+    """
     from bertkit.tokens.feature_cache import encode_split
 
+    task, setup = checkpoint.task, checkpoint.setup
     features = features if features is not None else encode_split(split, setup, task.encode)
-    outputs, loss = run_model(model, task, setup, features, precision, progress, f"scoring {split.name}")
+    outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}")
     predictions = task.decode(outputs, features, split.rows, setup)
     tuned = task.tune(predictions, split.rows, setup) if tune else {}
     if tuned:
@@ -72,13 +75,7 @@ def score_split(
 
 
 def run_model(
-    model: Any,
-    task: Task,
-    setup: Setup,
-    features: Sequence[Feature],
-    precision: str,
-    progress: Progress,
-    what: str,
+    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str
 ) -> tuple[list[Any], float | None]:
     """Run the model over features with a progress line; see `bertkit.evaluation.forward.forward`."""
     from bertkit.evaluation.forward import forward
@@ -90,15 +87,21 @@ def run_model(
         done += rows
         progress.update(done, {})
 
-    progress.start(what, len(features))
+    collate = checkpoint.task.collator(checkpoint.setup)
+    progress.start(title, len(features))
     try:
-        return forward(model, features, task.collator(setup), precision=precision, tick=tick)
+        return forward(checkpoint.model, features, collate, precision=checkpoint.machine.precision, tick=tick)
     finally:
         progress.finish()
 
 
+def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], progress: Progress) -> list[Any]:
+    """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
+    return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
+
+
 def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]:
-    """Give a 95 % bootstrap interval over rows for each metric."""
+    """Compute a 95 % bootstrap interval over rows for each metric."""
     from bertkit.metrics.statistics import bootstrap_intervals
 
     def score(rows: Any) -> dict[str, float]:
@@ -108,7 +111,7 @@ def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]
 
 
 def suffix_of(split: str) -> str:
-    """Give what tells a split's files and scores from those of ``validation``.
+    """Return what tells a split's files and scores from those of ``validation``.
 
     >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
     ('', '_mismatched', '_test')
@@ -131,10 +134,10 @@ def write_predictions(folder: Path, split: Split, predictions: Sequence[Predicti
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
-    """Check that a scoring gave the metric that is to choose the best checkpoint.
+    """Check that the metric that is to choose the best checkpoint is among the scores.
 
     Raises:
-        RecipeError: it did not; the metrics there are, are given.
+        RecipeError: it is not; the message has the metrics that are.
     """
     if recipe.best_metric not in scores:
         raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,9 +18,36 @@ from bertkit.tokens.features import Collator, Feature
 if TYPE_CHECKING:
     import torch
 
+    from bertkit.training.budget import Budget
+
 Lengths = Sequence[int] | np.ndarray[Any, Any]
 
 _ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a batch is shared out: among processes, and into micro-batches that one process computes in turn.
+
+    Whatever their numbers, the optimizer sees the same rows in the same step.
+    """
+
+    micro_batches: int = 1
+    processes: int = 1
+    process: int = 0
+    """The number of this process, from 0."""
+
+    @property
+    def count(self) -> int:
+        """The number of shares of a batch."""
+        return self.micro_batches * self.processes
+
+    def of(self, batch: Any, micro_batch: int) -> Any:
+        """Return this process's share of a batch, a sequence, in a micro-batch.
+
+        Every n-th row belongs to a share: rows of a batch are sorted by length, so all shares get long and short ones.
+        """
+        return batch[micro_batch * self.processes + self.process :: self.count]
 
 
 def plan_epoch(
@@ -27,47 +55,46 @@ def plan_epoch(
     batch_size: int,
     seed: int,
     epoch: int,
-    window: int = SORT_WINDOW,
+    sort_window: int = SORT_WINDOW,
     *,
     items: Lengths | None = None,
-    least: int = 1,
+    min_rows: int = 1,
 ) -> list[np.ndarray[Any, Any]]:
-    """Give the row numbers of every batch of an epoch.
+    """Plan the row numbers of every batch of an epoch; each row comes once.
 
-    Rows are shuffled, sorted by length inside windows of so many batches, cut into batches of equally many items (no
-    small last batch), and the batches shuffled. Every row comes once. A window of one batch leaves to chance which rows
-    meet.
+    Rows are shuffled, sorted by length inside windows of several batches, split into batches of equally many items (so
+    there is no small last batch), and the batches are shuffled. With a sort window of one batch, batches are random.
 
     Args:
         lengths: tokens of each row.
         batch_size: rows of a batch, on average.
         seed: of the order.
         epoch: of the order.
-        window: batches that are sorted together.
-        items: what the loss is a mean over: how many each row has, one each when absent. Sorted batches of equally many
-            rows would have few items where texts are short, and the mean would give these more weight than others.
-        least: rows that every batch has at least.
+        sort_window: batches whose rows are sorted together.
+        items: labels of each row that the loss is a mean over; one each when absent. Sorted batches of equally many
+            rows would have few labels where texts are short, and the mean would give those too much weight.
+        min_rows: rows that every batch has at least.
     """
     random = np.random.default_rng((seed, epoch))
     order = random.permutation(len(lengths))
     count = -(-len(lengths) // batch_size)
     sizes = np.asarray(lengths)
-    weights = np.ones(len(lengths), dtype=np.int64) if items is None or window == 1 else np.asarray(items)
+    weights = np.ones(len(lengths), dtype=np.int64) if items is None or sort_window == 1 else np.asarray(items)
     planned = []
     edges = np.linspace(0, len(order), count + 1).round().astype(int)
-    for start in range(0, count, window):
-        together = edges[start : start + window + 1]
-        rows = order[together[0] : together[-1]]
+    for start in range(0, count, sort_window):
+        window = edges[start : start + sort_window + 1]
+        rows = order[window[0] : window[-1]]
         rows = rows[np.argsort(sizes[rows], kind="stable")]
-        planned += np.split(rows, _split_evenly(weights[rows], len(together) - 1, least))
+        planned += np.split(rows, _split_evenly(weights[rows], len(window) - 1, min_rows))
     return [planned[number] for number in random.permutation(len(planned))]
 
 
-def _split_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list[int]:
-    """Give where to cut a row of weights into parts of nearly equal sums, each of at least so many.
+def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> list[int]:
+    """Return the indices that split weights, (rows,), into `count` runs of nearly equal sums and at least `min_size`.
 
-    Where weights differ, sizes are rounded to four binary digits: oneDNN compiles its products for every shape that it
-    meets, and batches of one length should have few sizes.
+    Where weights differ, sizes are rounded to four binary digits: oneDNN compiles its matrix products for every shape
+    that it meets, so batches of one length should have few sizes.
 
     >>> _split_evenly(np.array([1, 1, 1, 1, 2, 2, 4]), 3, 1), _split_evenly(np.ones(7), 3, 1)
     ([4, 6], [2, 5])
@@ -75,27 +102,24 @@ def _split_evenly(weights: np.ndarray[Any, Any], parts: int, least: int) -> list
     [32, 64, 82]
     """
     sums = np.concatenate([[0], np.cumsum(weights)])
-    goals = sums[-1] * np.arange(1, parts) / parts
+    goals = sums[-1] * np.arange(1, count) / count
     differ = weights.min() < weights.max()
-    cuts = [0]
+    ends = [0]
     for number, goal in enumerate(goals, start=1):
-        size = int(np.abs(sums - goal).argmin()) - cuts[-1]
+        size = int(np.abs(sums - goal).argmin()) - ends[-1]
         step = 2 ** max(size.bit_length() - 4, 0) if differ else 1
-        latest = len(weights) - (parts - number) * least
-        cuts.append(min(cuts[-1] + max(round(size / step) * step, least), latest))
-    return cuts[1:]
+        latest = len(weights) - (count - number) * min_size
+        ends.append(min(ends[-1] + max(round(size / step) * step, min_size), latest))
+    return ends[1:]
 
 
-def sort_window(training: Training) -> int:
-    """Give how many batches are sorted by length together, as the recipe's `batching` says."""
+def sort_window_of(training: Training) -> int:
+    """Return how many batches are sorted by length together, as the recipe's `batching` says."""
     return SORT_WINDOW if training.batching == "sorted" else 1
 
 
 class SeededBatches(Sampler[list[int]]):
-    """The share of one process in every batch, in `parts` tokens to accumulate gradients over.
-
-    Whatever the number of processes and parts, the optimizer sees the same rows in the same step.
-    """
+    """The rows of one process's share of every batch, micro-batch by micro-batch."""
 
     def __init__(
         self,
@@ -103,35 +127,38 @@ class SeededBatches(Sampler[list[int]]):
         batch_size: int,
         seed: int,
         *,
-        window: int = SORT_WINDOW,
+        sort_window: int = SORT_WINDOW,
         items: Lengths | None = None,
-        parts: int = 1,
-        processes: int = 1,
-        process: int = 0,
+        shares: Shares = Shares(),
     ) -> None:
-        self.lengths, self.batch_size, self.seed, self.window, self.items = lengths, batch_size, seed, window, items
-        self.parts, self.processes, self.process = parts, processes, process
+        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+        self.sort_window, self.items, self.shares = sort_window, items, shares
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration plans."""
+        """Set the epoch that the next iteration plans."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-len(self.lengths) // self.batch_size) * self.parts
+        return -(-len(self.lengths) // self.batch_size) * self.shares.micro_batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        shares = self.parts * self.processes
         plan = plan_epoch(
-            self.lengths, self.batch_size, self.seed, self.epoch, self.window, items=self.items, least=shares
+            self.lengths,
+            self.batch_size,
+            self.seed,
+            self.epoch,
+            self.sort_window,
+            items=self.items,
+            min_rows=self.shares.count,
         )
         for batch in plan:
-            for part in range(self.parts):  # every n-th row: all shares get long and short ones
-                yield batch[part * self.processes + self.process :: shares].tolist()
+            for micro_batch in range(self.shares.micro_batches):
+                yield self.shares.of(batch, micro_batch).tolist()
 
 
 class SeededLoader(DataLoader[Feature]):
-    """A loader that hands the epoch on to its batches and draws nothing from the global random state."""
+    """A loader that passes the epoch on to its batches and draws nothing from the global random state."""
 
     def __init__(self, features: Sequence[Feature], batches: SeededBatches, collate: Collator) -> None:
         import torch
@@ -139,32 +166,34 @@ class SeededLoader(DataLoader[Feature]):
         super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration runs through."""
+        """Set the epoch that the next iteration runs through."""
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
 
 class Batches(Protocol):
-    """The batches of a run, in whose order nothing is left to chance."""
+    """The batches of a run; their rows and order follow from the seed."""
 
     rows: int | None
-    """Rows of an epoch; None where nobody counts epochs."""
+    """Rows of an epoch; None where epochs are not counted."""
+    budget: Budget | None
+    """The clock that ends the run; None where steps are counted."""
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
-        """Load the share of one process."""
+        """Build the loader of one process's share."""
 
     def __len__(self) -> int: ...
 
     def occurring_tokens(self) -> Iterable[int] | None:
-        """Give the tokens that occur; None where all embeddings are trained."""
+        """Return the token ids that occur; None where all embeddings are trained."""
 
-    def pace(self) -> tuple[float, float]:
-        """Give the rows and the tokens of a step, on average."""
+    def step_size(self) -> tuple[float, float]:
+        """Return the mean number of rows and of tokens per step."""
 
     def state(self, step: int) -> dict[str, Any]:
-        """Give what a checkpoint has to know to go on after a step."""
+        """Return what a checkpoint must keep to go on after a step."""
 
-    def load_state(self, place: dict[str, Any]) -> None:
-        """Go on from a place that `place` gave."""
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
 
 
 class InMemoryBatches:
@@ -173,48 +202,47 @@ class InMemoryBatches:
     def __init__(self, features: Sequence[Feature], training: Training) -> None:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
+        self.budget: Budget | None = None
         self.lengths, self.items = lengths_of(features), items_of(features)
 
     def __len__(self) -> int:
         return len(self.features)
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
-        """Load the share of one process, epoch after epoch."""
+        """Build the loader of one process's share, epoch after epoch."""
         training = self.training
         batches = SeededBatches(
             self.lengths,
             training.batch_size,
             training.seed,
-            window=sort_window(training),
+            sort_window=sort_window_of(training),
             items=self.items,
-            parts=training.gradient_accumulation,
-            processes=processes,
-            process=process,
+            shares=Shares(training.gradient_accumulation, processes, process),
         )
         return SeededLoader(self.features, batches, collate)
 
     def occurring_tokens(self) -> Iterable[int] | None:
-        """Give the tokens that occur; None where all embeddings are trained."""
+        """Return the token ids that occur; None where all embeddings are trained."""
         return occurring_tokens_of(self.features).tolist() if self.training.occurring_embeddings else None
 
-    def pace(self) -> tuple[float, float]:
-        """Give the rows and the tokens of a step, on average."""
+    def step_size(self) -> tuple[float, float]:
+        """Return the mean number of rows and of tokens per step."""
         steps = self.training.steps_per_epoch(len(self.lengths))
         return len(self.lengths) / steps, float(self.lengths.sum()) / steps
 
     def state(self, step: int) -> dict[str, Any]:
-        """Give what a checkpoint has to know to go on after a step: nothing, since all follows from the seed."""
+        """Return nothing: all follows from the seed."""
         return {}
 
-    def load_state(self, place: dict[str, Any]) -> None:
-        """Go on from a place that `place` gave."""
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Do nothing: all follows from the seed."""
 
 
 def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:
-    """Split a batch into parts whose attention weights take at most 32 MB a layer (or hold one row).
+    """Split a batch into micro-batches whose attention weights take at most 32 MB per layer (or that hold one row).
 
-    On a CPU, larger tensors go back to the system after each use, and taking them anew costs more than computing them:
-    a batch of 32 rows of 384 tokens takes half the time in parts, and a quarter of the memory.
+    On a CPU, larger tensors go back to the system after each use, and getting them anew costs more than computing them:
+    a batch of 32 rows of 384 tokens takes half the time in micro-batches, and a quarter of the memory.
 
     Args:
         batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens).

@@ -16,7 +16,6 @@ from bertkit.recipe import CommonTraining
 from bertkit.storage import checkpoints
 from bertkit.storage.files import write_text
 from bertkit.training.batching import Batches
-from bertkit.training.budget import Budget
 from bertkit.training.signals import StopFlag
 
 MANIFEST_LOSSES = "losses"
@@ -25,7 +24,7 @@ MANIFEST_SECONDS = "seconds"
 
 
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]
-    """Conducts a training run; created once a run by `fit`, which then sets `trainer` to the one conducted."""
+    """Decides what happens between two steps of a run; `fit` creates one per run and sets its `trainer`."""
 
     trainer: Any
 
@@ -33,23 +32,22 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self,
         training: CommonTraining,
         best_metric: str,
+        batches: Batches,
         stop: StopFlag,
         progress: Progress,
-        batches: Batches,
-        budget: Budget | None = None,
     ) -> None:
         self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
-        self.batches, self.budget, self.tenth = batches, budget, 0
+        self.batches, self.budget, self.tenth = batches, batches.budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step = 0.0, 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Pick up the losses summed since the last log line, where the run goes on from a checkpoint."""
+        """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
         self.began, self.first_step, used = time.perf_counter(), state.global_step, 0.0
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             manifest = checkpoints.read_manifest(folder)
-            self._restore_losses(manifest[MANIFEST_LOSSES])
+            self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used = manifest.get(MANIFEST_SECONDS, 0.0)
         self._write_log(state)
         if self.budget:
@@ -80,7 +78,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
         logs = logs or {}
-        if "train_runtime" in logs:  # the Trainer's closing summary covers only what this process trained
+        if "train_runtime" in logs:  # the Trainer's summary covers only what this process trained
             state.log_history.pop()
             return
         self._write_log(state)
@@ -88,7 +86,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.figures.update({name: value for name, value in shown.items() if value is not None})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Vouch for the checkpoint, then drop those that are neither the best nor the last."""
+        """Commit the checkpoint, then delete those that are neither the best nor the last."""
         self.trainer.accelerator.wait_for_everyone()
         exhausted = self._patience_is_exhausted(state)
         if args.should_save:
@@ -96,7 +94,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 "step": state.global_step,
                 "finished": self._is_last(state) or exhausted,
                 MANIFEST_SECONDS: self.budget.used if self.budget else 0.0,
-                MANIFEST_LOSSES: self._losses(),
+                MANIFEST_LOSSES: self.trainer.loss_state(),
                 MANIFEST_STATE: self.batches.state(state.global_step),
             }
             checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
@@ -109,7 +107,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         return self.budget.is_over if self.budget else bool(state.global_step >= state.max_steps)
 
     def _is_time_to_evaluate(self, state: Any) -> bool:
-        """Tell whether an evaluation is due; by the clock, ten are."""
+        """Tell whether an evaluation is due; with a budget of time there are ten."""
         if self._is_last(state):
             return True
         if self.budget and self.training.evaluate_every == "epoch":
@@ -121,7 +119,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         return Path(self.trainer.args.output_dir)
 
     def _agree_on_signals(self) -> None:
-        """Let all processes know of a signal that one of them got."""
+        """Share a signal that one process received with all processes."""
         if self.trainer.args.world_size > 1:
             flags = torch.tensor([self.stop.signal, int(self.stop.save)], device=self.trainer.args.device)
             torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
@@ -145,22 +143,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         since = [entry for entry in state.log_history if key in entry and entry["step"] > (state.best_global_step or 0)]
         return self.training.patience is not None and len(since) >= self.training.patience
 
-    def _losses(self) -> dict[str, Any]:
-        trainer = self.trainer
-        return {
-            "pending": float(trainer._tr_loss),
-            "total": trainer._total_loss_scalar,
-            "last_logged": trainer._globalstep_last_logged,
-            "terms": trainer.logged_terms.state(),
-        }
-
-    def _restore_losses(self, losses: dict[str, Any]) -> None:
-        trainer = self.trainer
-        trainer._tr_loss += losses["pending"]
-        trainer._total_loss_scalar = losses["total"]
-        trainer._globalstep_last_logged = int(losses["last_logged"])
-        trainer.logged_terms.restore(losses["terms"])
-
     def _write_log(self, state: Any) -> None:
         if state.is_world_process_zero:
             lines = [
@@ -171,6 +153,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def _figures(self, state: Any) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
-        rows, tokens = ((state.global_step - self.first_step) * each for each in self.batches.pace())
+        rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         speed = {"rows/s": rows / seconds, "tokens/s": tokens / seconds}
         return {**self.figures, **speed}

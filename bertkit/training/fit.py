@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -26,10 +26,12 @@ from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_wh
 from bertkit.tokens.features import Collator
 from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
-from bertkit.training.budget import Budget
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 log = logging.getLogger("bertkit")
 
@@ -38,7 +40,7 @@ Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metr
 
 @dataclass(frozen=True)
 class FitResult:
-    """What training leaves: its history and where its best and last checkpoints are, None without training."""
+    """What training leaves: its history, and its best and last checkpoints, None without training."""
 
     history: list[dict[str, Any]]
     best: Path | None
@@ -56,73 +58,90 @@ class FitResult:
         return weighted / logged[-1][0] if logged else float("nan")
 
 
+@dataclass(frozen=True)
+class Trainee:
+    """What is trained, and on what."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    batches: Batches
+    collate: Collator
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class Judge:
+    """How a model is scored during training, and which of its scores chooses the best checkpoint."""
+
+    evaluate: Evaluate
+    best_metric: str
+    greater_is_better: bool
+
+
 class _Trainer(transformers.Trainer):  # type: ignore[misc]
-    """A Trainer with keyed batches, our evaluation, and terms of a loss that are means over the whole step."""
+    """A Trainer with seeded batches, our evaluation, and terms of a loss that are means over the whole step."""
 
     def __init__(
         self,
         *,
-        batches: Batches,
-        collate: Collator,
-        terms: Terms,
-        budget: Budget | None,
-        evaluate_with: Evaluate,
+        trainee: Trainee,
+        evaluate: Evaluate,
         dropout: DropoutStream,
-        rows: OccurringEmbeddings | None,
+        embeddings: OccurringEmbeddings | None,
         **arguments: Any,
     ) -> None:
-        super().__init__(**arguments)
-        self.batches, self.collate, self.terms, self.evaluate_with = batches, collate, terms, evaluate_with
-        self.dropout, self.rows, self.budget = dropout, rows, budget
-        # items are counted over all parts and processes of a step, and the loss below is divided by that count
+        super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
+        self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
+        self.evaluate_with, self.dropout, self.embeddings = evaluate, dropout, embeddings
+        # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
-        self.logged_terms = LoggedTerms(list(terms.weights), self.args.device)
+        self.logged_terms = LoggedTerms(list(self.terms.weights), self.args.device)
 
     def get_train_dataloader(self) -> Any:
-        """Give this process its share of the keyed batches."""
+        """Return the loader of this process's share of the batches."""
         return self.batches.loader(self.collate, processes=self.args.world_size, process=self.args.process_index)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Make the optimizer, and let the word embeddings that it does not train follow its weight decay."""
+        """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
         optimizer = super().create_optimizer(model)
-        if self.rows:
-            self.rows.follow(optimizer)
+        if self.embeddings:
+            self.embeddings.follow(optimizer)
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Let the learning rate follow the steps, or the clock where the run has a budget of time."""
-        budget = self.budget
+        """Create the schedule of the learning rate: by steps, or by the clock where the run has a budget of time."""
+        budget = self.batches.budget
         if budget is None:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.rate())
         return self.lr_scheduler
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
-        """Count the items of each term over all parts and processes of a step: (terms,)."""
+        """Count the items of each term over all micro-batches and processes of a step: (terms,)."""
         counts = [self.terms.count(batch) for batch in batch_samples]
         items = [float(sum(count.get(name, 0) for count in counts)) for name in self.terms.weights]
         totals = torch.tensor(items, device=device)
         return self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Add up the gradients of a batch, on a CPU part by part."""
+        """Add up the gradients of a batch; on a CPU, micro-batch by micro-batch."""
         self.dropout.move_to(self.state.global_step)
         heads = getattr(self.model.config, "num_attention_heads", 12)
         *others, last = split_batch(inputs, heads) if self.args.device.type == "cpu" else [inputs]
         losses = []
-        for part in others:
+        for micro_batch in others:
             with self.accelerator.no_sync(model):
-                losses.append(super().training_step(model, part, num_items_in_batch))
+                losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         return torch.stack([*losses, super().training_step(model, last, num_items_in_batch)]).sum()
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Give this part's share of the weighted sum of the terms' means over all items of the optimizer step.
+        """Compute this micro-batch's share of the weighted sum of the terms' means over all items of the step.
 
-        Summed over the parts and averaged over processes (as gradients are), the shares make up those means,
-        however the batch was split.
+        A term's sum over the micro-batch is divided by its items in the whole step, (terms,). Summed over micro-batches
+        and averaged over processes (as gradients are), the shares are those means, however the batch was split.
         """
         sums = self.terms.sums(model, inputs)
         means = num_items_in_batch.clamp(min=1) / self.args.world_size
@@ -136,6 +155,22 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         )
         self.finite &= loss.detach().isfinite()
         return loss
+
+    def loss_state(self) -> dict[str, Any]:
+        """Return the losses summed since the last log line, for a checkpoint."""
+        return {
+            "pending": float(self._tr_loss),
+            "total": self._total_loss_scalar,
+            "last_logged": self._globalstep_last_logged,
+            "terms": self.logged_terms.state(),
+        }
+
+    def load_loss_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `loss_state` returned."""
+        self._tr_loss += state["pending"]
+        self._total_loss_scalar = state["total"]
+        self._globalstep_last_logged = int(state["last_logged"])
+        self.logged_terms.load_state(state["terms"])
 
     def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
         """Log the mean of each term beside that of the whole loss, where there are several."""
@@ -154,59 +189,50 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def fit(
-    model: Any,
-    tokenizer: Any,
-    batches: Batches,
-    collate: Collator,
+    trainee: Trainee,
+    judge: Judge,
     training: CommonTraining,
     machine: Machine,
     folder: Path,
     *,
-    best_metric: str,
-    greater_is_better: bool,
-    evaluate: Evaluate,
-    terms: Terms,
     stop: StopFlag,
     progress: Progress,
-    budget: Budget | None = None,
 ) -> FitResult:
-    """Train a model, or go on from the newest whole checkpoint in `folder`; the best weights end in `model`.
+    """Train a model, or resume from the newest whole checkpoint in `folder`; the model ends with the best weights.
 
     Raises:
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
         StoppedError: a signal asked for it; a checkpoint of the last step was written first.
     """
-    arguments = make_arguments(training, machine, folder, batches.rows, best_metric, greater_is_better)
+    model, batches = trainee.model, trainee.batches
+    arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    conduct = TrainingCallback(training, best_metric, stop, progress, batches, budget)
+    callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
-    with ExitStack() as swapped:
+    with ExitStack() as patches:
         runs_once = machine.device == "cpu" and not training.gradient_checkpointing
         if training.fast_dropout and runs_once:
-            swapped.enter_context(fast_dropout(model, dropout))
+            patches.enter_context(fast_dropout(model, dropout))
         if training.unpad and runs_once:
-            swapped.enter_context(unpadded(model))
+            patches.enter_context(unpadded(model))
         tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
+        embeddings = None
+        if tokens:
+            padding = trainee.tokenizer.pad_token_id
+            embeddings = patches.enter_context(occurring_embeddings(model, {*tokens, padding}))
         trainer = _Trainer(
-            model=model,
+            trainee=trainee,
+            evaluate=judge.evaluate,
+            dropout=dropout,
+            embeddings=embeddings,
             args=arguments,
             train_dataset=batches,
-            processing_class=tokenizer,
-            callbacks=[conduct],
-            batches=batches,
-            collate=collate,
-            terms=terms,
-            budget=budget,
-            evaluate_with=evaluate,
-            dropout=dropout,
-            rows=swapped.enter_context(occurring_embeddings(model, {*tokens, tokenizer.pad_token_id}))
-            if tokens
-            else None,
+            callbacks=[callback],
         )
-        for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
-            trainer.remove_callback(callback)
-        conduct.trainer = trainer
+        for default in (transformers.PrinterCallback, transformers.ProgressCallback):
+            trainer.remove_callback(default)
+        callback.trainer = trainer
         _train(trainer, folder)
     progress.finish()
     if stop.signal:
@@ -226,14 +252,14 @@ def _train(trainer: _Trainer, folder: Path) -> None:
 
 
 def untrained() -> FitResult:
-    """Give what is left where there was nothing to train."""
+    """Return the result where there was nothing to train."""
     return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
 def _load_best(model: Any, folder: Path) -> FitResult:
     last, _ = newest_whole(folder)
     if last is None:
-        raise ModelError("no checkpoint was left by training", "look at the disk, then run again", file=folder)
+        raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
     best = checkpoint_folder(folder, best_step)

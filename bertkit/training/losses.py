@@ -59,8 +59,8 @@ class LoggedTerms:
         """Give what a checkpoint keeps of it."""
         return {"sums": self.sums.tolist(), "step": self.step}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
         self.sums, self.step = self.sums.new_tensor(state["sums"]), state["step"]
 
 

@@ -15,16 +15,17 @@ from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.objectives import Examples, Objective, PretrainSetup
 from bertkit.tokens.features import Collator, Feature
+from bertkit.training.batching import Shares
 from bertkit.training.budget import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
 
 
-class Turn(NamedTuple):
-    """A batch to be made, and how far training is then: known here, and not by the processes that make batches."""
+class BatchKey(NamedTuple):
+    """What a batch is made from. The training process decides it: processes that make batches know no clock."""
 
     step: int
-    part: int
+    micro_batch: int
     progress: float
     short_steps: int
 
@@ -32,9 +33,9 @@ class Turn(NamedTuple):
 class PretrainBatches(Dataset[Feature]):
     """The batches of all steps, made when they are asked for, by whichever process.
 
-    Each example draws from a generator of its own, keyed by seed, epoch and its number. So a run that goes on, and one
-    whose batches are made by other processes, sees the same as any other. Only with a budget of time the clock decides
-    when long blocks begin, and how much is hidden.
+    Each example draws from a generator of its own, seeded by seed, epoch and its number. So a resumed run, and one
+    whose batches are made by other processes, sees the same as any other. Only with a budget of time does the clock
+    decide when long blocks begin, and how much is masked.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class PretrainBatches(Dataset[Feature]):
         self.corpus, self.objective, self.setup, self.budget = corpus, objective, setup, budget
         self.training = training = setup.recipe.training
         self.rows: int | None = None
-        self.process, self.processes = 0, 1
-        self.known: dict[int, tuple[int, Examples]] = {}  # length -> the epoch whose examples are in memory, and they
+        self.shares = Shares(training.gradient_accumulation)
+        self.cached: dict[int, tuple[int, Examples]] = {}  # length -> epoch and examples in memory
         self.orders: dict[tuple[int, int], Any] = {}
         long = self.examples(training.max_length, 0)
         if training.budget is not None:
@@ -61,44 +62,43 @@ class PretrainBatches(Dataset[Feature]):
         return self.steps * self.training.gradient_accumulation
 
     def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
-        """Load the share of one process of all steps."""
-        self.processes, self.process = processes, process
+        """Build the loader of one process's share of all steps."""
+        self.shares = Shares(self.training.gradient_accumulation, processes, process)
         return DataLoader(
             self,
-            batch_sampler=_Turns(self),
+            batch_sampler=_BatchKeys(self),
             collate_fn=collate,
             num_workers=self.training.workers,
             multiprocessing_context="fork" if self.training.workers else None,  # the corpus stays where it is mapped
             generator=torch.Generator(),
         )
 
-    def turn(self, number: int) -> Turn:
-        """Give what the batch of this number is made of."""
-        step, part = divmod(number, self.training.gradient_accumulation)
+    def key(self, number: int) -> BatchKey:
+        """Return what the batch of this number is made from."""
+        step, micro_batch = divmod(number, self.training.gradient_accumulation)
         self._read_clock(step)
         progress = self.budget.passed if self.budget else step / self.steps
-        return Turn(step, part, progress, self.short_steps)
+        return BatchKey(step, micro_batch, progress, self.short_steps)
 
-    def __getitems__(self, turns: list[Turn]) -> list[Feature]:
-        shares = self.processes * self.training.gradient_accumulation
-        mine = range(self.training.batch_size)[turns[0].part * self.processes + self.process :: shares]
-        return [self._feature(turns[0], place) for place in mine]
+    def __getitems__(self, keys: list[BatchKey]) -> list[Feature]:
+        rows = self.shares.of(range(self.training.batch_size), keys[0].micro_batch)
+        return [self._feature(keys[0], row) for row in rows]
 
     def occurring_tokens(self) -> None:
-        """Give None: all embeddings are trained, since the head answers with any token."""
+        """Return None: all embeddings are trained, since the head may predict any token."""
         return None
 
-    def pace(self) -> tuple[float, float]:
-        """Give the rows and the tokens of a step, on average; where the clock decides, those of a step of now."""
+    def step_size(self) -> tuple[float, float]:
+        """Return the mean number of rows and of tokens per step; with a budget of time, those of the present length."""
         size = self.training.batch_size
         return size, self.tokens(self.steps) / self.steps
 
     def tokens(self, steps: int) -> float:
-        """Give the tokens of so many steps, on average over the epochs."""
+        """Return the tokens of a number of steps, on average over the epochs."""
         return sum(self.tokens_by_length(steps).values())
 
     def tokens_by_length(self, steps: int) -> dict[int, float]:
-        """Give the tokens of so many steps for each length of blocks, on average over the epochs."""
+        """Return the tokens of a number of steps for each block length, on average over the epochs."""
         short = min(steps, self.short_steps)
         counts = {self.training.max_length: steps - short, self.training.short_length: short}
         return {
@@ -108,7 +108,7 @@ class PretrainBatches(Dataset[Feature]):
         }
 
     def only(self, length: int, steps: int) -> PretrainBatches:
-        """Give so many steps of the same examples, all of one of their lengths, made in this process."""
+        """Return a number of steps of the same examples, all of one block length, made in this process."""
         batches = copy(self)
         batches.budget = None
         batches.training = self.training.model_copy(update={"workers": 0})
@@ -116,13 +116,13 @@ class PretrainBatches(Dataset[Feature]):
         return batches
 
     def state(self, step: int) -> dict[str, Any]:
-        """Give what a checkpoint has to know to go on after a step: what the clock decided; the rest is in the seed."""
+        """Return what a checkpoint must keep to go on after a step: only what the clock decided."""
         self._read_clock(step)
         return {"short_steps": self.short_steps} if self.budget else {}
 
-    def load_state(self, place: dict[str, Any]) -> None:
-        """Go on from a place that `place` gave."""
-        self.short_steps = place.get("short_steps", self.short_steps)
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self.short_steps = state.get("short_steps", self.short_steps)
 
     def _read_clock(self, step: int) -> None:
         """Begin with long blocks where there is a budget and the time of the short ones is up."""
@@ -130,25 +130,26 @@ class PretrainBatches(Dataset[Feature]):
             self.short_steps = step
 
     def examples(self, length: int, epoch: int) -> Examples:
-        """Give the examples of an epoch; those of one epoch a length are in memory."""
-        if self.known.get(length, (None,))[0] != epoch:
-            found = self.objective.examples(self.corpus, length, self.setup, epoch)
-            if not len(found):
-                raise DataError("the corpus gives no example to train on", "give it more text")
-            self.known[length] = epoch, found
-        return self.known[length][1]
+        """Return the examples of an epoch; those of one epoch per length are kept in memory."""
+        if self.cached.get(length, (None,))[0] != epoch:
+            examples = self.objective.examples(self.corpus, length, self.setup, epoch)
+            if not len(examples):
+                raise DataError("the corpus has no example to train on", "give it more text")
+            self.cached[length] = epoch, examples
+        return self.cached[length][1]
 
-    def _feature(self, turn: Turn, place: int) -> Feature:
+    def _feature(self, key: BatchKey, row: int) -> Feature:
         training = self.training
-        is_short = turn.step < turn.short_steps
+        is_short = key.step < key.short_steps
         length = training.short_length if is_short and training.short_length else training.max_length
-        number = (turn.step if is_short else turn.step - turn.short_steps) * training.batch_size + place
+        number = (key.step if is_short else key.step - key.short_steps) * training.batch_size + row
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
-        row = int(order[number % len(order)])  # an epoch may have more or fewer examples than the first, which counts
+        # the first epoch counts; a later one may have more or fewer examples
+        example = int(order[number % len(order)])
         version = epoch % training.dupe_factor if training.dupe_factor else epoch
-        random = np.random.default_rng((training.seed, version, row, length))
-        return self.objective.feature(self.examples(length, epoch)[row], turn.progress, random, self.setup)
+        random = np.random.default_rng((training.seed, version, example, length))
+        return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Any:
         if (length, epoch) not in self.orders:
@@ -158,12 +159,12 @@ class PretrainBatches(Dataset[Feature]):
         return self.orders[length, epoch]
 
 
-class _Turns(BatchSampler):
-    """All turns of a run, one after the other."""
+class _BatchKeys(BatchSampler):
+    """The keys of all batches of a run, one after the other."""
 
     def __init__(self, batches: PretrainBatches) -> None:
         super().__init__(range(len(batches)), 1, drop_last=False)
         self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return ([self.batches.turn(number)] for number in range(len(self.batches)))
+        return ([self.batches.key(number)] for number in range(len(self.batches)))

@@ -1,11 +1,11 @@
-"""Time some steps of the training that `fit` does, and leave before it evaluates or saves anything."""
+"""Time some steps of the training that `fit` does, and stop before it evaluates or saves anything."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +16,8 @@ from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.tokens.features import Collator, Feature, text_lengths
-from bertkit.training.batching import Batches
-from bertkit.training.fit import fit
-from bertkit.training.losses import Terms
+from bertkit.tokens.features import Feature, text_lengths
+from bertkit.training.fit import Judge, Trainee, fit
 from bertkit.training.signals import StopFlag
 
 _WARM = 3  # steps before the first that is timed
@@ -44,7 +42,7 @@ class _Enough(Exception):
 
 
 class _Stopwatch:
-    """A progress that notes when training steps end, and raises `_Enough` after the last that is wanted."""
+    """A progress that notes when training steps end, and raises `_Enough` after the last one to time."""
 
     def __init__(self, what: str, steps: int, device: str, progress: Progress) -> None:
         self.what, self.last, self.device, self.progress = what, _WARM + steps, device, progress
@@ -75,7 +73,7 @@ class _Stopwatch:
             self.progress.finish()
 
     def read(self) -> list[tuple[float, float]]:
-        """Give the seconds of each step but those that warm up, and how many of them it waited for a processor."""
+        """Return the seconds of each timed step, and how many of them it waited for a processor."""
         marks = self.marks[_WARM - 1 :]
         if self.device == "cuda":
             marks[-1].synchronize()
@@ -86,51 +84,44 @@ class _Stopwatch:
         return list(zip(taken, waits, strict=True))
 
 
-def time_steps(
-    model: Any,
-    tokenizer: Any,
-    make_batches: Callable[[_Training], Batches],
-    rows: int,
-    collate: Collator,
-    training: _Training,
-    machine: Machine,
-    folder: Path,
-    *,
-    terms: Terms,
-    steps: int,
-    progress: Progress,
-) -> list[TimedStep]:
-    """Train a model for some steps after a few that warm up, and give what each took.
+def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
+    """Return a training section that lasts for `steps` timed steps over `rows` rows per epoch, without evaluations."""
+    epochs = math.ceil((_WARM + steps) / training.steps_per_epoch(rows))
+    return training.model_copy(update={"epochs": max(training.epochs, epochs), "steps": None, "evaluate_every": _NEVER})
 
-    `folder` gets a log and no checkpoint; the rows, their order and the loss are those of `fit`. `make_batches` is
-    given the training that is long enough for the steps; `rows` are those of an epoch.
+
+def time_steps(
+    trainee: Trainee, training: CommonTraining, machine: Machine, folder: Path, *, steps: int, progress: Progress
+) -> list[TimedStep]:
+    """Train a model for some steps after a few that warm up, and return the time that each took.
+
+    Rows, their order and the loss are those of `fit`. `folder` gets a log and no checkpoint.
+
+    Args:
+        trainee: what is trained; its batches last for the steps.
+        training: from `training_to_time`.
+        machine: what it is trained on.
+        folder: a temporary one.
+        steps: the number of steps to time.
+        progress: where they are reported.
     """
     watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, machine.device, progress)
     batches: list[tuple[int, list[int], int]] = []
 
-    def collate_and_note(some: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate(some)
-        lengths = [length for feature in some for length in text_lengths(feature)]
-        batches.append((len(some), lengths, batch["input_ids"].numel()))
+    def collate_and_note(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = trainee.collate(features)
+        lengths = [length for feature in features for length in text_lengths(feature)]
+        batches.append((len(features), lengths, batch["input_ids"].numel()))
         return batch
 
-    enough = math.ceil(watch.last / training.steps_per_epoch(rows))
-    endless = training.model_copy(
-        update={"epochs": max(training.epochs, enough), "steps": None, "evaluate_every": _NEVER}
-    )
+    judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)
     try:
         fit(
-            model,
-            tokenizer,
-            make_batches(endless),
-            collate_and_note,
-            endless,
+            replace(trainee, collate=collate_and_note),
+            judge,
+            training,
             machine,
             folder,
-            best_metric="loss",
-            greater_is_better=False,
-            evaluate=lambda model, step: {},
-            terms=terms,
             stop=StopFlag(),
             progress=watch,
         )
@@ -138,13 +129,13 @@ def time_steps(
         pass
     finally:
         watch.finish()
-    parts = training.gradient_accumulation  # each is a batch of the collator's
+    count = training.gradient_accumulation  # the collator makes micro-batches
     return [
-        _add_up(*read, batches[step * parts : (step + 1) * parts])
-        for step, read in enumerate(watch.read(), start=_WARM)
+        _add_up(*times, batches[step * count : (step + 1) * count])
+        for step, times in enumerate(watch.read(), start=_WARM)
     ]
 
 
-def _add_up(seconds: float, waited: float, batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
-    rows, lengths, padded = zip(*batches, strict=True)
-    return TimedStep(seconds, waited, sum(rows), [length for each in lengths for length in each], sum(padded))
+def _add_up(seconds: float, waited: float, micro_batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
+    rows, lengths, padded = zip(*micro_batches, strict=True)
+    return TimedStep(seconds, waited, sum(rows), [length for row in lengths for length in row], sum(padded))

@@ -9,20 +9,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import StoppedError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.hardware.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling import load as models
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
-from bertkit.workflows.steps.inputs import Inputs, read_inputs
+from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
@@ -87,15 +87,15 @@ class Bench:
 class _Case:
     """One precision and batch size, and what it is measured on."""
 
-    inputs: Inputs
+    inputs: FinetuneInputs
     features: Mapping[str, list[Feature]]
     setup: Setup
     machine: Machine
 
-    def run(self, model: Any, features: Sequence[Feature], what: str, progress: Progress) -> list[Any]:
-        """Give the model's outputs for features."""
-        outputs, _ = run_model(model, self.inputs.task, self.setup, features, self.machine.precision, progress, what)
-        return outputs
+    def run(self, model: Any, features: Sequence[Feature], title: str, progress: Progress) -> list[Any]:
+        """Return the model's outputs for features."""
+        checkpoint = Checkpoint(model, self.inputs.task, self.setup, self.machine)
+        return run_model(checkpoint, features, progress, title)[0]
 
 
 class _Stoppable:
@@ -216,25 +216,18 @@ def _cache_aside() -> Iterator[None]:
 
 def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
+    from bertkit.training.fit import Trainee
     from bertkit.training.losses import make_loss, task_terms
-    from bertkit.training.timing import time_steps
+    from bertkit.training.timing import time_steps, training_to_time
 
-    inputs, setup = case.inputs, case.setup
-    gold = [row[inputs.task.COLUMNS.gold] for row in inputs.splits["train"].rows]
+    task, setup, features = case.inputs.task, case.setup, case.features["train"]
+    gold = [row[task.COLUMNS.gold] for row in case.inputs.splits["train"].rows]
+    terms = task_terms(make_loss(setup.recipe.training, case.inputs.labels, gold))
+    training = training_to_time(setup.recipe.training, len(features), steps)
+    batches = InMemoryBatches(features, training)
+    trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
     with TemporaryDirectory(prefix="bertkit-bench-") as folder:
-        return time_steps(
-            model,
-            setup.tokenizer,
-            partial(InMemoryBatches, case.features["train"]),
-            len(case.features["train"]),
-            inputs.task.collator(setup),
-            setup.recipe.training,
-            case.machine,
-            Path(folder),
-            terms=task_terms(make_loss(setup.recipe.training, inputs.labels, gold)),
-            steps=steps,
-            progress=progress,
-        )
+        return time_steps(trainee, training, case.machine, Path(folder), steps=steps, progress=progress)
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:

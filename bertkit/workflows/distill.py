@@ -1,4 +1,4 @@
-"""Distill: fine-tune a student under its teachers, then put them side by side: size, speed and scores."""
+"""Distill: fine-tune a student with its teachers, then compare them: size, speed and scores."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from bertkit.evaluation.checkpoint import Checkpoint, checkpoint_labels, load_checkpoint
+from bertkit.distillation.students import TeacherSupervision
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task
-from bertkit.workflows.finetune import carry_out
-from bertkit.workflows.steps.inputs import Inputs, Plan, read_inputs
-from bertkit.workflows.steps.inputs import plan as plan_run
-from bertkit.workflows.steps.opening import wait_for_all
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.steps import finetune_inputs
+from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.steps.run import Run, wait_for_all
 
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
-_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ComparedModel:
     parameters: int
     disk_bytes: int
     row_seconds: float
-    """Mean over rows that the model reads one at a time."""
+    """Mean over rows that are read one at a time."""
     rows_per_second: float
     """In batches."""
     scores: dict[str, float]
@@ -46,41 +46,43 @@ class ComparedModel:
 
 @dataclass(frozen=True)
 class Distilled:
-    """What a distillation leaves: the results of the student's run, and all models side by side."""
+    """The results of the student's run, and all models compared."""
 
     results: list[Result]
     compared_models: list[ComparedModel]
     best_metric: str
 
 
-def plan(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> Plan:
-    """Check everything that can be checked without training, and tell what a run would do."""
-    return plan_run(_with_teachers(recipe), output=output, fresh=fresh)
+def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+    """Check everything that can be checked without training, and return what a run would do."""
+    return finetune_inputs.dry_run(_with_distillation(recipe), output=output, fresh=fresh)
 
 
 def distill(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
 ) -> Distilled:
-    """Train the student of a recipe that has teachers, as `finetune` does, and put it beside them.
+    """Train the student of a recipe that has teachers, as `finetune` does, and compare it with them.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = read_inputs(_with_teachers(recipe), output)
-    results = carry_out(inputs, fresh=fresh, progress=progress)
+    inputs = read_inputs(_with_distillation(recipe), output)
+    results = run_inputs(inputs, fresh=fresh, progress=progress)
     wait_for_all()
-    record = runs.read_record(inputs.folder) or {}
+    folder = inputs.plan.folder
+    record = runs.read_record(folder) or {}
     if "compared_models" not in record:
-        compared_models = _compare(inputs, record, progress)
-        record = {**record, "compared_models": [dataclasses.asdict(each) for each in compared_models]}
+        compared = _compare(inputs, Run(inputs.plan, record, start=0.0), progress)
+        record = {**record, "compared_models": [dataclasses.asdict(model) for model in compared]}
         if runs.is_main_process():
-            with runs.locked(inputs.folder):
-                runs.write_record(inputs.folder, record)
-    return Distilled(results, [ComparedModel(**each) for each in record["compared_models"]], inputs.recipe.best_metric)
+            with runs.locked(folder):
+                runs.write_record(folder, record)
+    models = [ComparedModel(**model) for model in record["compared_models"]]
+    return Distilled(results, models, inputs.recipe.best_metric)
 
 
-def _with_teachers(recipe: Recipe) -> Recipe:
-    """Give a recipe that has a section for its teachers, which may lack them: that is said with what is lacking."""
+def _with_distillation(recipe: Recipe) -> Recipe:
+    """Return a recipe that has a section for its teachers; an error names what the section lacks."""
     return recipe if recipe.distillation else recipe.model_copy(update={"distillation": Distillation()})
 
 
@@ -93,49 +95,60 @@ class _Loaded:
     scored: Scored
 
 
-def _compare(inputs: Inputs, record: dict[str, Any], progress: Progress) -> list[ComparedModel]:
-    """Load teachers and student as `eval` does, score them on the same rows, and time them by turns."""
-    from bertkit.hardware.precision import Machine
-
-    machine = Machine(**record["machine"])  # the same for all
-    recipe, task, split = inputs.recipe, inputs.task, inputs.validation
-    folders = [("teacher", teacher.name, teacher.folder, teacher.labels) for teacher in inputs.teachers]
-    own_labels = checkpoint_labels(recipe, task, inputs.folder)
+def _compare(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[ComparedModel]:
+    """Load teachers and student as `eval` does, score them on the same rows, and time them in turns."""
+    task = inputs.task
     loaded = []
-    for role, name, folder, labels in [*folders, ("student", str(inputs.folder), inputs.folder, own_labels)]:
-        checkpoint = load_checkpoint(recipe, task, folder, labels, machine)
-        scored = score_split(checkpoint.model, task, checkpoint.setup, split, checkpoint.precision, progress)
-        loaded.append(_Loaded(role, name, folder, checkpoint, scored))
-    alone, together = _time_by_turns(loaded, task, progress)
+    for role, name, saved in _saved_models(inputs):
+        checkpoint = saved.load(run.machine)  # the same for all
+        scored = score_split(checkpoint, inputs.validation, progress)
+        loaded.append(_Loaded(role, name, saved.folder, checkpoint, scored))
+    single, batched = _time_in_turns(loaded, progress)
     student = loaded[-1]
     return [
         ComparedModel(
-            role=each.role,
-            model=each.name,
-            parameters=sum(parameter.numel() for parameter in each.checkpoint.model.parameters()),
+            role=model.role,
+            model=model.name,
+            parameters=sum(parameter.numel() for parameter in model.checkpoint.model.parameters()),
             disk_bytes=sum(
-                file.stat().st_size for file in each.folder.iterdir() if file.suffix in (".safetensors", ".bin")
+                file.stat().st_size for file in model.folder.iterdir() if file.suffix in (".safetensors", ".bin")
             ),
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
-            scores=each.scored.scores,
-            intervals=find_intervals(task, each.scored),
-            **({} if each is student else _differences(task, student.scored, each.scored)),
+            scores=model.scored.scores,
+            intervals=find_intervals(task, model.scored),
+            **({} if model is student else _differences(task, student.scored, model.scored)),
         )
-        for each, row_seconds, rows_per_second in zip(loaded, alone, together, strict=True)
+        for model, row_seconds, rows_per_second in zip(loaded, single, batched, strict=True)
     ]
 
 
+def _saved_models(inputs: FinetuneInputs) -> list[tuple[str, str, SavedCheckpoint]]:
+    """Return role, name and checkpoint of the teachers, then of the student."""
+    recipe, task, supervision = inputs.recipe, inputs.task, inputs.supervision
+    assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
+    folder = inputs.plan.folder
+    teachers = [
+        (
+            "teacher",
+            teacher.name,
+            SavedCheckpoint(recipe, task, teacher.folder, teacher.labels, runs.read_record(teacher.folder) or {}),
+        )
+        for teacher in supervision.teachers
+    ]
+    return [*teachers, ("student", str(folder), open_checkpoint(recipe, task, folder))]
+
+
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
-    """Give how far the student's scores lie above a teacher's, with 95 % intervals over the same drawn rows."""
+    """Compute how far the student's scores lie above a teacher's, with 95 % intervals over the same resampled rows."""
     from bertkit.metrics.statistics import bootstrap_intervals
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
     def subtract(rows: Any) -> dict[str, float]:
-        theirs = score(teacher, rows)
-        return {name: value - theirs[name] for name, value in score(student, rows).items()}
+        teacher_scores = score(teacher, rows)
+        return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
     return {
         "difference": {name: value - teacher.scores[name] for name, value in student.scores.items()},
@@ -143,25 +156,29 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
     }
 
 
-def _time_by_turns(loaded: Sequence[_Loaded], task: Task, progress: Progress) -> tuple[list[float], list[float]]:
-    """Give each model's mean seconds for a row alone, and the rows a second that it reads in batches.
+def _time_in_turns(loaded: Sequence[_Loaded], progress: Progress) -> tuple[list[float], list[float]]:
+    """Measure each model's mean seconds for a single row, and the rows per second that it reads in batches.
 
-    Models take turns row by row and batch by batch, and the fastest of some passes counts, since other work disturbs.
+    Models take turns row by row and batch by batch, and the fastest of several passes counts: other work disturbs.
     """
     from bertkit.evaluation.forward import forward, sorted_batches
     from bertkit.hardware.speed import time_by_turns
     from bertkit.tokens.feature_cache import lengths_of
 
-    known = loaded[-1].scored.features
-    count = len(known)
-    some = range(0, count, max(1, count // _TOGETHER))
-    batches = [[some[number] for number in batch] for batch in sorted_batches(lengths_of(known)[list(some)].tolist())]
-    work = [[number] for number in range(0, count, max(1, count // _ALONE))] + batches
+    features = loaded[-1].scored.features
+    count = len(features)
+    timed = range(0, count, max(1, count // _TOGETHER))
+    lengths = lengths_of(features)[list(timed)].tolist()
+    batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
+    singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
 
-    def read(each: _Loaded, numbers: Sequence[int]) -> None:
-        collate, some = task.collator(each.checkpoint.setup), [each.scored.features[number] for number in numbers]
-        forward(each.checkpoint.model, some, collate, precision=each.checkpoint.precision)
+    def read(model: _Loaded, numbers: Sequence[int]) -> None:
+        checkpoint = model.checkpoint
+        batch = [model.scored.features[number] for number in numbers]
+        collate = checkpoint.task.collator(checkpoint.setup)
+        forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
 
-    fastest = time_by_turns([partial(read, each) for each in loaded], work, progress)
-    alone = len(work) - len(batches)
-    return [mean(each[:alone]) for each in fastest], [len(some) / sum(each[alone:]) for each in fastest]
+    fastest = time_by_turns([partial(read, model) for model in loaded], singles + batches, progress)
+    alone = len(singles)
+    single = [mean(seconds[:alone]) for seconds in fastest]
+    return single, [len(timed) / sum(seconds[alone:]) for seconds in fastest]

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
-from bertkit.distillation.students import load_student, with_teachers
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_model, score_split
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.modeling import load as models
+from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
-from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tokens.features import Feature, Setup, window
-from bertkit.workflows.steps.inputs import Inputs, read_inputs
-from bertkit.workflows.steps.opening import opened
+from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.steps.run import Run, open_run
 
 if TYPE_CHECKING:
-    from bertkit.hardware.precision import Machine
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
@@ -33,174 +31,158 @@ log = logging.getLogger("bertkit")
 def finetune(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
 ) -> list[Result]:
-    """Fine-tune, or go on with the same run, or give the scores it already has: validation splits, the first leads.
+    """Fine-tune, or resume the same run, or return the scores of a finished one.
+
+    Returns:
+        the results of the validation splits; the first chose the best checkpoint.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return carry_out(read_inputs(recipe, output), fresh=fresh, progress=progress)
+    return run_inputs(read_inputs(recipe, output), fresh=fresh, progress=progress)
 
 
-def carry_out(inputs: Inputs, *, fresh: bool, progress: Progress) -> list[Result]:
+def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> list[Result]:
     """Do what `finetune` does with inputs that are read already."""
-    recipe = inputs.recipe
-    kind = models.read_config(inputs.model_folder)["model_type"]
-    data, source = recipe.data, Path(recipe.data.source).expanduser()
-    is_split = source.is_file() and data.split_column is None and not data.files
-    facts = {
-        "model": recipe.model,
-        "rows": inputs.rows,
-        "split_file": file_fingerprint(source) if is_split else None,
-    }
-    precision = recipe.training.precision
-    with opened(inputs.folder, inputs.identity, facts, precision=precision, kind=kind, fresh=fresh) as run:
+    with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
             return [Result(**result) for result in run.record["results"]]
-        return _train_and_publish(inputs, run.record, run.start, progress)
+        return _train_and_publish(inputs, run, progress)
 
 
-def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, progress: Progress) -> list[Result]:
-    from bertkit.hardware.precision import Machine, use_matmul_backend
+def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[Result]:
+    from transformers import set_seed
+
+    from bertkit.hardware.precision import use_matmul_backend
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.fit import untrained
-    from bertkit.workflows.steps.publish import publish
+    from bertkit.workflows.steps.publish_finetuned import publish
 
-    recipe, task, training = inputs.recipe, inputs.task, inputs.splits["train"]
-    machine = Machine(**record["machine"])
-    use_matmul_backend(machine)
-    setup = Setup(recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
-    baseline = {
-        name: task.score(task.compare(task.baseline(training.rows, split.rows, setup), split.rows, setup), setup)
-        for name, split in inputs.splits.items()
-        if is_validation(name)
-    }
-    check_best_metric(recipe, baseline[inputs.validation.name])
-    _seed(recipe.training.seed)
-    model = load_student(task, inputs.model_folder, setup)
-    held = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    features = {name: encode_split(split, setup, task.encode) for name, split in held.items()}
+    recipe, task = inputs.recipe, inputs.task
+    use_matmul_backend(run.machine)
+    setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    baseline = _score_baseline(inputs, setup)
+    set_seed(recipe.training.seed)  # a new head is drawn from it
+    model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+    checkpoint = Checkpoint(model, task, setup, run.machine)
+    in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
+    features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
-        _say_what_is_long(features["train"], len(training.rows), window(setup))
-
-    scorer = _Scorer(inputs, setup, machine.precision, features, progress)
-
-    def run(module: Any, wanted: Any) -> Any:
-        return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
-
-    is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run)
-    if model.bertkit_new_head and not is_complete and "resumed" not in record:
+        _report_lengths(features["train"], len(inputs.splits["train"].rows), window(setup))
+    run_features = partial(run_part, checkpoint, progress=progress)
+    is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
+    if model.bertkit_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
-    fitted = untrained() if is_complete else _fit(inputs, model, scorer, machine)
-    scored = scorer.score_best(model, fitted.best_step, list(baseline))
-    setup = scored[inputs.validation.name].setup
-    return publish(inputs, record, fitted, model, setup, scored, baseline, time.perf_counter() - start)
+    scorer = _Scorer(inputs, checkpoint, features, progress)
+    fitted = untrained() if is_complete else _fit(inputs, scorer)
+    scored = scorer.score_best(fitted.best_step, list(baseline))
+    checkpoint = replace(checkpoint, setup=scored[inputs.validation.name].setup)
+    return publish(inputs, run, fitted, checkpoint, scored, baseline)
 
 
-def _fit(inputs: Inputs, model: Any, scorer: _Scorer, machine: Machine) -> FitResult:
-    """Train, under the eye of the teachers that the recipe names, if any."""
+def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:
+    """Score predictions that know the training labels but no text, for each validation split."""
+    task, rows = inputs.task, inputs.splits["train"].rows
+    baseline = {}
+    for name, split in inputs.splits.items():
+        if is_validation(name):
+            predictions = task.baseline(rows, split.rows, setup)
+            baseline[name] = task.score(task.compare(predictions, split.rows, setup), setup)
+    check_best_metric(inputs.recipe, baseline[inputs.validation.name])
+    return baseline
+
+
+def _fit(inputs: FinetuneInputs, scorer: _Scorer) -> FitResult:
+    """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
-    from bertkit.training.fit import fit
+    from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import make_loss, task_terms
     from bertkit.training.signals import caught_signals
     from bertkit.training.streaming import StreamedBatches
 
-    recipe, task, setup, progress = inputs.recipe, inputs.task, scorer.setup, scorer.progress
-    gold = [row[task.COLUMNS.gold] for row in inputs.splits["train"].rows]
-    terms = task_terms(make_loss(recipe.training, inputs.labels, gold))
-    known = scorer.features.get("train", ())
-    teaching = with_teachers(
-        inputs.teachers, task, inputs.splits["train"], model, setup, known, terms, machine, progress
+    recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
+    train, features = inputs.splits["train"], scorer.features.get("train", ())
+    gold = task_terms(make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in train.rows]))
+    batches = (
+        StreamedBatches(inputs.stream, partial(task.encode, setup=checkpoint.setup), recipe.training)
+        if inputs.stream
+        else InMemoryBatches(features, recipe.training)
     )
-    with teaching as (loss, collate), caught_signals() as stop:
+    judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
+    learning = inputs.supervision.learning(checkpoint, train, features, gold, scorer.progress)
+    with learning as (terms, collate), caught_signals() as stop:
+        trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
         return fit(
-            model,
-            setup.tokenizer,
-            StreamedBatches(inputs.stream, partial(task.encode, setup=setup), recipe.training)
-            if inputs.stream
-            else InMemoryBatches(known, recipe.training),
-            collate,
+            trainee,
+            judge,
             recipe.training,
-            machine,
-            inputs.folder,
-            best_metric=recipe.best_metric,
-            greater_is_better=recipe.best_metric not in LOWER_IS_BETTER,
-            evaluate=scorer.score_step,
-            terms=loss,
+            checkpoint.machine,
+            inputs.plan.folder,
             stop=stop,
-            progress=progress,
+            progress=scorer.progress,
         )
 
 
 class _WithoutTrain(Mapping[str, Sequence[Feature]]):
-    """The features of a run that streams its training rows: who asks for those of ``train`` is refused."""
+    """The features of a run that streams its training rows; those of ``train`` cannot be had."""
 
-    def __init__(self, held: Mapping[str, Sequence[Feature]]) -> None:
-        self.held = held
+    def __init__(self, in_memory: Mapping[str, Sequence[Feature]]) -> None:
+        self.in_memory = in_memory
 
     def __getitem__(self, name: str) -> Sequence[Feature]:
         if name == "train":
-            raise RecipeError("this method wants all training rows before it trains", "leave data.streaming out")
-        return self.held[name]
+            raise RecipeError("this method needs all training rows before training", "leave data.streaming out")
+        return self.in_memory[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("train", *self.held))
+        return iter(("train", *self.in_memory))
 
     def __len__(self) -> int:
-        return 1 + len(self.held)
+        return 1 + len(self.in_memory)
 
 
 class _Scorer:
-    """Scores the validation splits of a run, and keeps what the best step scored so that it is not run again."""
+    """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
 
     def __init__(
         self,
-        inputs: Inputs,
-        setup: Setup,
-        precision: str,
+        inputs: FinetuneInputs,
+        checkpoint: Checkpoint,
         features: Mapping[str, Sequence[Feature]],
         progress: Progress,
     ) -> None:
-        self.inputs, self.setup, self.precision = inputs, setup, precision
-        self.features, self.progress = features, progress
+        self.inputs, self.checkpoint, self.features, self.progress = inputs, checkpoint, features, progress
         self.best: tuple[int, Scored] | None = None
 
     def score_step(self, model: Any, step: int) -> dict[str, float]:
-        """Score the model of a step on the split that chooses the best one."""
-        scored = self._score(model, self.inputs.validation.name, self.setup, tune=True)
+        """Score the model after a step on the split that chooses the best one."""
+        scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
         metric = self.inputs.recipe.best_metric
         sign = -1 if metric in LOWER_IS_BETTER else 1
         if self.best is None or sign * scored.scores[metric] > sign * self.best[1].scores[metric]:
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
-    def score_best(self, model: Any, step: int, names: Sequence[str]) -> dict[str, Scored]:
+    def score_best(self, step: int, names: Sequence[str]) -> dict[str, Scored]:
         """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
         first = self.inputs.validation.name
-        if self.best and self.best[0] == step:
-            chosen = self.best[1]
-        else:
-            chosen = self._score(model, first, self.setup, tune=True)
-        others = {name: self._score(model, name, chosen.setup) for name in names if name != first}
-        return {first: chosen, **others}
+        is_scored = self.best is not None and self.best[0] == step
+        chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
+        tuned = replace(self.checkpoint, setup=chosen.setup)
+        return {first: chosen, **{name: self._score(name, tuned) for name in names if name != first}}
 
-    def _score(self, model: Any, name: str, setup: Setup, tune: bool = False) -> Scored:
-        inputs, split, known = self.inputs, self.inputs.splits[name], self.features[name]
-        return score_split(model, inputs.task, setup, split, self.precision, self.progress, known, tune)
+    def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
+        split, features = self.inputs.splits[name], self.features[name]
+        return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-def _say_what_is_long(features: Sequence[Feature], rows: int, longest: int) -> None:
+def _report_lengths(features: Sequence[Feature], rows: int, max_tokens: int) -> None:
     from bertkit.tokens.feature_cache import longest_of
 
     if len(features) > rows:
-        log.info(f"training: {rows:,} rows in {len(features):,} windows of up to {longest} tokens that overlap")
+        log.info(f"training: {rows:,} rows in {len(features):,} overlapping windows of up to {max_tokens} tokens")
         return
-    full = int((longest_of(features) >= longest).sum())
+    full = int((longest_of(features) >= max_tokens).sum())
     if full:
         share = 100 * full / len(features)
-        log.info(f"training rows that fill all {longest} tokens: {full:,} ({share:.1f} %); what is longer is cut")
-
-
-def _seed(seed: int) -> None:
-    from transformers import set_seed
-
-    set_seed(seed)  # a new head is drawn from it
+        log.info(f"training rows that reach {max_tokens} tokens: {full:,} ({share:.1f} %); longer ones are truncated")

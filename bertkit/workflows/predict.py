@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit import hub
 from bertkit.data.files import read_records
 from bertkit.data.formats.csv import Record
 from bertkit.data.rows import canonical_records, is_blank
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.evaluation.checkpoint import Checkpoint, checkpoint_labels, load_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Task, load_task, shown
+from bertkit.tasks import Task, shown
 
 log = logging.getLogger("bertkit")
 
@@ -37,16 +36,13 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    task = load_task(recipe)
-    folder = hub.find_model(recipe.model)
-    labels = checkpoint_labels(recipe, task, folder)
+    saved = find_checkpoint(recipe)
     if row is not None:
-        recipe = _with_columns_of(row, recipe, task)
-    records = _records(source, row, recipe)
-    chunks = _chunks(records, recipe, task, str(source or "--row"))
-    first = next(chunks)  # a file that cannot be read says so before the model is loaded
-    checkpoint = load_checkpoint(recipe, task, folder, labels)
-    return _predict_chunks(itertools.chain([first], chunks), checkpoint, task, progress)
+        saved = replace(saved, recipe=_with_columns_of(row, recipe, saved.task))
+    records = _records(source, row, saved.recipe)
+    chunks = _chunks(records, saved, str(source or "--row"))
+    first = next(chunks)  # a file that cannot be read ends in its error before the model is loaded
+    return _predict_chunks(itertools.chain([first], chunks), saved.load(), progress)
 
 
 def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
@@ -81,9 +77,10 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
 
 
 def _chunks(
-    records: Iterable[Record], recipe: Recipe, task: Task, source: str
+    records: Iterable[Record], saved: SavedCheckpoint, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
     """Give the original columns and the canonical rows, chunk by chunk."""
+    recipe, task = saved.recipe, saved.task
     columns = replace(task.COLUMNS, gold="")
     blank = 0
     rows = canonical_records(records, recipe.data, columns, source)
@@ -105,15 +102,12 @@ def _chunks(
 def _predict_chunks(
     chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]],
     checkpoint: Checkpoint,
-    task: Task,
     progress: Progress,
 ) -> Iterator[dict[str, Any]]:
-    number = itertools.count()
+    task, number = checkpoint.task, itertools.count()
     for originals, rows in chunks:
         features = task.encode(rows, checkpoint.setup)
-        outputs, _ = run_model(
-            checkpoint.model, task, checkpoint.setup, features, checkpoint.precision, progress, "predicting"
-        )
+        outputs, _ = run_model(checkpoint, features, progress, "predicting")
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
         for original, row, prediction in zip(originals, rows, map(shown, predictions), strict=True):
             clash = sorted(set(original) & set(prediction))

@@ -121,7 +121,7 @@ def test_blankness():
 
 
 def test_training_needs_a_validation_split(tmp_path, tiny_model):
-    from bertkit.workflows.steps.inputs import plan
+    from bertkit.workflows.steps.finetune_inputs import dry_run as plan
 
     file = write_csv(tmp_path / "all.csv", [{**row, "part": "train"} for row in toy_rows(9, 1)])
     changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "part"}

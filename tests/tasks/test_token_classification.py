@@ -26,7 +26,7 @@ from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.steps.inputs import read_inputs
+from bertkit.workflows.steps.finetune_inputs import read_inputs
 from tests.conftest import WORDS, make_tokenizer
 
 NONE = "for tags that are no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
@@ -530,7 +530,7 @@ def test_column_files_give_the_same_rows_as_json(data, tiny_model, tmp_path):
     found = []
     for folder in (data, tmp_path / "conll", tmp_path / "txt"):
         recipe = load_recipe("tag", {"model": str(tiny_model), "data.source": str(folder)})
-        found.append(read_inputs(recipe, None).identity["data"])
+        found.append(read_inputs(recipe, None).plan.identity["data"])
     assert found[0] == found[1] == found[2]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import SeededBatches, plan_epoch, split_batch
+from bertkit.training.batching import SeededBatches, Shares, plan_epoch, split_batch
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,7 +43,7 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
     whole = plan_epoch(lengths, 16, seed=3, epoch=1)
     shares = []
     for process in range(processes):
-        batches = SeededBatches(lengths, 16, 3, parts=parts, processes=processes, process=process)
+        batches = SeededBatches(lengths, 16, 3, shares=Shares(parts, processes, process))
         batches.set_epoch(1)
         shares.append(list(batches))
         assert len(shares[-1]) == len(batches) == len(whole) * parts
@@ -57,14 +57,14 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
 def test_processes_have_the_same_work_in_every_step(processes):
     """A step takes as long as its slowest process: what the others wait is below three in a hundred."""
     lengths = (np.random.default_rng(0).gamma(4, 5, 4000).astype(int) + 3).tolist()
-    shares = [list(SeededBatches(lengths, 32, 3, processes=processes, process=number)) for number in range(processes)]
+    shares = [list(SeededBatches(lengths, 32, 3, shares=Shares(1, processes, number))) for number in range(processes)]
     work = np.array([[len(rows) * max(lengths[row] for row in rows) for rows in share] for share in shares])
     assert work.max(axis=0).sum() < 1.03 * work.mean(axis=0).sum()
 
 
 def test_random_batches_ignore_lengths_and_hold_every_row():
     lengths = list(range(1, 641))
-    batches = plan_epoch(lengths, 32, seed=1, epoch=0, window=1)
+    batches = plan_epoch(lengths, 32, seed=1, epoch=0, sort_window=1)
     assert sorted(np.concatenate(batches).tolist()) == list(range(640))
     assert min(max(batch) - min(batch) for batch in batches) > 300
 
@@ -109,7 +109,7 @@ def test_sorted_batches_of_tagged_words_have_equally_many():
 @pytest.mark.parametrize("least", [1, 3, 8])
 def test_every_batch_of_tagged_words_can_be_shared_out(least):
     lengths = np.concatenate([np.full(40, 2), np.full(8, 500)])
-    plan = plan_epoch(lengths, 8, seed=1, epoch=0, items=lengths, least=least)
+    plan = plan_epoch(lengths, 8, seed=1, epoch=0, items=lengths, min_rows=least)
     assert min(map(len, plan)) >= least
     assert sorted(np.concatenate(plan).tolist()) == list(range(48))
 

@@ -20,11 +20,11 @@ def make_batches(clock=None, options=None, **training):
 
 
 def longest(batches, number):
-    return max(len(feature["input_ids"]) for feature in batches.__getitems__([batches.turn(number)]))
+    return max(len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(number)]))
 
 
 def hidden(batches, number):
-    features = batches.__getitems__([batches.turn(number)])
+    features = batches.__getitems__([batches.key(number)])
     return np.mean(np.concatenate([feature["labels"] != IGNORED for feature in features]))
 
 
@@ -39,25 +39,25 @@ def test_with_a_budget_the_clock_decides_when_long_blocks_begin_and_a_checkpoint
     clock = SimpleNamespace(passed=0.0)
     batches = make_batches(clock, budget="1h")
     assert longest(batches, 0) == longest(batches, 1) == SHORT
-    assert batches.pace()[1] < 8 * SHORT
+    assert batches.step_size()[1] < 8 * SHORT
     clock.passed = SHARE
     assert longest(batches, 2) == LONG
-    assert batches.pace()[1] > 8 * SHORT
+    assert batches.step_size()[1] > 8 * SHORT
     assert batches.state(4) == {"short_steps": 2}
     resumed = make_batches(clock, budget="1h")
     resumed.load_state({"short_steps": 2})
-    assert [resumed.turn(number).short_steps for number in range(4)] == [2] * 4  # skipped turns change nothing
+    assert [resumed.key(number).short_steps for number in range(4)] == [2] * 4  # skipped batches change nothing
     assert resumed.tokens_by_length(4).keys() == batches.tokens_by_length(4).keys()
-    assert resumed.tokens(4) == batches.tokens(4) < 4 * batches.pace()[1]
+    assert resumed.tokens(4) == batches.tokens(4) < 4 * batches.step_size()[1]
 
 
 def test_a_turn_that_was_sent_off_is_made_as_it_was_then():
     clock = SimpleNamespace(passed=0.0)
     batches = make_batches(clock, budget="1h")
-    turn = batches.turn(2)
+    key = batches.key(2)
     clock.passed = 1.0
     assert longest(batches, 3) == LONG
-    assert max(len(feature["input_ids"]) for feature in batches.__getitems__([turn])) == SHORT
+    assert max(len(feature["input_ids"]) for feature in batches.__getitems__([key])) == SHORT
 
 
 def test_the_share_that_is_hidden_follows_the_clock_too():

@@ -116,8 +116,8 @@ def test_only_one_window_is_held():
 
 def test_the_pace_is_that_of_the_windows_so_far():
     batches = batches_of()
-    assert batches.pace() == (0, 0)
+    assert batches.step_size() == (0, 0)
     load(batches)
     read = list(islice(cycle(range(333)), 800))
-    assert batches.pace() == (4, sum(LENGTHS[number] for number in read) / 200)
+    assert batches.step_size() == (4, sum(LENGTHS[number] for number in read) / 200)
     assert batches.rows is None

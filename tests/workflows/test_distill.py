@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from bertkit.distillation import teachers
 from bertkit.recipe import load_recipe
 from bertkit.storage.cache import cache_folder
-from bertkit.workflows.steps.inputs import read_inputs
+from bertkit.workflows.steps.finetune_inputs import read_inputs
 from tests.conftest import toy_rows, write_csv
 from tests.test_habits import imported_by
 from tests.workflows.test_finetune import read_lines
@@ -125,8 +125,8 @@ def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
 ):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     asked = []
-    load = teachers.load_teacher
-    monkeypatch.setattr(teachers, "load_teacher", lambda *given: asked.append(given) or load(*given))
+    load = teachers.Teacher.load
+    monkeypatch.setattr(teachers.Teacher, "load", lambda *given: asked.append(given) or load(*given))
 
     def once(name, *options):
         ended = distill(run, trained, wrong_data, "--model", tiny_model, "--epochs", 1, "--output", name, *options)
@@ -144,7 +144,7 @@ def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
     kept.write_bytes(bytes(content))
     third, same = once("three")
     assert len(asked) == 2
-    assert "it is asked again" in third.err
+    assert "they are computed again" in third.err
     assert all(torch.equal(weights[name], same[name]) for name in weights)
     once("four", "--set", "data.cache=false")
     assert len(asked) == 3
@@ -152,6 +152,7 @@ def test_teachers_are_asked_once_and_a_damaged_file_is_noticed(
 
 def answers_of(teacher, data, model, **changes):
     """Give what teachers say of the training rows, through the very functions of a run."""
+    from bertkit.evaluation.checkpoint import Checkpoint
     from bertkit.hardware.precision import Machine
     from bertkit.modeling import load as models
     from bertkit.progress import SILENT
@@ -163,10 +164,8 @@ def answers_of(teacher, data, model, **changes):
     setup = Setup(inputs.recipe, models.load_tokenizer(inputs.model_folder), inputs.labels)
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
-    machine = Machine("cpu", "fp32", 1, "")
-    return teachers.compute_teacher_logits(inputs.teachers, inputs.task, setup, split, features, machine, SILENT)[
-        "logits"
-    ]
+    student = Checkpoint(None, inputs.task, setup, Machine("cpu", "fp32", 1, ""))
+    return teachers.compute_teacher_logits(inputs.supervision.teachers, student, split, features, SILENT)["logits"]
 
 
 @pytest.fixture
@@ -236,7 +235,7 @@ def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_fact
     assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
     code, text = zygote.run(broken, arguments)
     assert code == 0, text
-    assert "going on with run" in text
+    assert "resuming run" in text
     check_equal(broken / "run", whole / "run")
     assert not any("projections" in name for name in load_file(broken / "run" / "model.safetensors"))
 
@@ -299,7 +298,7 @@ MISTAKES = [
     (
         ["--teacher", "{trained}", "--model", "{other}"],
         4,
-        "the teacher {trained} cuts texts into other tokens than the student",
+        "the teacher {trained} tokenizes texts differently from the student",
     ),
     (
         ["--teacher", "{trained}", "--model", "{tiny}", "--temperature", "0"],
@@ -351,7 +350,7 @@ MISTAKES = [
             "labels=[bad, good]",
         ],
         2,
-        "teachers want all training rows",
+        "teachers need all training rows",
     ),
     (
         [

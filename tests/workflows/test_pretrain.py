@@ -169,9 +169,9 @@ def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
 def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
     timed = []
 
-    def seconds_of(model, tokenizer, make_batches, *rest, steps, **more):
-        batches = make_batches(None)
-        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.turn(0)])]
+    def seconds_of(trainee, training, machine, folder, *, steps, progress):
+        batches = trainee.batches
+        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(0)])]
         timed.append(lengths)
         return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), 0.0, len(lengths), lengths, 0)]
 

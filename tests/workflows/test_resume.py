@@ -24,10 +24,10 @@ SAVE_STAGES = [
     {"function": "bertkit.storage.checkpoints.keep_only", "when": "after"},
 ]
 PUBLISH_STAGES = [
-    {"function": "bertkit.workflows.steps.publish.export_model", "when": "before"},
-    {"function": "bertkit.workflows.steps.publish.export_model", "when": "after"},
-    {"function": "bertkit.workflows.steps.publish.write_predictions", "when": "after"},
-    {"function": "bertkit.workflows.steps.publish.write_report", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish_finetuned.export_model", "when": "before"},
+    {"function": "bertkit.workflows.steps.publish_finetuned.export_model", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish_finetuned.write_predictions", "when": "after"},
+    {"function": "bertkit.workflows.steps.publish_finetuned.write_report", "when": "after"},
 ]
 
 
@@ -149,7 +149,7 @@ def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe)
     assert zygote.run(broken, arguments, {"function": "transformers.trainer.Trainer.training_step", "call": 8})[0] == -9
     code, text = zygote.run(broken, arguments)
     assert code == 0, text
-    assert "going on with run" in text
+    assert "resuming run" in text
     check_equal(broken / "run", whole / "run")
 
 
@@ -157,7 +157,7 @@ def test_a_kill_while_nothing_is_trained_changes_nothing(zygote, tmp_path_factor
     arguments = ["finetune", "wsd-nearest", "--model", "demo", "--data", "demo", "--limit", "60", "--output", "run"]
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     assert zygote.run(whole, arguments)[0] == 0
-    fault = {"function": "bertkit.workflows.steps.publish.write_predictions", "when": "after"}
+    fault = {"function": "bertkit.workflows.steps.publish_finetuned.write_predictions", "when": "after"}
     assert zygote.run(broken, arguments, fault)[0] == -9
     assert zygote.run(broken, arguments)[0] == 0
     check_equal(broken / "run", whole / "run")

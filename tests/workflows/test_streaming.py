@@ -112,7 +112,7 @@ def test_a_bad_row_stops_the_run_and_once_mended_it_goes_on(zygote, tiny_model, 
     write_csv(data / "train.csv", rows)
     code, text = zygote.run(tmp_path, command)
     assert code == 0, text
-    assert "going on with run" in text
+    assert "resuming run" in text
     ours, theirs = everything(tmp_path / "run"), everything(unbroken)
     assert {name for name in theirs if ours[name] != theirs[name]} == {"recipe.yaml", "results"}  # the data's place
 
@@ -170,7 +170,7 @@ def test_a_dry_run_reads_the_first_window_only(run, tiny_model, toy_data):
     assert ended.code == 0, ended.err
     assert "rows     train streamed, validation 40" in ended.out
     assert "steps    110" in ended.out
-    assert "training rows are streamed: the baseline knows the first 100 of them" in ended.err
+    assert "training rows are streamed: the baseline knows only the first 100 of them" in ended.err
     rows[99] = {"text": "", "label": "good"}
     write_csv(toy_data / "train.csv", rows)
     assert "train.csv:101, column 'text'" in run(*arguments(tiny_model, toy_data), "--dry-run").last
@@ -180,16 +180,16 @@ def test_rows_that_lie_sorted_are_noticed(run, tiny_model, toy_data):
     write_csv(toy_data / "train.csv", sorted(toy_rows(400, seed=1), key=lambda row: row["label"]))
     ended = run(*arguments(tiny_model, toy_data), "--dry-run")
     assert ended.code == 0
-    assert "these all have the label 'bad': rows are read in their order, so shuffle them on disk" in ended.err
+    assert "all of these have the label 'bad': rows are read in order, so shuffle them on disk" in ended.err
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
-        (["training.steps=null"], 2, "training.steps is missing: nobody knows where a stream ends - --set training"),
+        (["training.steps=null"], 2, "training.steps is missing: the length of a stream is unknown - --set training"),
         (["training.steps=0"], 2, "training.steps = 0 is out of range - give a number >= 1"),
-        (["labels=null"], 2, "labels is missing: label names are not read off a stream - --set 'labels=[no, yes]'"),
-        (["training.class_weights=balanced"], 2, "training.class_weights = balanced wants all labels counted"),
+        (["labels=null"], 2, "labels is missing: label names are not found in a stream - --set 'labels=[no, yes]'"),
+        (["training.class_weights=balanced"], 2, "training.class_weights = balanced needs all labels counted"),
         (["data.source=demo"], 2, "the demo data is made in memory - leave data.streaming out"),
         (["training.batch_size=5", "training.gradient_accumulation=2"], 2, "batch_size 5 cannot be shared"),
         (["training.extra={max_steps: 7}"], 2, "training.extra.max_steps is decided by training.steps"),
@@ -221,7 +221,7 @@ def test_methods_that_want_all_rows_at_once_refuse_a_stream(run, recipe, tmp_pat
     settings += [f"data.columns={{{', '.join(f'{name}: {name}' for name in rows[0])}}}"]
     ended = run(*arguments(Path("demo"), tmp_path, recipe=recipe, all_settings=settings))
     assert ended.code == 2
-    assert ended.last == "error: this method wants all training rows before it trains - leave data.streaming out"
+    assert ended.last == "error: this method needs all training rows before training - leave data.streaming out"
 
 
 def test_steps_take_the_place_of_epochs_for_rows_in_memory_too(run, tiny_model, toy_data):

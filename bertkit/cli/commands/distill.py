@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.evaluate import print_results
-from bertkit.cli.commands.finetune import print_next_steps, print_plan
+from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.cli.commands.pretrain.recipe import run_pretraining
 from bertkit.cli.options import (
     BatchSizeOption,
@@ -120,10 +120,11 @@ def command(
         "distillation.soft_weight": soft_weight,
     }
     loaded = load(recipe, settings, changes)
-    from bertkit.workflows.distill import distill, plan
+    from bertkit.workflows.distill import distill
+    from bertkit.workflows.distill import dry_run as check
 
     if dry_run:
-        print_plan(plan(loaded, output=output, fresh=fresh), as_json=json)
+        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
     else:
         print_distilled(distill(loaded, output=output, fresh=fresh, progress=TerminalProgress()), as_json=json)
 

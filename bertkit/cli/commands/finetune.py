@@ -30,7 +30,7 @@ from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
-    from bertkit.workflows.steps.inputs import Plan
+    from bertkit.workflows.steps.finetune_inputs import DryRun
 
 NAME = "finetune"
 ORDER = 1
@@ -63,9 +63,9 @@ def command(
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
-        from bertkit.workflows.steps.inputs import plan
+        from bertkit.workflows.steps.finetune_inputs import dry_run as check
 
-        print_plan(plan(loaded, output=output, fresh=fresh), as_json=json)
+        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
         return
     results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
     print_results(results, as_json=json)
@@ -73,7 +73,7 @@ def command(
         print_next_steps(results)
 
 
-def print_plan(plan: Plan, *, as_json: bool) -> None:
+def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
     """Print what a run would do."""
     if as_json:
         print_json(dataclasses.asdict(plan))

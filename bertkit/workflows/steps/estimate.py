@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.pretraining import Pretraining
-from bertkit.workflows.pretrain import Inputs, new_model, read_inputs
+from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
@@ -59,14 +59,14 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
     use_matmul_backend(machine)
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
-    model = new_model(inputs)
+    model = inputs.load_model()
     sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
     for length, amount in planned.items():
         timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
-        lengths = [each for step in timed for each in step.lengths]
+        lengths = [length for step in timed for length in step.lengths]
         taken = sum(step.seconds for step in timed)
         times = amount / (taken if budget else sum(lengths))
         tokens += times * sum(lengths)
@@ -97,25 +97,18 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    inputs: Inputs, model: Any, batches: PretrainBatches, machine: Machine, steps: int, progress: Progress
+    inputs: PretrainInputs, model: Any, batches: PretrainBatches, machine: Machine, steps: int, progress: Progress
 ) -> list[TimedStep]:
     from tempfile import TemporaryDirectory
 
+    from bertkit.training.fit import Trainee
     from bertkit.training.losses import Terms
-    from bertkit.training.timing import time_steps
+    from bertkit.training.timing import time_steps, training_to_time
 
-    objective, training = inputs.objective, inputs.recipe.training
+    objective, setup = inputs.objective, inputs.setup
+    terms = Terms(objective.TERMS, objective.count, objective.losses)
+    trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
+    endless = setup.recipe.training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
+    training = training_to_time(endless, batches.sizes[endless.max_length], steps)
     with TemporaryDirectory(prefix="bertkit-estimate-") as folder:
-        return time_steps(
-            model,
-            inputs.setup.tokenizer,
-            lambda _: batches,
-            batches.sizes[training.max_length],
-            objective.collator(inputs.setup),
-            training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS}),
-            machine,
-            Path(folder),
-            terms=Terms(objective.TERMS, objective.count, objective.losses),
-            steps=steps,
-            progress=progress,
-        )
+        return time_steps(trainee, training, machine, Path(folder), steps=steps, progress=progress)

@@ -3,65 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bertkit.objectives import load_objective
-from bertkit.recipe import PretrainRecipe, write_yaml
+from bertkit.recipe import PretrainRecipe
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
-from bertkit.workflows.steps.publish import export_model, without_nan
+from bertkit.workflows.steps.pretrain_inputs import PretrainInputs
+from bertkit.workflows.steps.run import Run, export_model, finished_record, null_for_nan, write_settings
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.training.fit import FitResult
-    from bertkit.workflows.pretrain import Pretrained
 
 
-def publish(
-    recipe: PretrainRecipe,
-    result: Pretrained,
-    fitted: FitResult,
-    model: Any,
-    auxiliary_checkpoints: Mapping[str, Any],
-    tokenizer: Any,
-    record: dict[str, Any],
-) -> None:
-    """Write everything a finished run holds; the record, last of all, says that it is finished."""
+@dataclass(frozen=True)
+class Pretrained:
+    """What a pretraining run came to."""
+
+    recipe: str
+    model: str
+    objective: str
+    scores: dict[str, float]
+    """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
+    baseline: dict[str, float]
+    """Of the same text, by the frequencies of the training tokens alone; of the scores that it has."""
+    parameters: int
+    steps: int
+    tokens: int
+    """Tokens seen in training, special ones included."""
+    seconds: float
+    corpus: dict[str, dict[str, Any]]
+    """Split -> its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
+    folder: str
+    compared_models: list[dict[str, Any]] = field(default_factory=list)
+    """A teacher and its student side by side; see `put_side_by_side`."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def publish(inputs: PretrainInputs, run: Run, fitted: FitResult, model: PreTrainedModel, result: Pretrained) -> None:
+    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return
-    folder = Path(result.folder)
-    export_model(model, tokenizer, folder)
-    for name, auxiliary in auxiliary_checkpoints.items():
+    objective, setup, folder = inputs.objective, inputs.setup, run.plan.folder
+    recipe, tokenizer = setup.recipe, setup.tokenizer
+    encoder = objective.encoder(model, setup)
+    export_model(encoder, tokenizer, folder)
+    for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
         export_model(auxiliary, tokenizer, folder, name)
-    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    write_settings(run, recipe, fitted)
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
-    told = {"steps": result.steps, "tokens": result.tokens, "train_loss": fitted.train_loss, "seconds": result.seconds}
-    write_json(folder / "all_results.json", without_nan({**scores, **told}))
-    if fitted.last is not None:
-        shutil.copyfile(fitted.last / "trainer_state.json", folder / "trainer_state.json")
-    finished = {
-        **record,
-        "status": "finished",
-        "finished": runs.now(),
-        "seconds": result.seconds,
-        "steps": fitted.steps,
-        "best_step": fitted.best_step,
-        "best_checkpoint": fitted.best.name if fitted.best else None,
-        "result": dataclasses.asdict(result),
-    }
-    write_report(folder, _gather_facts(recipe, result, fitted, finished))
-    answers = model.get_output_embeddings() is not None  # an ELECTRA for pretraining fills no mask
-    (folder / "README.md").write_text(
-        pretrained_card(recipe, result, record["command"], tokenizer.mask_token if answers else None), encoding="utf-8"
-    )
-    runs.write_record(folder, finished)
+    totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
+    write_json(folder / "all_results.json", null_for_nan({**scores, **totals, "train_loss": fitted.train_loss}))
+    record = finished_record(run, fitted, result.seconds, result=dataclasses.asdict(result))
+    write_report(folder, _gather_facts(recipe, result, fitted, record, objective.BEST_METRIC))
+    can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
+    card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    runs.write_record(folder, record)
 
 
-def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: FitResult, record: dict[str, Any]) -> Facts:
+def _gather_facts(
+    recipe: PretrainRecipe, result: Pretrained, fitted: FitResult, record: dict[str, Any], best_metric: str
+) -> Facts:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
     return Facts(
         name=result.recipe,
@@ -73,7 +80,7 @@ def _gather_facts(recipe: PretrainRecipe, result: Pretrained, fitted: FitResult,
         seconds=result.seconds,
         device=record["machine"]["reason"],
         seed=recipe.training.seed,
-        best_metric=load_objective(recipe).BEST_METRIC,
+        best_metric=best_metric,
         scores=result.scores,
         baseline=result.baseline,
         baseline_name="the frequencies of tokens alone",

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bertkit.cli.commands.finetune import print_next_steps, print_plan
-from bertkit.workflows.steps.inputs import Plan
+from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
+from bertkit.workflows.steps.finetune_inputs import DryRun
 
-PLAN = Plan(
+PLAN = DryRun(
     recipe="cola",
     model="demo",
     folder="runs/cola",
@@ -22,7 +22,7 @@ PLAN = Plan(
 
 
 def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
-    print_plan(PLAN, as_json=False)
+    print_dry_run(PLAN, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["name: cola", "", "rows     train streamed, validation 1,043"]
     assert lines[3].endswith("label18, label19")
@@ -30,7 +30,7 @@ def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
 
 
 def test_a_plan_as_json_has_every_field(capsys):
-    print_plan(PLAN, as_json=True)
+    print_dry_run(PLAN, as_json=True)
     printed = json.loads(capsys.readouterr().out)
     assert printed["rows"] == {"train": None, "validation": 1043}
     assert len(printed["labels"]) == 30

@@ -23,8 +23,8 @@ from bertkit.cli.output import format_duration, format_number, print_json, print
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.workflows.pretrain import Pretrained
     from bertkit.workflows.steps.estimate import Estimate
+    from bertkit.workflows.steps.publish_pretrained import Pretrained
 
 NAME = "recipe"
 ORDER = 3

@@ -1,0 +1,199 @@
+"""The inputs of a fine-tuning run: all that is read and checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit import hub
+from bertkit.data.labels import find_names, name_row, name_split
+from bertkit.data.rows import Split
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.streams import RowStream, open_stream
+from bertkit.errors import DataError, RecipeError
+from bertkit.modeling.load import fingerprint, read_config
+from bertkit.recipe import Recipe, Row, write_yaml
+from bertkit.storage import runs
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.tasks import Task, load_task
+from bertkit.workflows.steps.run import RunPlan
+from bertkit.workflows.steps.supervision import Supervision, make_supervision
+
+log = logging.getLogger("bertkit")
+
+# The model and the rows count by content, not by where they are or whether their features are kept.
+_NOT_IDENTITY = {"about", "published", "model"}
+_LOCATION = {"source", "files", "config", "revision", "cache"}
+
+
+@dataclass(frozen=True)
+class FinetuneInputs:
+    """All that is known of a fine-tuning run before anything heavy is imported."""
+
+    plan: RunPlan
+    recipe: Recipe
+    task: Task
+    splits: dict[str, Split]
+    """What was read; of a stream of training rows, its first buffer."""
+    labels: tuple[str, ...]
+    model_folder: Path
+    supervision: Supervision
+    stream: RowStream | None = None
+
+    @property
+    def rows(self) -> dict[str, int | None]:
+        """The number of rows of each split; None for a stream, whose end is not known."""
+        return _count_rows(self.splits, self.stream)
+
+    @property
+    def validation(self) -> Split:
+        """The split that chooses the best checkpoint."""
+        return self.splits["validation"]
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would do."""
+
+    recipe: str
+    model: str
+    folder: str
+    rows: dict[str, int | None]
+    labels: list[str]
+    steps: int
+    disk_bytes: int
+    resolved: str
+
+
+def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+    """Check everything that can be checked without training, and return what a run would do."""
+    inputs = read_inputs(recipe, output)
+    if not fresh:
+        runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    weights = sum(
+        file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")
+    )
+    return DryRun(
+        recipe=recipe.name,
+        model=inputs.recipe.model_name,
+        folder=str(inputs.plan.folder),
+        rows=inputs.rows,
+        labels=list(inputs.labels),
+        steps=recipe.training.total_steps(inputs.rows["train"]),
+        disk_bytes=7 * weights,  # the result, and weights with two moments in the best and the last checkpoint
+        resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
+    )
+
+
+def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
+    """Find the model, read and check the rows, and settle the identity of the run."""
+    task, supervision = load_task(recipe), make_supervision(recipe)
+    recipe = supervision.recipe
+    model_folder = hub.find_model(recipe.model)
+    config = read_config(model_folder)
+    stream, splits = _read_splits(recipe, task)
+    labels, splits = find_labels(recipe, task, splits)
+    if stream is not None:
+        _report_stream(recipe, task, splits["train"])
+    supervision = supervision.checked(task, labels, model_folder)
+    identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
+    source = Path(recipe.data.source).expanduser()
+    is_split = source.is_file() and recipe.data.split_column is None and not recipe.data.files
+    plan = RunPlan(
+        recipe=recipe,
+        folder=Path(output) if output else runs.default_folder(recipe.name),
+        identity=identity,
+        facts={
+            "model": recipe.model,
+            "rows": _count_rows(splits, stream),
+            "split_file": file_fingerprint(source) if is_split else None,
+        },
+        model_type=config["model_type"],
+    )
+    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream)
+
+
+def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Return the label names of rows to train on, and the splits with gold values as names.
+
+    Raises:
+        DataError: values that are not labels, or only one label in the training rows.
+    """
+    if not task.NAMED:
+        return (), splits
+    names = recipe.labels or find_names(row[task.COLUMNS.gold] for row in splits["train"].rows)
+    named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
+    if recipe.data.streaming:
+        return tuple(names), named
+    if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:
+        find_names(row[task.COLUMNS.gold] for row in named["train"].rows)  # raises: there is only one label
+    return tuple(names), named
+
+
+def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str, Split]]:
+    """Read the training and validation rows; of streamed training rows, the first buffer."""
+
+    def read(row: Row) -> Row | None:
+        return task.read(row, recipe)
+
+    stream = _open_stream(recipe, task) if recipe.data.streaming else None
+    splits = read_splits(
+        recipe, task.COLUMNS, read, lambda name: (name == "train" and stream is None) or is_validation(name)
+    )
+    if stream is not None:
+        splits = {"train": stream.head(), **splits}
+    for required in ("train", "validation"):
+        if required not in splits:
+            available = ", ".join(splits) or "none"
+            raise DataError(f"no {required} split (found: {available})", "name it in data.splits or data.files")
+    return stream, splits
+
+
+def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:
+    settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
+    if recipe.distillation:
+        settings["distillation"].pop("teachers")  # they count by content too
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION}
+    return {
+        "recipe": settings,
+        "data": {name: split.fingerprint() for name, split in splits.items()},
+        "model": fingerprint(model_folder),
+        "labels": list(labels),
+    }
+
+
+def _count_rows(splits: dict[str, Split], stream: RowStream | None) -> dict[str, int | None]:
+    counts: dict[str, int | None] = {name: len(split.rows) for name, split in splits.items()}
+    return {**counts, "train": None} if stream else counts
+
+
+def _open_stream(recipe: Recipe, task: Task) -> RowStream:
+    """Open the training rows of a recipe that states what is otherwise found in the rows.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    if recipe.training.steps is None:
+        raise RecipeError("training.steps is missing: the length of a stream is unknown", "--set training.steps=20000")
+    if task.NAMED and not recipe.labels:
+        raise RecipeError("labels is missing: label names are not found in a stream", "--set 'labels=[no, yes]'")
+    if recipe.training.class_weights == "balanced":
+        what = "training.class_weights = balanced needs all labels counted, which a stream does not allow"
+        raise RecipeError(what, "name the weights: --set 'training.class_weights={no: 1, yes: 9}'")
+
+    def read(row: Row) -> Row | None:
+        checked = task.read(row, recipe)
+        if checked and task.NAMED and recipe.labels:
+            return name_row(checked, task.COLUMNS.gold, recipe.labels)
+        return checked
+
+    return open_stream(recipe.data, task.COLUMNS, read, recipe.training.batch_size)
+
+
+def _report_stream(recipe: Recipe, task: Task, head: Split) -> None:
+    log.info(f"training rows are streamed: the baseline knows only the first {len(head.rows):,} of them")
+    labels = {str(row[task.COLUMNS.gold]) for row in head.rows}
+    if task.NAMED and len(labels) == 1 and len(head.rows) > 1:
+        log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")

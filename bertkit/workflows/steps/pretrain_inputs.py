@@ -1,0 +1,111 @@
+"""The inputs of a pretraining run: tokenizer, config and corpus, and what makes the run the one it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.corpus.documents import corpus_files
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
+from bertkit.modeling.weights import load_config
+from bertkit.objectives import Objective, PretrainSetup, load_objective
+from bertkit.progress import Progress
+from bertkit.recipe import PretrainRecipe
+from bertkit.storage import runs
+from bertkit.workflows.steps.run import RunPlan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.corpus.tokenized import TokenizedCorpus
+
+# The model, the tokenizer and the text count by content; the result is the same with any number of workers.
+_NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}, "data": True}
+
+
+@dataclass(frozen=True)
+class PretrainInputs:
+    """All that is known of a pretraining run before its model is built."""
+
+    plan: RunPlan
+    objective: Objective
+    setup: PretrainSetup
+    corpus: Mapping[str, TokenizedCorpus]
+    """The splits ``train`` and ``validation``."""
+
+    def load_model(self) -> PreTrainedModel:
+        """Build or load the model of the run; what is new in it follows from the seed."""
+        from transformers import set_seed
+
+        set_seed(self.setup.recipe.training.seed)
+        return self.objective.load_model(self.setup)
+
+
+def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> PretrainInputs:
+    """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
+    objective = load_objective(recipe)
+    _check_tokenizer_and_model(recipe)
+    corpus_files(recipe.data)  # a missing file ends in its error before anything heavy is imported
+    model_folder = hub.find_model(recipe.model) if recipe.model else None
+    tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
+    setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    objective.check(setup)
+    from bertkit.corpus.tokenized import read_corpus
+
+    corpus = read_corpus(recipe.data, setup.tokenizer, progress)
+    plan = RunPlan(
+        recipe=recipe,
+        folder=Path(output) if output else runs.default_folder(recipe.name),
+        identity={
+            "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
+            "data": {name: split.fingerprint for name, split in corpus.items()},
+            "model": fingerprint(model_folder) if model_folder else "new",
+            "tokenizer": fingerprint(tokenizer_folder),
+        },
+        facts={"model": recipe.model or recipe.size},
+        model_type=setup.config.model_type,
+    )
+    return PretrainInputs(plan, objective, setup, corpus)
+
+
+def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
+    if recipe.model and recipe.tokenizer:
+        raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
+    if recipe.model and recipe.model_options:
+        raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
+    if not recipe.model and not recipe.tokenizer:
+        what = "a new model needs a tokenizer"
+        raise RecipeError(
+            what, "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
+        )
+
+
+def _find_tokenizer(name: str) -> Path:
+    folder = Path(name).expanduser()
+    return folder if folder.is_dir() else hub.find_model(name)
+
+
+def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:
+    """Load the tokenizer, and the config of the checkpoint or of the recipe's size."""
+    if model_folder is not None:
+        read_config(model_folder)
+        tokenizer = load_tokenizer(model_folder)
+        config = load_config(model_folder)
+    else:
+        from bertkit.modeling.sizes import make_config
+
+        tokenizer = read_tokenizer(tokenizer_folder)
+        config = make_config(recipe.size, tokenizer, recipe.model_options)
+        bound_length(tokenizer, config)
+    if tokenizer.mask_token_id is None:
+        what = "the tokenizer has no mask token"
+        raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
+    training = recipe.training
+    if training.max_length > tokenizer.model_max_length:
+        what = f"training.max_length {training.max_length} exceeds the model's {tokenizer.model_max_length}"
+        raise RecipeError(what, f"--max-length {tokenizer.model_max_length}")
+    return PretrainSetup(recipe, tokenizer, model_folder, config)

@@ -1,0 +1,238 @@
+"""Turn a fine-tuned model into a finished run folder: a plain checkpoint, predictions, results, report and card."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Result, Scored, find_intervals, suffix_of, write_predictions
+from bertkit.recipe import Recipe
+from bertkit.reports.card import CardFacts, model_card
+from bertkit.reports.examples import Example
+from bertkit.reports.html import Facts, write_report
+from bertkit.storage import runs
+from bertkit.storage.files import write_json
+from bertkit.tasks import Answer, Details, example_row
+from bertkit.tokens.features import count_tokens
+from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
+from bertkit.workflows.steps.run import Run, export_model, finished_record, null_for_nan, write_settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.training.fit import FitResult
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a run came to, split by split."""
+
+    inputs: FinetuneInputs
+    fitted: FitResult
+    scored: Mapping[str, Scored]
+    details: Mapping[str, Details]
+    results: list[Result]
+    seconds: float
+
+
+def publish(
+    inputs: FinetuneInputs,
+    run: Run,
+    fitted: FitResult,
+    checkpoint: Checkpoint,
+    scored: Mapping[str, Scored],
+    baseline: Mapping[str, dict[str, float]],
+) -> list[Result]:
+    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
+    if not runs.is_main_process():
+        return []
+    seconds, setup, folder = run.seconds, checkpoint.setup, run.plan.folder
+    details = {
+        name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
+    }
+    results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
+    outcome = _Outcome(inputs, fitted, scored, details, results, seconds)
+    export_model(checkpoint.model, setup.tokenizer, folder)
+    write_settings(run, setup.recipe, fitted)
+    for name, split in scored.items():
+        write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    _write_results(outcome, folder)
+    untuned, options = inputs.recipe.options, setup.recipe.options
+    record = finished_record(
+        run,
+        fitted,
+        round(seconds, 3),
+        tuned={name: value for name, value in options.items() if untuned.get(name) != value},
+        results=[dataclasses.asdict(result) for result in results],
+    )
+    facts = _gather_facts(outcome, record)
+    write_report(folder, facts)
+    (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
+    runs.write_record(folder, record)
+    return results
+
+
+def _result(
+    inputs: FinetuneInputs, name: str, scored: Scored, details: Details, baseline: dict[str, float], seconds: float
+) -> Result:
+    return Result(
+        recipe=inputs.recipe.name,
+        model=inputs.recipe.model_name,
+        split=name,
+        scores=scored.scores,
+        rows=len(scored.predictions),
+        seconds=seconds,
+        intervals=find_intervals(inputs.task, scored),
+        baseline=baseline,
+        folder=str(inputs.plan.folder),
+        source=inputs.splits[name].source,
+        warnings=find_warnings(inputs, scored) + details.warnings,
+        tables=details.tables,
+    )
+
+
+def find_warnings(inputs: FinetuneInputs, scored: Scored) -> list[str]:
+    """Return what a reader of the scores must know."""
+    warnings = []
+    if "demo" in (inputs.recipe.data.source, inputs.recipe.model):
+        warnings.append("Demo data or model: an artificial grammar. These scores compare with nothing.")
+    answers = {str(prediction["prediction"]) for prediction in scored.predictions}
+    if len(answers) == 1 and len(scored.predictions) > 1:
+        warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
+    if inputs.recipe.data.limit is not None:
+        warnings.append(f"Only the first {inputs.recipe.data.limit:,} rows of each split were used.")
+    return warnings
+
+
+def _write_results(outcome: _Outcome, folder: Path) -> None:
+    """Write the result files under the names and keys of the Hugging Face example scripts."""
+    fitted, seconds, training = outcome.fitted, outcome.seconds, outcome.inputs.recipe.training
+    rows = outcome.inputs.rows["train"]
+    seen = fitted.steps * training.batch_size if rows is None else rows * fitted.epochs
+    epochs = None if rows is None else fitted.epochs  # the epochs of a stream are not counted
+    train = {
+        "epoch": epochs,
+        "train_loss": fitted.train_loss,
+        "train_runtime": round(seconds, 4),
+        "train_samples": rows,
+        "train_samples_per_second": round(seen / seconds, 3),
+        "train_steps_per_second": round(fitted.steps / seconds, 3),
+    }
+    evaluation: dict[str, Any] = {"epoch": epochs}
+    for result in outcome.results:
+        suffix = suffix_of(result.split)
+        evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
+        evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
+        evaluation[f"eval_samples{suffix}"] = result.rows
+    write_json(folder / "train_results.json", train)
+    write_json(folder / "eval_results.json", null_for_nan(evaluation))
+    write_json(folder / "all_results.json", null_for_nan({**evaluation, **train}))
+
+
+def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
+    inputs, first = outcome.inputs, outcome.results[0]
+    recipe, split = inputs.recipe, inputs.validation
+    comparable = recipe.data.source != "demo" and recipe.data.limit is None
+    return Facts(
+        name=recipe.name,
+        about=recipe.about,
+        command=record["command"],
+        model=recipe.model_name,
+        teachers=_teachers(recipe),
+        split=split.name,
+        rows=first.rows,
+        seconds=record["seconds"],
+        device=record["machine"]["reason"],
+        seed=recipe.training.seed,
+        best_metric=recipe.best_metric,
+        scores=first.scores,
+        intervals=first.intervals,
+        baseline=first.baseline,
+        published=[entry.model_dump() for entry in recipe.published] if comparable else [],
+        history=outcome.fitted.history,
+        best_step=outcome.fitted.best_step,
+        examples=_examples(outcome),
+        labels=list(inputs.labels),
+        tables=outcome.details[split.name].tables,
+        warnings=first.warnings,
+        other_splits={result.split: result.scores for result in outcome.results[1:]},
+        provenance=_provenance(inputs, record),
+    )
+
+
+def _provenance(inputs: FinetuneInputs, record: dict[str, Any]) -> dict[str, str]:
+    """Return what a repetition of the run needs, by name."""
+    recipe, identity = inputs.recipe, record["identity"]
+    digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)
+    return {
+        "seed": str(recipe.training.seed),
+        "data": recipe.data.source,
+        **{f"rows: {name}": _rows_text(count, identity["data"][name][:12]) for name, count in inputs.rows.items()},
+        "model weights": f"sha256 {identity['model'][:12]}",
+        **{f"teacher {name}": f"sha256 {digest[:12]}" for name, digest in digests},
+        **record["versions"],
+    }
+
+
+def _examples(outcome: _Outcome) -> list[Example]:
+    """Return the scored rows of the first validation split, with the family's own wording of answers if it has one."""
+    inputs, name = outcome.inputs, outcome.inputs.validation.name
+    rows, scored = inputs.validation.rows, outcome.scored[name]
+    lengths = Counter[int]()
+    for feature in scored.features:
+        lengths[feature["row"]] += count_tokens(feature)
+    gold = inputs.task.COLUMNS.gold
+    answers: Sequence[Answer | None] = outcome.details[name].answers or [None] * len(rows)
+    return [
+        Example(
+            id=str(row.get("id", number)),
+            text=[(column, _as_text(column, value)) for column, value in row.items() if column not in (gold, "id")],
+            gold=row[gold] if answer is None else answer.gold,
+            predicted=prediction["prediction"] if answer is None else answer.predicted,
+            right=None if answer is None else answer.right,
+            confidence=None if answer is None else answer.confidence,
+            probabilities=prediction.get("probabilities") if answer is None else None,
+            length=lengths.get(number),
+        )
+        for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))
+    ]
+
+
+def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
+    recipe = inputs.recipe
+    head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
+    on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
+    length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
+    card = CardFacts(
+        pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
+        auto_class="" if hasattr(model.config, "bertkit_head") else f"AutoModelFor{head}",
+        dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
+        rows=inputs.rows,
+        predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
+        hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
+        base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
+        dataset_id=recipe.data.source if on_hub else None,
+        dataset_config=recipe.data.config if on_hub else None,
+        fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),
+    )
+    return model_card(facts, card)
+
+
+def _teachers(recipe: Recipe) -> list[str]:
+    return recipe.distillation.teachers if recipe.distillation else []
+
+
+def _as_text(column: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return (" " if column == "tokens" else " | ").join(map(str, value))
+    return str(value)
+
+
+def _rows_text(rows: int | None, digest: str) -> str:
+    return f"streamed (sha256 {digest} of the first buffer)" if rows is None else f"{rows:,} (sha256 {digest})"
