@@ -1,6 +1,6 @@
-"""The loss of a student: gold labels, and what fine-tuned teachers say of the same rows (Hinton et al. 2015).
+"""The loss of a student: gold labels, and the logits of fine-tuned teachers for the same rows (Hinton et al. 2015).
 
-What they say comes with the features, under the names of the model's outputs with `TEACHER_PREFIX` before them.
+The logits come with the features, under the names of the model's outputs after `TEACHER_PREFIX`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TEACHER_PREFIX = "teacher_"
 
 
 def teacher_collator(collate: Collator) -> Collator:
-    """Make a collator that takes along what the teachers say; tokens and choices that are not there are -inf."""
+    """Build a collator that also pads the teachers' logits; tokens and choices that a row lacks are -inf."""
     import numpy as np
     import torch
 
@@ -39,13 +39,15 @@ def teacher_collator(collate: Collator) -> Collator:
     return collate_both
 
 
-def distillation_terms(gold: Terms, wanted: Distillation, problem_type: str | None, matching: Matching | None) -> Terms:
-    """Give the terms ``gold`` and ``soft``, and with a `matching` its terms too.
+def distillation_terms(
+    gold: Terms, distillation: Distillation, problem_type: str | None, matching: Matching | None
+) -> Terms:
+    """Build the terms ``gold`` and ``soft``, and with a `matching` its terms too.
 
     Args:
         gold: the terms of the task without teachers.
-        wanted: weights and temperature.
-        problem_type: that of the model: what its logits are.
+        distillation: weights and temperature.
+        problem_type: of the model's config; it tells what the logits are.
         matching: compares the inside of the student with that of a teacher.
     """
     soft_loss = choose_loss(problem_type)
@@ -59,60 +61,61 @@ def distillation_terms(gold: Terms, wanted: Distillation, problem_type: str | No
         own = _own(batch)
         outputs = model(**own)
         more = matching.sums(own) if matching else {}
-        soft = soft_sum(soft_loss, outputs, batch, wanted.temperature)
+        soft = soft_sum(soft_loss, outputs, batch, distillation.temperature)
         return {**gold.sums(lambda **_: outputs, own), "soft": soft, **more}
 
-    weights = {name: weight * (1 - wanted.soft_weight) for name, weight in gold.weights.items()}
-    return Terms({**weights, "soft": wanted.soft_weight, **(matching.weights if matching else {})}, count, sums)
+    weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}
+    return Terms({**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums)
 
 
 SoftLoss = Callable[["torch.Tensor", "torch.Tensor", float], "torch.Tensor"]
-"""Gives the loss of each item from the student's logits, the teachers' and the temperature."""
+"""Computes the loss of each item from the student's logits, the teachers' logits and the temperature."""
 
 
 def choose_loss(problem_type: str | None) -> SoftLoss:
-    """Give the loss that fits what logits are: those of one label of several, of many yes or no, or a number."""
+    """Return the loss that fits the logits: one of several classes, several labels at once, or a number."""
     losses: dict[str | None, SoftLoss] = {"regression": _squared, "multi_label_classification": _yes_or_no}
     return losses.get(problem_type, _one_of_several)
 
 
 def soft_sum(loss: SoftLoss, outputs: Any, batch: Mapping[str, torch.Tensor], temperature: float) -> torch.Tensor:
-    """Sum a loss over rows, or labelled tokens where there is a distribution a token; the mean of several outputs."""
+    """Sum a loss over rows, or over labelled tokens where each has a distribution; the mean of several outputs."""
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
     }
     total: Any = 0
-    for name, wanted in teacher_outputs.items():
-        given = outputs[name].float()
-        if wanted.dim() == 3:
+    for name, teacher in teacher_outputs.items():
+        student = outputs[name].float()
+        if teacher.dim() == 3:
             is_labelled = batch["labels"] != IGNORED
-            given, wanted = given[is_labelled], wanted[is_labelled]
-        total = total + loss(given, wanted, temperature).sum() / len(teacher_outputs)
+            student, teacher = student[is_labelled], teacher[is_labelled]
+        total = total + loss(student, teacher, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]
 
 
-def _one_of_several(given: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Give T² KL(teacher || student) at a temperature, so that gradients are as large at any one (section 2)."""
-    is_there = wanted > -float("inf")
-    student = (given / temperature).masked_fill(~is_there, -float("inf")).log_softmax(dim=-1)
-    teacher = (wanted / temperature).log_softmax(dim=-1)
-    gaps = (teacher - student).masked_fill(~is_there, 0.0)
-    return temperature**2 * (teacher.exp() * gaps).sum(dim=-1)
+def _one_of_several(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Compute T² KL(teacher || student) at temperature T; T² keeps gradients as large at any T (section 2)."""
+    # choices that a row lacks are -inf; left in, they would give -inf - -inf, which is not a number
+    exists = teacher > -float("inf")
+    student_logs = (student / temperature).masked_fill(~exists, -float("inf")).log_softmax(dim=-1)
+    teacher_logs = (teacher / temperature).log_softmax(dim=-1)
+    differences = (teacher_logs - student_logs).masked_fill(~exists, 0.0)
+    return temperature**2 * (teacher_logs.exp() * differences).sum(dim=-1)
 
 
-def _yes_or_no(given: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Give the same for labels that are each there or not, as the mean over labels."""
+def _yes_or_no(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Compute the same for independent labels, as the mean over labels."""
     from torch.nn.functional import logsigmoid
 
-    student, teacher = given / temperature, wanted / temperature
+    student, teacher = student / temperature, teacher / temperature
     yes = teacher.sigmoid() * (logsigmoid(teacher) - logsigmoid(student))
     no = (-teacher).sigmoid() * (logsigmoid(-teacher) - logsigmoid(-student))
     return temperature**2 * (yes + no).mean(dim=-1)
 
 
-def _squared(given: torch.Tensor, wanted: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Give the squared distance to the teachers' number."""
-    return (given - wanted).square().mean(dim=-1)
+def _squared(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Compute the squared distance to the teachers' number."""
+    return (student - teacher).square().mean(dim=-1)
 
 
 def _own(batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,36 +1,42 @@
-"""A student beside its teacher: parameters, bytes, and how fast their encoders read."""
+"""A student beside its teacher: parameters, bytes, and how fast their encoders run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import Machine
 from bertkit.tokens.features import Collator, Feature
 
-_ALONE = 8  # blocks that are timed one at a time
-_TOGETHER = 64  # blocks that are timed in batches
-_READ = ("input_ids", "attention_mask", "position_ids")
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_SINGLE = 8  # blocks that are timed one at a time
+_BATCHED = 64  # blocks that are timed in batches
+_ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 def beside_teacher(
-    model: Any, teacher_name: str, name: str, features: Sequence[Feature], collate: Collator, machine: Machine
+    model: PreTrainedModel,
+    names: tuple[str, str],
+    features: Sequence[Feature],
+    collate: Collator,
+    machine: Machine,
 ) -> list[dict[str, Any]]:
-    """Put a model that was distilled beside its teacher; nothing where it has none.
+    """Compare a distilled model with its teacher; return nothing where it has none.
 
     Args:
-        model: it has the attribute `bertkit_teaching` where it has a teacher.
-        teacher_name: of the teacher.
-        name: of the model.
-        features: blocks of held-out text, which both encoders read by turns, without a head.
+        model: its attribute `bertkit_teaching` holds the teacher.
+        names: of the teacher and of the model.
+        features: blocks of held-out text, which both encoders run on in turns, without a head.
         collate: makes batches of them.
-        machine: what they are read on.
+        machine: the device and precision to run in.
 
     Returns:
-        rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over blocks
-        that are read one at a time) and ``rows_per_second`` (in batches).
+        rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
+        blocks) and ``rows_per_second`` (in batches).
     """
     if not hasattr(model, "bertkit_teaching"):
         return []
@@ -38,28 +44,28 @@ def beside_teacher(
     from bertkit.hardware.speed import time_by_turns
     from bertkit.tokens.feature_cache import lengths_of
 
-    both = [("teacher", teacher_name, model.bertkit_teaching.teacher), ("student", name, model)]
-    alone = [[number] for number in range(min(_ALONE, len(features)))]
-    together = sorted_batches(lengths_of(features[:_TOGETHER]).tolist())
-    work = [collate([features[number] for number in numbers]) for numbers in [*alone, *together]]
-    seconds = time_by_turns([partial(_read, each, machine) for _, _, each in both], work)
+    models = {"teacher": model.bertkit_teaching.teacher, "student": model}
+    singles = [[number] for number in range(min(_SINGLE, len(features)))]
+    batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
+    work = [collate([features[number] for number in numbers]) for numbers in [*singles, *batched]]
+    seconds = time_by_turns([partial(_run_encoder, encoder, machine) for encoder in models.values()], work)
     return [
         {
             "role": role,
             "model": name,
-            "parameters": sum(weights.numel() for weights in each.parameters()),
-            "disk_bytes": sum(weights.numel() * weights.element_size() for weights in each.parameters()),
-            "row_seconds": mean(taken[: len(alone)]),
-            "rows_per_second": sum(map(len, together)) / sum(taken[len(alone) :]),
+            "parameters": sum(weights.numel() for weights in encoder.parameters()),
+            "disk_bytes": sum(weights.numel() * weights.element_size() for weights in encoder.parameters()),
+            "row_seconds": mean(times[: len(singles)]),
+            "rows_per_second": sum(map(len, batched)) / sum(times[len(singles) :]),
         }
-        for (role, name, each), taken in zip(both, seconds, strict=True)
+        for (role, encoder), name, times in zip(models.items(), names, seconds, strict=True)
     ]
 
 
-def _read(model: Any, machine: Machine, batch: Mapping[str, Any]) -> None:
+def _run_encoder(model: PreTrainedModel, machine: Machine, batch: Mapping[str, Any]) -> None:
     import torch
 
     model.to(machine.device).eval()
-    given = {name: batch[name].to(machine.device) for name in _READ if name in batch}
+    inputs = {name: batch[name].to(machine.device) for name in _ENCODER_INPUTS if name in batch}
     with torch.inference_mode(), torch.autocast(machine.device, torch.bfloat16, enabled=machine.precision == "bf16"):
-        model.base_model(**given)
+        model.base_model(**inputs)

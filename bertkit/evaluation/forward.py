@@ -1,4 +1,4 @@
-"""Forward passes without gradients: sorted by length, outputs back in the order of the rows."""
+"""Forward passes without gradients: rows are sorted by length, and outputs return in the order of the rows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def forward(
     with torch.inference_mode(), autocast:
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
-            found = dict(model(**{name: value.to(device) for name, value in batch.items()}))
-            loss = found.pop("loss", None)
+            fields = dict(model(**{name: value.to(device) for name, value in batch.items()}))
+            loss = fields.pop("loss", None)
             items = count_items(batch)
             if loss is not None and items:
                 total, count = total + float(loss) * items, count + items
-            arrays = {name: value.float().cpu().numpy() for name, value in found.items() if torch.is_tensor(value)}
+            arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))

@@ -46,8 +46,8 @@ def measure(
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         for done, numbers in enumerate(batches, start=1):
             batch = collate([features[number] for number in numbers])
-            found = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
-            totals = {name: totals.get(name, 0.0) + value for name, value in found.items()}
+            sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
+            totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             progress.update(done, {})
     progress.finish()
     model.train(was_training)

@@ -47,11 +47,11 @@ def make_arguments(
     best_metric: str,
     greater_is_better: bool,
 ) -> TrainingArguments:
-    """Make the arguments of one process; the batch size in them is its share of a part.
+    """Build the arguments of one process; the batch size in them is its share of a micro-batch.
 
     Raises:
         RecipeError: `training.extra` is wrong.
-        UsageError: the batch size cannot be shared out.
+        UsageError: the batch size cannot be divided.
     """
     check_extra(training)
     decided = {
@@ -91,20 +91,22 @@ def make_arguments(
 
 
 def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
-    """Check that a batch can be shared out evenly, and the last one too; the number of rows may be unknown.
+    """Check that every batch can be divided evenly; the number of rows may be unknown.
 
     Raises:
-        UsageError: the batch size is no multiple of processes times parts, or there are too few rows.
+        UsageError: the batch size is no multiple of processes times micro-batches, or there are too few rows.
     """
     shares = processes * training.gradient_accumulation
     if training.batch_size % shares:
         raise UsageError(
-            f"batch_size {training.batch_size} cannot be shared by {processes} process(es) in "
-            f"{training.gradient_accumulation} part(s) each",
+            f"batch_size {training.batch_size} cannot be divided among {processes} process(es) with "
+            f"{training.gradient_accumulation} micro-batch(es) each",
             f"make it a multiple of {shares}",
         )
     if rows is not None and rows // training.steps_per_epoch(rows) < shares:
-        raise UsageError(f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or parts")
+        raise UsageError(
+            f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or micro-batches"
+        )
 
 
 def check_extra(training: CommonTraining) -> None:
@@ -113,9 +115,9 @@ def check_extra(training: CommonTraining) -> None:
     Raises:
         RecipeError: an unknown field, or one that a recipe key sets.
     """
-    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
         if name in _DECIDED:
             raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
-        if name not in known:
-            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, known))
+        if name not in fields:
+            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, fields))

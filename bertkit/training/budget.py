@@ -1,4 +1,4 @@
-"""Training for a given time: the learning rate follows the clock, not the steps (Geiping & Goldstein 2023, 4.4)."""
+"""A budget of time: the learning rate follows the clock, not the steps (Geiping & Goldstein 2023, section 4.4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bertkit.recipe.pretraining import Pretraining
 
 
 class Budget:
-    """Seconds to train, of which a run that goes on has used some; read once a step, so that all of a step agrees."""
+    """Seconds to train, some of which a resumed run has used; read once per step, so that a whole step agrees."""
 
     def __init__(self, seconds: float, training: Pretraining) -> None:
         self.seconds, self.training = seconds, training
@@ -17,7 +17,7 @@ class Budget:
         self.share = 0.0
 
     def start(self, used: float) -> None:
-        """Start the clock, on which some seconds are used already."""
+        """Start the clock; `used` seconds have passed in earlier sessions."""
         self.used_before, self.began = used, time.perf_counter()
         self.read()
 
@@ -37,7 +37,7 @@ class Budget:
         return self.share >= 1
 
     def read(self) -> None:
-        """Read the clock; several processes agree on the one that is ahead."""
+        """Read the clock; several processes agree on the latest one."""
         self.share = self.passed
         import torch
         from torch import distributed
@@ -48,7 +48,7 @@ class Budget:
             self.share = float(share)
 
     def rate(self) -> float:
-        """Give the factor of the learning rate that the recipe's schedule has at this share of the time."""
+        """Return the factor of the learning rate in the recipe's schedule at this share of the time."""
         warm = self.training.warmup_ratio
         schedule = self.training.schedule
         if schedule != "constant" and self.share < warm:
@@ -58,5 +58,5 @@ class Budget:
 
 
 def make_budget(training: Pretraining) -> Budget | None:
-    """Make the budget of a recipe; None where it counts steps."""
+    """Build the budget of a recipe; None where it counts steps."""
     return None if training.budget_seconds is None else Budget(training.budget_seconds, training)

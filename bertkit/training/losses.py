@@ -1,4 +1,4 @@
-"""What training lowers: the terms of a loss, and losses that a model's own head does not offer."""
+"""The terms of a loss, and losses that a model's own head does not have."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 class Terms:
     """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
 
-    However a step is split into parts and processes, the sums and the counts of its parts add up to the same.
+    However a step is split into micro-batches and processes, their sums and counts add up to the same.
     """
 
     weights: Mapping[str, float]
     """Name of a term -> its weight."""
     count: Callable[[Mapping[str, Any]], Mapping[str, int]]
-    """Gives how many items of each term a batch has."""
+    """Counts the items of each term in a batch."""
     sums: Callable[[Any, Mapping[str, Any]], Mapping[str, torch.Tensor]]
-    """Gives the sum of each term over a batch, from a model and the batch; 0 with a gradient where it has no item."""
+    """Computes the sum of each term over a batch, from a model and the batch; 0 with a gradient where it has no item."""
 
 
 class LoggedTerms:
-    """Sums the terms of a loss between two log lines; where there is one term, it is the loss, and nothing is told."""
+    """Sums the terms of a loss between two log lines; a single term is the loss itself and is not logged again."""
 
     def __init__(self, names: Sequence[str], device: Any) -> None:
         import torch
@@ -43,12 +43,12 @@ class LoggedTerms:
         self.sums = torch.zeros(len(names), device=device)
 
     def add(self, shares: Sequence[torch.Tensor]) -> None:
-        """Add what a part of a step gives to each term."""
+        """Add the shares of a micro-batch, one per term."""
         for number, share in enumerate(shares if len(self.names) > 1 else []):
             self.sums[number] += share.detach()
 
     def take(self, step: int, accelerator: Any) -> dict[str, float]:
-        """Give each term's mean over the steps since the last time, and begin anew."""
+        """Return each term's mean over the steps since the last call, and start again from zero."""
         if len(self.names) == 1:
             return {}
         means = (accelerator.reduce(self.sums, "mean") / max(step - self.step, 1)).tolist()
@@ -56,7 +56,7 @@ class LoggedTerms:
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
 
     def state(self) -> dict[str, Any]:
-        """Give what a checkpoint keeps of it."""
+        """Return what a checkpoint keeps of it."""
         return {"sums": self.sums.tolist(), "step": self.step}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -65,25 +65,25 @@ class LoggedTerms:
 
 
 def task_terms(loss: Loss | None) -> Terms:
-    """Give the one term of a task: the loss of the model's own head, or another one over its logits."""
+    """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         items = count_items(batch)
         outputs = model(**batch)
         if not items:
-            return {"gold": outputs.logits.sum() * 0}  # a mean over no label at all is not a number
+            return {"gold": outputs.logits.sum() * 0}  # a mean over no labels is not a number
         return {"gold": loss(outputs.logits, batch["labels"]) if loss else outputs.loss * items}
 
     return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
-def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) -> Loss | None:
-    """Make the loss a recipe asks for by `class_weights` or `label_smoothing`; None where it asks for neither.
+def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
+    """Build the loss of a recipe with `class_weights` or `label_smoothing`; None where it has neither.
 
     Args:
         training: the recipe's training section.
         labels: label names in the order of the model's outputs.
-        gold: label names of the training rows (lists of them where a row has several).
+        gold_labels: label names of the training rows (lists of them where a row has several).
 
     Raises:
         RecipeError: weights for labels that do not exist, or a task without labels.
@@ -95,18 +95,18 @@ def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) ->
     import torch
     from torch.nn import functional
 
-    weights = torch.tensor(class_weights(training.class_weights, labels, gold))
+    weights = torch.tensor(class_weights(training.class_weights, labels, gold_labels))
     smoothing = training.label_smoothing
 
-    def loss(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         weight = weights.to(logits)
-        if wanted.is_floating_point():  # one yes or no a label
-            target = wanted * (1 - smoothing) + smoothing / 2
-            each = functional.binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="none")
-            return each.mean(dim=-1).sum()
+        if gold.is_floating_point():  # several labels: one yes or no per label
+            target = gold * (1 - smoothing) + smoothing / 2
+            losses = functional.binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="none")
+            return losses.mean(dim=-1).sum()
         return functional.cross_entropy(
             logits.reshape(-1, len(labels)),
-            wanted.reshape(-1),
+            gold.reshape(-1),
             weight=weight,
             label_smoothing=smoothing,
             reduction="sum",
@@ -115,19 +115,19 @@ def make_loss(training: Training, labels: Sequence[str], gold: Sequence[Any]) ->
     return loss
 
 
-def class_weights(wanted: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
-    """Give each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
+def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
+    """Return each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
 
     >>> class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])
     [0.6666666666666666, 2.0]
     """
-    if wanted is None:
+    if weights is None:
         return [1.0] * len(labels)
-    if isinstance(wanted, Mapping):
-        for name in wanted:
+    if isinstance(weights, Mapping):
+        for name in weights:
             if name not in labels:
                 raise RecipeError(f"class_weights names no label {name!r}", closest(name, labels))
-        return [float(wanted.get(name, 1.0)) for name in labels]
+        return [float(weights.get(name, 1.0)) for name in labels]
     counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
     total = sum(counts.values())
     return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]

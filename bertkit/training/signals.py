@@ -22,14 +22,14 @@ class StopFlag:
         self.save = False
 
     def error(self) -> StoppedError:
-        """Give the error that ends a run which was saved and can be resumed."""
+        """Return the error that ends a run which was saved and can be resumed."""
         name = {signal.SIGINT: "Ctrl-C"}.get(signal.Signals(self.signal), signal.Signals(self.signal).name)
         return StoppedError(f"stopped by {name}; all is saved", "the same command resumes", signal=self.signal)
 
 
 @contextmanager
 def caught_signals() -> Iterator[StopFlag]:
-    """Catch Ctrl-C, SIGTERM, SIGHUP (the first asks, the second leaves at once) and SIGUSR1; restore handlers after.
+    """Catch Ctrl-C, SIGTERM, SIGHUP (the first requests a stop, the second ends the process) and SIGUSR1; restore handlers after.
 
     Handlers are set even where a shell started the process with signals ignored.
     """
@@ -38,17 +38,17 @@ def caught_signals() -> Iterator[StopFlag]:
         yield flag
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         if flag.signal:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         flag.signal = number
 
-    def ask_to_save(number: int, frame: FrameType | None) -> None:
+    def request_save(number: int, frame: FrameType | None) -> None:
         flag.save = True
 
-    before = {number: signal.signal(number, ask) for number in _CAUGHT}
-    before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, ask_to_save)
+    before = {number: signal.signal(number, request_stop) for number in _CAUGHT}
+    before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, request_save)
     try:
         yield flag
     finally:

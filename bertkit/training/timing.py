@@ -27,7 +27,7 @@ _Training = TypeVar("_Training", bound=CommonTraining)
 
 @dataclass(frozen=True)
 class TimedStep:
-    """An optimizer step: its rows, the tokens of each of their texts, and all tokens with padding."""
+    """An optimizer step: its rows, the number of tokens of each of their texts, and of all tokens with padding."""
 
     seconds: float
     waited: float
@@ -56,7 +56,7 @@ class _Stopwatch:
         self.progress.start(self.what, self.last)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Note the end of a step; a GPU notes it when it gets there, so that nothing waits for it."""
+        """Note the end of a step; on a GPU through an event, so that nothing waits for it."""
         if self.device == "cuda":
             self.marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
             self.marks[-1].record()

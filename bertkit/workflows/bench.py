@@ -1,4 +1,4 @@
-"""Measure what this machine does with a model and a recipe, before a training is begun."""
+"""Measure how fast this machine trains a model by a recipe, before training is started."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _EVALUATED = 8192  # tokens of the validation rows that the forward pass is time
 
 @dataclass(frozen=True)
 class Speed:
-    """What one precision and batch size does; None where it was not, or cannot be, measured."""
+    """The speed of one precision and batch size; None where it was not, or cannot be, measured."""
 
     precision: str
     batch_size: int
     steps: int = 0
-    """How many were timed, after some to warm up."""
+    """The number of timed steps, after some to warm up."""
     step_seconds: float | None = None
     """Median of the timed steps; the speeds are medians too."""
     tokens_per_second: float | None = None
     rows_per_second: float | None = None
     padding_share: float | None = None
     waiting_share: float | None = None
-    """Of the time, when other work had the processor; nothing that is told here allows for it."""
+    """Of the time, in which other work had the processor; no figure here is corrected for it."""
     operations_per_second: float | None = None
     peak_operations_per_second: float | None = None
     """Of the fastest matrix product of the model's sizes, measured beside."""
@@ -79,8 +79,8 @@ class Bench:
     @property
     def fastest(self) -> Speed | None:
         """The speed with the most tokens per second, where there are several to choose from."""
-        timed = [each for each in self.speeds if each.tokens_per_second is not None]
-        return max(timed, key=lambda each: each.tokens_per_second or 0.0) if len(timed) > 1 else None
+        timed = [speed for speed in self.speeds if speed.tokens_per_second is not None]
+        return max(timed, key=lambda speed: speed.tokens_per_second or 0.0) if len(timed) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -115,16 +115,18 @@ class _Stoppable:
 def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SILENT) -> Bench:
     """Time some steps of real training for each recipe; recipes may differ in batch size and precision only.
 
-    A recipe whose precision is ``auto`` is measured in each precision that this machine is quick in. Nothing is
+    A recipe whose precision is ``auto`` is measured in each precision that is fast on this machine. Nothing is
     scored, saved or left on disk.
 
     Raises:
         UsageError: no steps, a batch larger than all training rows, streamed rows, or one of several processes.
     """
     if steps < 1:
-        raise UsageError(f"{steps} steps take no time", "give --steps at least 1")
+        raise UsageError(f"--steps {steps}", "give at least 1")
     if recipes[0].data.streaming:
-        raise UsageError("a bench wants rows that can be counted", "leave data.streaming out, or give some rows")
+        raise UsageError(
+            "bench needs rows that can be counted", "leave data.streaming out, or give a file of some rows"
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("a bench measures one process", "start it without torchrun or accelerate launch")
     inputs = read_inputs(recipes[0], None)
@@ -155,7 +157,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
 
 
 def _choose_machines(precision: str, model_type: str) -> list[Machine]:
-    """Look at the machine; where ``auto`` is bf16, give it in both precisions, since both may be wanted."""
+    """Detect the hardware; where ``auto`` is bf16, return it in both precisions, to compare them."""
     from bertkit.hardware.precision import detect_hardware
 
     machine = detect_hardware(precision, model_type)
@@ -171,9 +173,10 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
     from bertkit.hardware.precision import use_matmul_backend
 
     use_matmul_backend(case.machine)
-    setup, machine, known = case.setup, case.machine, case.features["train"][0].keys()
+    setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
     # a copy, since preparing may add to features
-    case = replace(case, features={name: [dict(each) for each in some] for name, some in case.features.items()})
+    copies = {name: [dict(feature) for feature in features] for name, features in case.features.items()}
+    case = replace(case, features=copies)
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
         with _cache_aside():
@@ -181,7 +184,7 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
             model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
             start = time.perf_counter()
             is_complete = case.inputs.task.precompute(
-                model, case.features, setup, lambda part, some: case.run(part, some, "preparing", progress)
+                model, case.features, setup, lambda module, features: case.run(module, features, "preparing", progress)
             )
             prepared = time.perf_counter() - start
             timed = [] if is_complete else _train(case, model, steps, progress)
@@ -193,7 +196,7 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
             if is_complete:
                 speed = _noted(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
             else:
-                is_whole = case.features["train"][0].keys() == known
+                is_whole = case.features["train"][0].keys() == keys
                 speed = _add_training(speed, timed, model, machine, is_whole)
         return _add_estimates(speed, case)
     except (MemoryError, torch.OutOfMemoryError):
@@ -202,7 +205,7 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
 
 @contextmanager
 def _cache_aside() -> Iterator[None]:
-    """Keep hidden states in a folder that is gone afterwards: those of a bench are no use to a training."""
+    """Use a temporary cache: the hidden states of a bench are of no use to a later training."""
     before = os.environ.get("BERTKIT_CACHE")
     with TemporaryDirectory(prefix="bertkit-bench-") as folder:
         os.environ["BERTKIT_CACHE"] = folder
@@ -231,7 +234,7 @@ def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[Time
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:
-    """Add what the timed steps tell; `is_whole` where a step computes all of the model, and nothing was prepared."""
+    """Add the figures of the timed steps; `is_whole` where a step computes the whole model, and nothing was prepared."""
     tokens = sum(sum(step.lengths) for step in steps)
     tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)
     speed = replace(
@@ -248,9 +251,11 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine:
         speed = _noted(speed, f"{what} {100 * speed.waiting_share:.0f} % of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:
-        return _noted(speed, f"of peak: the operations of a {model.config.model_type} model are not known")
+        return _noted(
+            speed, f"of peak: unknown for a {model.config.model_type} model, whose operations are not counted"
+        )
     if not is_whole:
-        return _noted(speed, "of peak: the encoder was run beforehand, so its operations are not those of a step")
+        return _noted(speed, "of peak: unknown, since the encoder was run before the steps")
     operations = median(training_operations(sizes, step.lengths) / step.seconds for step in steps)
     peak = fastest_products(machine.device, machine.precision, *sizes[1:])
     share = operations / peak
@@ -262,13 +267,13 @@ def _noted(speed: Speed, note: str) -> Speed:
 
 
 def _time_forward(case: _Case, model: Any, progress: Progress) -> float:
-    """Give the validation rows a second that the model reads, timed on some of all lengths."""
-    known = case.features[case.inputs.validation.name]
-    some = known[:: max(1, _count_tokens(known) // _EVALUATED)]
+    """Measure the validation rows per second of the model, on a sample of all lengths."""
+    features = case.features[case.inputs.validation.name]
+    sample = features[:: max(1, _count_tokens(features) // _EVALUATED)]
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        case.run(model, some, "evaluating", progress)
-    return len(some) / (time.perf_counter() - start)
+        case.run(model, sample, "evaluating", progress)
+    return len(sample) / (time.perf_counter() - start)
 
 
 def _add_estimates(speed: Speed, case: _Case) -> Speed:

@@ -1,13 +1,14 @@
-"""Ask a pretrained model which words it expects where a text is masked."""
+"""Predict the masked words of texts with a pretrained model."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
@@ -16,41 +17,104 @@ from bertkit.modeling.weights import load_config
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Feature, find_template
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
 log = logging.getLogger("bertkit")
 
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK = 256  # texts
-_TOKENS = 2048  # of a batch: each becomes as many numbers as there are tokens in the vocabulary
-Answers = list[tuple[int, float]]
-"""Tokens and their probabilities, the likeliest first."""
+_TOKENS = 2048  # of a batch: each has a logit for every token of the vocabulary
+_WORD_STARTS = ("Ġ", "▁")  # first characters of a token that begins a word, in vocabularies that write spaces
 
-_STARTS = ("Ġ", "▁")  # how a token that begins a word begins, in vocabularies that write blanks
+Candidates = list[tuple[int, float]]
+"""Token ids and their probabilities, the likeliest first."""
 
 
 @dataclass(frozen=True)
-class _Question:
-    """What the model reads of a text, and the masks that are answered from it."""
+class _Query:
+    """What the model reads of a text, and the masks that are predicted from it."""
 
     text: int
     feature: Feature
     masks: Mapping[int, int]
-    """Number of the mask in the text -> its place in the feature."""
+    """Number of the mask in the text -> its position in the feature."""
+
+
+@dataclass(frozen=True)
+class _MaskFiller:
+    """A model with its tokenizer, and what is asked of them."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    top: int
+    targets: Mapping[int, str]
+    """Token id -> word to report; empty for the likeliest tokens."""
+
+    @cached_property
+    def writes_spaces(self) -> bool:
+        """Whether tokens of this vocabulary that begin a word differ from those that continue one."""
+        return any(token.startswith(_WORD_STARTS) for token in self.tokenizer.get_vocab())
+
+    def fill(self, texts: Sequence[tuple[int, str]], queries: Sequence[_Query]) -> Iterator[dict[str, Any]]:
+        """Yield the record of each numbered text."""
+        candidates: dict[int, dict[int, Candidates]] = {number: {} for number, _ in texts}
+        for number, mask, likeliest in self._predict(queries):
+            candidates[number][mask] = likeliest
+        for number, text in texts:
+            masks = [self._record(text, mask, candidates[number][mask]) for mask in sorted(candidates[number])]
+            yield {"text": text, "masks": masks}
+
+    def _predict(self, queries: Sequence[_Query]) -> Iterator[tuple[int, int, Candidates]]:
+        """Yield text, mask and candidates, in the order of batches of similar length."""
+        import torch
+
+        device = next(self.model.parameters()).device
+        # embedding tables may have more rows than the vocabulary has tokens: those are no candidates
+        ids = torch.tensor(sorted(self.targets or self.tokenizer.get_vocab().values()), device=device)
+        count = len(ids) if self.targets else min(self.top, len(ids))
+        for batch in _batches(queries):
+            padded = self.tokenizer.pad([query.feature for query in batch], return_tensors="pt")
+            with torch.inference_mode():
+                logits = self.model(**padded.to(device)).logits
+            for row, query in zip(logits, batch, strict=True):
+                best = row[list(query.masks.values())].float().softmax(-1)[:, ids].topk(count)
+                for mask, values, indices in zip(query.masks, best.values, best.indices, strict=True):
+                    yield query.text, mask, list(zip(ids[indices].tolist(), values.tolist(), strict=True))
+
+    def _record(self, text: str, mask: int, candidates: Candidates) -> dict[str, Any]:
+        spelled = _spell(text, self.tokenizer)
+        answers = []
+        for number, probability in candidates:
+            token = self.tokenizer.convert_ids_to_tokens(number)
+            word, joins = self._read_token(number, token)
+            filled = _fill(spelled, self.tokenizer.mask_token, mask, word, joins=joins)
+            shown = self.targets.get(number) or (token if token.startswith("##") else word)
+            answers.append({"word": shown, "probability": probability, "text": filled})
+        return {"mask": mask, "answers": answers}
+
+    def _read_token(self, number: int, token: str) -> tuple[str, bool]:
+        """Return a token as text, and whether it continues the word before it."""
+        if token.startswith("##"):
+            return token[2:], True
+        word = self.tokenizer.decode([number]).strip()
+        return word, self.writes_spaces and not token.startswith(_WORD_STARTS)
 
 
 def fill_mask(
     model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Give for each text what could stand at each of its masks, the likeliest first.
+    """Predict each mask of each text, the likeliest token first.
 
     Probabilities are over the whole vocabulary. With `targets`, those words are the answers, however likely.
 
     Returns:
-        one record a text: ``text`` and ``masks``, each of these with its ``mask`` (numbered from 1) and ``answers``:
-        ``word``, ``probability`` and the ``text`` with it.
+        one record per text: ``text`` and ``masks``. A mask has its number ``mask`` (from 1) and ``answers``, each with
+        ``word``, ``probability`` and the filled ``text``.
 
     Raises:
-        ModelError: a model that was not trained to find masked words.
-        UsageError: a target that is not one token.
+        ModelError: a model that was not trained on masked tokens.
+        UsageError: a target that is not a single token.
         DataError: a text without a mask.
     """
     if top < 1:
@@ -59,16 +123,36 @@ def fill_mask(
     read_config(folder)
     tokenizer = load_tokenizer(folder)
     if tokenizer.mask_token_id is None:
-        raise ModelError("the tokenizer has no token for a mask", "use a model trained on masked words", file=folder)
-    wanted = find_targets(tokenizer, targets)
+        raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
+    target_ids = find_targets(tokenizer, targets)
     numbered = enumerate(texts, start=1)
-    first = list(islice(numbered, _CHUNK))
-    questions = _ask(first, tokenizer)  # a text without a mask is answered before weights are loaded
-    return _answer_chunks(_load_trained(folder), tokenizer, first, questions, numbered, top, wanted)
+    chunk = list(islice(numbered, _CHUNK))
+    queries = _find_masks(chunk, tokenizer)  # a text without a mask ends in its error before weights are loaded
+    filler = _MaskFiller(_load_trained(folder), tokenizer, top, target_ids)
+    return _fill_chunks(filler, chunk, queries, numbered)
 
 
-def _load_trained(folder: Path) -> Any:
-    """Load a model whose head for masked tokens comes from the checkpoint."""
+def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> dict[int, str]:
+    """Return token id -> word for each word.
+
+    Raises:
+        UsageError: a word that is several tokens, or not in the vocabulary.
+    """
+    targets = {}
+    for word in words:
+        spellings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
+        ids = next((spelling for spelling in spellings if len(spelling) == 1), spellings[0])
+        if len(ids) != 1:
+            tokens = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
+            raise UsageError(f"--targets: {word!r} is not one token but {tokens}", "give words of one token")
+        if ids[0] == tokenizer.unk_token_id:
+            raise UsageError(f"--targets: {word!r} is not in the vocabulary", "give words that the model knows")
+        targets[ids[0]] = word
+    return targets
+
+
+def _load_trained(folder: Path) -> PreTrainedModel:
+    """Load a model whose masked language modeling head comes from the checkpoint."""
     import torch
     from transformers import AutoModelForMaskedLM
 
@@ -79,136 +163,63 @@ def _load_trained(folder: Path) -> Any:
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def find_targets(tokenizer: Any, words: Sequence[str]) -> dict[int, str]:
-    """Give the token of each word.
-
-    Raises:
-        UsageError: a word that is several tokens, or none that the vocabulary has.
-    """
-    found = {}
-    for word in words:
-        spelled = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
-        ids = next((each for each in spelled if len(each) == 1), spelled[0])
-        if len(ids) != 1:
-            tokens = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
-            raise UsageError(f"--targets: {word!r} is not one token but {tokens}", "give words of one token")
-        if ids[0] == tokenizer.unk_token_id:
-            raise UsageError(f"--targets: {word!r} is not in the vocabulary", "give words that the model knows")
-        found[ids[0]] = word
-    return found
-
-
-def _answer_chunks(
-    model: Any,
-    tokenizer: Any,
-    chunk: list[tuple[int, str]],
-    questions: list[_Question],
-    rest: Iterator[tuple[int, str]],
-    top: int,
-    targets: Mapping[int, str],
+def _fill_chunks(
+    filler: _MaskFiller, chunk: list[tuple[int, str]], queries: list[_Query], rest: Iterator[tuple[int, str]]
 ) -> Iterator[dict[str, Any]]:
-    """Answer texts chunk by chunk, the first of which are questions already."""
+    """Fill texts chunk by chunk; the masks of the first chunk are found already."""
     while chunk:
-        found: dict[int, dict[int, Answers]] = {number: {} for number, _ in chunk}
-        for number, mask, answers in _answer(model, tokenizer, questions, top, targets):
-            found[number][mask] = answers
-        for number, text in chunk:
-            masks = [_tell(text, tokenizer, mask, found[number][mask], targets) for mask in sorted(found[number])]
-            yield {"text": text, "masks": masks}
+        yield from filler.fill(chunk, queries)
         chunk = list(islice(rest, _CHUNK))
-        questions = _ask(chunk, tokenizer)
+        queries = _find_masks(chunk, filler.tokenizer)
 
 
-def _tell(text: str, tokenizer: Any, mask: int, answers: Answers, targets: Mapping[int, str]) -> dict[str, Any]:
-    """Give the record of a mask."""
-    spelled = _spell(text, tokenizer)
-    told = []
-    for number, probability in answers:
-        token = tokenizer.convert_ids_to_tokens(number)
-        word, joins = _read_token(tokenizer, number, token)
-        filled = _fill(spelled, tokenizer.mask_token, mask, word, joins=joins)
-        shown = targets.get(number) or (token if token.startswith("##") else word)
-        told.append({"word": shown, "probability": probability, "text": filled})
-    return {"mask": mask, "answers": told}
-
-
-def _ask(texts: Sequence[tuple[int, str]], tokenizer: Any) -> list[_Question]:
-    """Find the masks of texts; of a text that is too long, the tokens around each are read."""
-    frame = find_template(tokenizer, pair=False)
-    room = int(tokenizer.model_max_length) - frame.size
-    questions = []
+def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizerFast) -> list[_Query]:
+    """Find the masks of texts; of a text that is too long, only the tokens around each mask are read."""
+    template = find_template(tokenizer, pair=False)
+    budget = int(tokenizer.model_max_length) - template.size
+    queries = []
     for number, text in texts:
         ids = tokenizer(_spell(text, tokenizer), add_special_tokens=False, verbose=False)["input_ids"]
-        places = [place for place, token in enumerate(ids) if token == tokenizer.mask_token_id]
-        if not places:
+        positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_token_id]
+        if not positions:
             short = text if len(text) <= 60 else f"{text[:60]}..."
             raise DataError(f"text {number} has no mask: {short!r}", f"write {tokenizer.mask_token} for a word")
-        if len(ids) <= room:
-            masks = {mask: len(frame.before) + place for mask, place in enumerate(places, start=1)}
-            questions.append(_Question(number, frame.fill(ids), masks))
+        if len(ids) <= budget:
+            masks = {mask: len(template.before) + position for mask, position in enumerate(positions, start=1)}
+            queries.append(_Query(number, template.fill(ids), masks))
             continue
-        log.info(f"text {number} has {len(ids):,} tokens: the {room} around each mask are read")
-        for mask, place in enumerate(places, start=1):
-            start = max(0, min(place - room // 2, len(ids) - room))
-            feature = frame.fill(ids[start : start + room])
-            questions.append(_Question(number, feature, {mask: len(frame.before) + place - start}))
-    return questions
+        log.info(f"text {number} has {len(ids):,} tokens: the {budget} around each mask are read")
+        for mask, position in enumerate(positions, start=1):
+            start = max(0, min(position - budget // 2, len(ids) - budget))
+            feature = template.fill(ids[start : start + budget])
+            queries.append(_Query(number, feature, {mask: len(template.before) + position - start}))
+    return queries
 
 
-def _answer(
-    model: Any, tokenizer: Any, questions: Sequence[_Question], top: int, targets: Mapping[int, str]
-) -> Iterator[tuple[int, int, Answers]]:
-    """Give text, mask and answers, in the order that batches of similar length make."""
-    import torch
-
-    device = next(model.parameters()).device
-    known = torch.tensor(sorted(targets or tokenizer.get_vocab().values()), device=device)
-    for batch in _batches(questions):
-        padded = tokenizer.pad([question.feature for question in batch], return_tensors="pt")
-        with torch.inference_mode():
-            logits = model(**padded.to(device)).logits
-            for row, question in zip(logits, batch, strict=True):
-                at_masks = row[list(question.masks.values())].float().softmax(-1)[:, known]
-                best = at_masks.topk(len(known) if targets else min(top, len(known)))
-                for mask, values, places in zip(question.masks, best.values, best.indices, strict=True):
-                    yield question.text, mask, list(zip(known[places].tolist(), values.tolist(), strict=True))
-
-
-def _batches(questions: Sequence[_Question]) -> Iterator[list[_Question]]:
-    """Split questions, sorted by length, into batches of a bounded number of tokens."""
-    batch: list[_Question] = []
-    for question in sorted(questions, key=lambda question: len(question.feature["input_ids"])):
-        if batch and (len(batch) + 1) * len(question.feature["input_ids"]) > _TOKENS:
+def _batches(queries: Sequence[_Query]) -> Iterator[list[_Query]]:
+    """Yield queries, sorted by length, in batches of a bounded number of tokens."""
+    batch: list[_Query] = []
+    for query in sorted(queries, key=lambda query: len(query.feature["input_ids"])):
+        if batch and (len(batch) + 1) * len(query.feature["input_ids"]) > _TOKENS:
             yield batch
             batch = []
-        batch.append(question)
+        batch.append(query)
     if batch:
         yield batch
 
 
-def _read_token(tokenizer: Any, number: int, token: str) -> tuple[str, bool]:
-    """Give a token as text, and whether it goes on with the word before it."""
-    if token.startswith("##"):
-        return token[2:], True
-    word = tokenizer.decode([number]).strip()
-    blanks = getattr(tokenizer, "bertkit_blanks", None)
-    if blanks is None:  # whether tokens of this vocabulary tell words that begin from those that go on
-        blanks = tokenizer.bertkit_blanks = any(each.startswith(_STARTS) for each in tokenizer.get_vocab())
-    return word, blanks and not token.startswith(_STARTS)
-
-
 def _fill(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:
-    """Write a word in the place of a mask, which is numbered from 1.
+    """Replace a mask, numbered from 1, by a word.
 
     >>> _fill("two cat[M] and a [M]", "[M]", 1, "s", joins=True), _fill("two cat [M].", "[M]", 1, "s", joins=True)
     ('two cats and a [M]', 'two cats.')
     """
-    parts = text.split(mask_token)
-    before, after = mask_token.join(parts[:mask]), mask_token.join(parts[mask:])
+    stretches = text.split(mask_token)
+    before, after = mask_token.join(stretches[:mask]), mask_token.join(stretches[mask:])
     return (before.rstrip() if joins else before) + word + after
 
 
-def _spell(text: str, tokenizer: Any) -> str:
+def _spell(text: str, tokenizer: PreTrainedTokenizerFast) -> str:
     """Write masks as the tokenizer does: a text may say [MASK] to any model."""
     for spelling in _SPELLINGS:
         if spelling != tokenizer.mask_token and spelling in text:

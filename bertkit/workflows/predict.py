@@ -1,4 +1,4 @@
-"""Predict rows of any number: read, encode, run, decode and write in chunks, one record a row, in order."""
+"""Predict any number of rows: read, encode, run, decode and write in chunks, one record per row, in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def predict(
     """Predict the rows of a file (``-`` for standard input) or one row given by canonical columns.
 
     Returns:
-        one record a row, in order: ``id`` (the row's own, or its number from 0), its original columns, and what
+        one record per row, in order: ``id`` (the row's own, or its number from 0), its original columns, and what
         the task family predicts.
 
     Raises:
@@ -46,21 +46,21 @@ def predict(
 
 
 def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
-    """Give the recipe for a row whose columns are canonical already.
+    """Return the recipe for a row whose columns are canonical already.
 
     Raises:
-        UsageError: a column that the recipe needs is not given, or one is given that it does not know.
+        UsageError: a column that the recipe needs is missing, or one is unknown.
     """
     columns = task.COLUMNS
-    known = [name for name in columns.names if name != columns.gold]
+    names = [name for name in columns.names if name != columns.gold]
     for name in row:
-        if name not in known:
-            raise UsageError(f"no canonical column is called {name!r}", closest(name, known))
+        if name not in names:
+            raise UsageError(f"no canonical column is called {name!r}", closest(name, names))
     for name, instead in columns.text_instead.items():
         if name in row and instead in row:
-            raise UsageError(f"{name} and {instead} are two ways to give the same", "give one of them")
-    wanted = [*columns.given, *(name for name in columns.optional if name in recipe.data.columns)]
-    for name in wanted:
+            raise UsageError(f"{name} and {instead} are two forms of the same input", "give one of them")
+    required = [*columns.given, *(name for name in columns.optional if name in recipe.data.columns)]
+    for name in required:
         if name not in row and columns.text_instead.get(name) not in row:
             instead = columns.text_instead.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
@@ -79,7 +79,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
 def _chunks(
     records: Iterable[Record], saved: SavedCheckpoint, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
-    """Give the original columns and the canonical rows, chunk by chunk."""
+    """Yield the original columns and the canonical rows, chunk by chunk."""
     recipe, task = saved.recipe, saved.task
     columns = replace(task.COLUMNS, gold="")
     blank = 0

@@ -77,7 +77,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
         warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"]),
-        compared_models=beside_teacher(model, str(recipe.model), str(inputs.plan.folder), held_out, collate, machine),
+        compared_models=beside_teacher(model, (str(recipe.model), str(inputs.plan.folder)), held_out, collate, machine),
     )
     publish(inputs, run, fitted, model, result)
     return result

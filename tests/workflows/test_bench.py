@@ -175,7 +175,7 @@ def test_hidden_states_are_kept_nowhere_and_leave_no_share_of_peak(run, tiny_mod
     for speed in json.loads(ended.out)["speeds"]:
         assert speed["peak_share"] is None
         assert speed["tokens_per_second"] > 0
-        assert any("the encoder was run beforehand" in note for note in speed["notes"])
+        assert any("the encoder was run before the steps" in note for note in speed["notes"])
     assert not (tmp_path / "cache").exists()
     assert list(temporary.iterdir()) == []
 
@@ -208,7 +208,7 @@ def test_a_model_of_another_build_has_no_share_of_peak(tiny_model, rows, monkeyp
     monkeypatch.setattr("bertkit.hardware.speed._PLAIN", ())
     (speed,) = bench([recipe_of(tiny_model, rows)], steps=1).speeds
     assert speed.peak_share is None
-    assert speed.notes[-1] == "of peak: the operations of a bert model are not known"
+    assert speed.notes[-1] == "of peak: unknown for a bert model, whose operations are not counted"
 
 
 MISTAKES = {
@@ -224,7 +224,7 @@ MISTAKES = {
         2,
         "error: a batch of 21 is larger than all 20 training rows - give --batch-size at most 20",
     ),
-    "steps": (("cola", "--data", "demo", "--steps", "0"), 2, "error: 0 steps take no time - give --steps at least 1"),
+    "steps": (("cola", "--data", "demo", "--steps", "0"), 2, "error: --steps 0 - give at least 1"),
     "model": (("cola", "--model", "nowhere"), 5, "error: 'nowhere' is neither a directory nor in the cache"),
 }
 

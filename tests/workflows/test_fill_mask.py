@@ -150,7 +150,7 @@ def test_a_model_without_a_trained_head_is_refused(tiny_model, tmp_path):
     settings = json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())
     del settings["mask_token"]
     (tmp_path / "m" / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="the tokenizer has no token for a mask"):
+    with pytest.raises(ModelError, match="the tokenizer has no mask token"):
         fill_mask(str(tmp_path / "m"), ["The [MASK]"])
 
 

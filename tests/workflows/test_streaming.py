@@ -191,7 +191,7 @@ def test_rows_that_lie_sorted_are_noticed(run, tiny_model, toy_data):
         (["labels=null"], 2, "labels is missing: label names are not found in a stream - --set 'labels=[no, yes]'"),
         (["training.class_weights=balanced"], 2, "training.class_weights = balanced needs all labels counted"),
         (["data.source=demo"], 2, "the demo data is made in memory - leave data.streaming out"),
-        (["training.batch_size=5", "training.gradient_accumulation=2"], 2, "batch_size 5 cannot be shared"),
+        (["training.batch_size=5", "training.gradient_accumulation=2"], 2, "batch_size 5 cannot be divided"),
         (["training.extra={max_steps: 7}"], 2, "training.extra.max_steps is decided by training.steps"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tell what a pretraining run would take, by some of its steps that are timed."""
+"""The dry run of pretraining: an estimate of time and memory from a few timed steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_STEPS = 10**6
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a pretraining run would do, by some steps that were timed."""
+    """What a pretraining run would take, estimated from a few timed steps."""
 
     recipe: str
     parameters: int
@@ -36,12 +36,12 @@ class Estimate:
     tokens_per_second: float
     memory_mb: float | None
     peak_share: float | None
-    """Of the operations that this machine's fastest matrix products reach."""
+    """Of the operations per second of this machine's fastest matrix products."""
     corpus: dict[str, dict[str, Any]]
 
 
 def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Estimate:
-    """Prepare the corpus, time some steps of each length, and tell what the whole run would take; no more is kept."""
+    """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept."""
     from bertkit.hardware.precision import detect_hardware, use_matmul_backend
     from bertkit.hardware.speed import (
         fastest_products,
@@ -89,7 +89,7 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
 
 
 def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
-    """Give the seconds of a budget that each length of blocks has."""
+    """Return the seconds of a budget for each block length."""
     if training.short_length is None:
         return {training.max_length: seconds}
     short = training.short_share * seconds
