@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.recipe.renamed import rename_keys
 from bertkit.storage import files
 
 RECORD = "run.json"
@@ -70,6 +69,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record that an earlier release wrote under the names of today."""
+    from bertkit.recipe.renamed import rename_keys
+
     record = {_RENAMED.get(key, key): value for key, value in record.items()}
     if "products" in record.get("machine", {}):
         machine = dict(record["machine"])
