@@ -1,7 +1,7 @@
-"""Make the demo model: a tiny BERT that `bertkit pretrain` trains on the demo grammar in minutes (`make demo-model`).
+"""Train the demo model: a tiny BERT, pretrained in minutes on sentences of the demo grammar (`make demo-model`).
 
-Its text and its tokenizer, of which every word of the grammar is a token, are made here; `tools/demo_model.yaml` is its
-recipe.
+This script generates the text and a tokenizer that has every word of the grammar as one token, and then runs
+`bertkit pretrain` with the recipe `tools/demo_model.yaml`.
 """
 
 from __future__ import annotations
@@ -26,33 +26,34 @@ SIGNS = string.punctuation + "‘’“”–—…•°£€"
 FOLDER = Path(__file__).parent.parent / "bertkit" / "demo" / "model"
 CARD = """# The demo model
 
-A BERT of less than a million weights, pretrained by `make demo-model` on sentences that a small grammar writes
-(`bertkit/data/grammar.py`). It knows a few hundred words and exists so that bertkit can be tried without a network.
-**What it scores compares with nothing.**
+A BERT with less than a million parameters, pretrained by `make demo-model` on sentences that a small grammar generates
+(`bertkit/demo/grammar.py`). It knows a few hundred words and lets you try bertkit without a network.
+**Its scores cannot be compared with those of any other model.**
 
-On held-out sentences it finds {masked_accuracy:.0%} of the masked words. Its perplexity is {perplexity:.1f}, by the
-frequencies of words alone {baseline:.1f}.
+On held-out sentences it predicts {masked_accuracy:.0%} of the masked words. Its perplexity is {perplexity:.1f}; that of
+word frequencies alone is {baseline:.1f}.
 """
 
 
 def make_tokenizer(text: list[str]) -> BertTokenizer:
-    """Make every word of the text a token, and every letter, so that any English word can be spelled."""
+    """Build a tokenizer that has each word of the text as a token, and each letter, to spell all other words."""
     words = Counter(word for paragraph in text for word in re.findall("[a-z]+", paragraph.lower()))
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SIGNS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
     tokens += [word for word in sorted(words, key=lambda word: (-words[word], word)) if len(word) > 1]
-    return BertTokenizer(vocab={token: number for number, token in enumerate(tokens)}, model_max_length=128)
+    return BertTokenizer(vocab={token: index for index, token in enumerate(tokens)}, model_max_length=128)
 
 
 def pretrain(folder: Path) -> dict[str, float]:
-    """Write text and tokenizer, run `bertkit pretrain` on them, and give what the model scores."""
+    """Write the text and the tokenizer, run `bertkit pretrain` on them, and return the scores of the model."""
     text = list(demo_text(PARAGRAPHS, SEED))
-    # a sentence a line, each a document: from the other half of a paraphrase a word could be copied, not understood
-    (folder / "text.txt").write_text("\n".join(re.sub(r"(?<=[.?]) ", "\n", each) for each in text), encoding="utf-8")
+    # One sentence per line and document: a model could copy a masked word from the other half of a paraphrase.
+    lines = (re.sub(r"(?<=[.?]) ", "\n", paragraph) for paragraph in text)
+    (folder / "text.txt").write_text("\n".join(lines), encoding="utf-8")
     make_tokenizer(text).save_pretrained(folder / "tokenizer")
     recipe = Path(__file__).with_name("demo_model.yaml")
-    given = ["--data", folder / "text.txt", "--tokenizer", folder / "tokenizer", "--output", folder / "run", "--json"]
-    given += ["--set", "data.documents=lines"]
-    command = [sys.executable, "-m", "bertkit", "pretrain", recipe, *given]
+    options = ["--data", folder / "text.txt", "--tokenizer", folder / "tokenizer", "--output", folder / "run", "--json"]
+    options += ["--set", "data.documents=lines"]
+    command = [sys.executable, "-m", "bertkit", "pretrain", recipe, *options]
     ended = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
     result = json.loads(ended.stdout)
     return {**result["scores"], "baseline": result["baseline"]["perplexity"]}

@@ -1,1 +1,1 @@
-"""The command line: parse, call one function, print what it returns."""
+"""The command line: parse options, call one function, print what it returns."""

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share."""
+"""The arguments and options that commands share, and how they change a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Give the shipped recipes whose names begin so."""
+    """Return the shipped recipes whose names begin with `incomplete`."""
     from bertkit.recipe.load import recipe_names
 
     return [name for name in recipe_names() if name.startswith(incomplete)]
@@ -22,20 +22,25 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="Name of a shipped recipe (see `bertkit recipes list`) or a YAML file.",
+        help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
         autocompletion=complete_recipe,
         show_default=False,
     ),
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Hub name, directory, or `demo`.", metavar="MODEL", show_default=False),
+    typer.Option(
+        "--model",
+        help="Pretrained model: hub name, directory or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
 ]
 CheckpointOption = Annotated[
     str,
     typer.Option(
         "--model",
-        help="The trained checkpoint: run folder, directory or hub name.",
+        help="Fine-tuned checkpoint: run folder, directory or hub name.",
         metavar="CKPT",
         show_default=False,
     ),
@@ -44,7 +49,7 @@ DataOption = Annotated[
     str | None,
     typer.Option(
         "--data",
-        help="Hub data set, directory, file, or `demo`; instead of the recipe's.",
+        help="Data set: hub name, directory, file or `demo`.",
         metavar="DATA",
         show_default=False,
     ),
@@ -54,21 +59,22 @@ LimitOption = Annotated[
     typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default=False),
 ]
 MaxLengthOption = Annotated[
-    int | None, typer.Option("--max-length", help="Tokens per text (pair).", metavar="N", show_default=False)
+    int | None,
+    typer.Option("--max-length", help="Maximum tokens per text or text pair.", metavar="N", show_default=False),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set any key of the recipe, e.g. training.warmup_ratio=0.", metavar="KEY=VALUE"),
+    typer.Option(
+        "--set", help="Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", metavar="KEY=VALUE"
+    ),
 ]
-EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training rows.", show_default=False)]
-LearningRateOption = Annotated[float | None, typer.Option(help="Highest learning rate.", show_default=False)]
+EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training data.", show_default=False)]
+LearningRateOption = Annotated[float | None, typer.Option(help="Peak learning rate.", show_default=False)]
 BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=False)]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of all randomness.", show_default=False)]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Check everything, say what would happen, train nothing.")
-]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Move an old run in the folder aside and start anew.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=False)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE")
 ]
@@ -83,7 +89,7 @@ def common_settings(
     max_length: int | None,
     seed: int | None,
 ) -> dict[str, Any]:
-    """Give the recipe keys of the options that all training commands have."""
+    """Return the options that all training commands have as recipe keys and values."""
     return {
         "data.source": data,
         "data.limit": limit,
@@ -96,22 +102,22 @@ def common_settings(
 
 
 def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> Recipe:
-    """Load a recipe with the options that were given and the `--set` assignments, which win."""
+    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
     from bertkit.recipe import load_recipe, parse_changes
 
-    given = {key: value for key, value in settings.items() if value is not None}
-    if "data.source" in given:
-        given["data.files"] = {}  # another source: the recipe's own files are not meant
-    return load_recipe(name, {**given, **parse_changes(assignments or [])})
+    changes = {key: value for key, value in settings.items() if value is not None}
+    if "data.source" in changes:
+        changes["data.files"] = {}  # the recipe's own files belong to its own source
+    return load_recipe(name, {**changes, **parse_changes(assignments or [])})
 
 
 def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str] | None) -> PretrainRecipe:
-    """Load a recipe for pretraining with the options that were given and the `--set` assignments, which win."""
+    """Load a pretraining recipe with the options that are not None, and then the `--set` assignments, which win."""
     from bertkit.recipe import load_pretrain_recipe, parse_changes
 
-    given = {key: value for key, value in settings.items() if value is not None}
-    if "data.source" in given:  # another source: the recipe's own text is not meant
-        given = {"data.files": {}, "data.config": None, "data.revision": None, "data.documents": "auto", **given}
-    if "training.epochs" in given:
-        given = {"training.steps": None, **given}
-    return load_pretrain_recipe(name, {**given, **parse_changes(assignments or [])})
+    changes = {key: value for key, value in settings.items() if value is not None}
+    if "data.source" in changes:  # the recipe's own files, config and so on belong to its own source
+        changes = {"data.files": {}, "data.config": None, "data.revision": None, "data.documents": "auto", **changes}
+    if "training.epochs" in changes:
+        changes = {"training.steps": None, **changes}
+    return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.recipe.renamed import rename_keys
 from bertkit.storage import files
 
 RECORD = "run.json"
@@ -71,6 +70,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record of an earlier release under the names of this one."""
+    from bertkit.recipe.renamed import rename_keys
+
     record = {_RENAMED.get(key, key): value for key, value in record.items()}
     if "products" in record.get("machine", {}):
         machine = dict(record["machine"])

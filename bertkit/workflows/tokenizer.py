@@ -160,7 +160,7 @@ def _warnings(plan: TokenizerSpec, size: int, unknown_rate: float, unknown: Coun
         examples = ", ".join(repr(text) for text, _ in sorted(unknown.most_common(), key=lambda e: (-e[1], e[0]))[:5])
         found.append(
             f"{unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare or missing "
-            "in the text; give more text, or --kind bpe, which knows every letter"
+            "in the text; give more text, or --type bpe, which knows every letter"
         )
     return found
 

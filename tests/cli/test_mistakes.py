@@ -49,7 +49,7 @@ DATA_MISTAKES = {
         b"Text,label\nok,bad\n",
         "no column 'text'; there are 'Text', 'label' (d.csv) - --set data.columns.text=Text",
     ),
-    "blank in the column name": (
+    "space in the column name": (
         "d.csv",
         b"text, label\nok,bad\n",
         "no column 'label'; there are 'text', ' label' (d.csv) - --set 'data.columns.label=\" label\"'",
@@ -110,7 +110,7 @@ def test_texts_that_spell_missing_values_stay_texts(run, trained):
     ]
 
 
-def test_another_delimiter_is_said(run, tiny_model):
+def test_another_delimiter_is_reported(run, tiny_model):
     Path("d.csv").write_text(GOOD.replace(",", ";"))
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--dry-run")
     assert ended.code == 0
@@ -164,7 +164,7 @@ def test_learning_rates_out_of_range(run, value):
     assert (ended.code, ended.last) == (2, expected)
 
 
-def test_a_learning_rate_with_a_blank_is_a_number(run, tiny_model):
+def test_a_learning_rate_with_a_space_is_a_number(run, tiny_model):
     Path("d.csv").write_text(GOOD)
     options = ["--model", tiny_model, "--data", "d.csv", "--learning-rate", "1e-5 ", "--dry-run"]
     assert "learning_rate: 1.0e-05" in run("finetune", "classify", *options).out

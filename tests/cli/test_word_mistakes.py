@@ -17,12 +17,12 @@ def words(tokens: object, tags: object) -> dict:
 
 
 def question(context: str, text: str | None, start: int = 0, name: str = "q1", asked: str = "Who?") -> dict:
-    given = [] if text is None else [text]
+    texts = [] if text is None else [text]
     return {
         "id": name,
         "question": asked,
         "context": context,
-        "answers": {"text": given, "answer_start": [start] * len(given)},
+        "answers": {"text": texts, "answer_start": [start] * len(texts)},
     }
 
 
@@ -96,14 +96,14 @@ MISTAKES = {
         "question q1: the answer 'Bob' is not at 0 ('Ann' is), nor anywhere else in the context"
         " (d.jsonl:1, column 'answers') - correct it",
     ),
-    "a place in bytes": (
+    "an offset in bytes": (
         "squad",
         "d.jsonl",
         lines(question("é Ann came.", "Ann", 3)),
         "question q1: the answer 'Ann' is not at 3 ('nn ' is); answer_start counts bytes, not characters"
         " (d.jsonl:1, column 'answers') - correct it",
     ),
-    "a place in UTF-16": (
+    "an offset in UTF-16": (
         "squad",
         "d.jsonl",
         lines(question("\U0001f600 Ann came.", "Ann", 3)),

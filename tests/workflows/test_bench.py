@@ -97,11 +97,11 @@ def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, ti
     assert ended.code == 0, ended.err
     first, over, head, *lines, last = ended.out.splitlines()
     assert first == f"classify, {tiny_model}: 12 rows of 102 tokens, 3 epochs"
-    assert over == "  measured over 2 steps"
+    assert over == "  training speed, measured over 2 steps"
     assert head.split()[:3] == ["precision", "batch", "tokens/s"]
     assert [line.split()[:2] for line in lines[:4]] == [["fp32", "4"], ["bf16", "4"], ["fp32", "6"], ["bf16", "6"]]
     assert sum(line.endswith("fastest") for line in lines) == 1
-    assert last.startswith("  epoch and recipe: estimates")
+    assert last.startswith("  The recipe's time includes evaluation")
     assert "CPU, 1 thread: fp32 (as asked" in ended.err
     assert list(Path.cwd().iterdir()) == []
 

@@ -145,7 +145,7 @@ def test_letters_that_were_lost_are_said(tmp_path):
     learned, _ = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
     assert learned.unknown_rate == pytest.approx(3 / 9)
     assert "33.33% of the tokens are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
-    assert "--kind bpe, which knows every letter" in learned.warnings[-1]
+    assert "--type bpe, which knows every letter" in learned.warnings[-1]
     learned, _ = learn(Corpus(source=str(tmp_path)), "bpe", tmp_path / "b")
     assert learned.unknown_rate == 0
 
@@ -175,7 +175,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     assert printed["vocabulary_size"] == 300
     assert printed["fertility"] >= 1
     before = {file: file.read_bytes() for file in Path("mine").iterdir()}
-    ended = run(*options, "--kind", "bpe")
+    ended = run(*options, "--type", "bpe")
     assert (ended.code, ended.last) == (
         2,
         "error: mine holds something already - nothing was written; choose another --output",
@@ -183,7 +183,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     assert {file: file.read_bytes() for file in Path("mine").iterdir()} == before
     ended = run(*options[:-1], "other", "--cased")
     assert ended.out.startswith("other: wordpiece, cased, 300 tokens\n")
-    assert "tokens a word (fertility)" in ended.out
+    assert "tokens per word (fertility)" in ended.out
     assert sorted(path.name for path in Path().iterdir()) == ["mine", "other"]
 
 
@@ -191,9 +191,9 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     ("arguments", "code", "expected"),
     [
         ([], 2, "no text is named - --data FILE, a directory, or a hub data set"),
-        (["--data", "demo", "--kind", "word"], 2, "no kind of tokenizer is called 'word' - did you mean wordpiece?"),
+        (["--data", "demo", "--type", "word"], 2, "no kind of tokenizer is called 'word' - did you mean wordpiece?"),
         (
-            ["--data", "demo", "--kind", "bpe", "--vocabulary-size", "200"],
+            ["--data", "demo", "--type", "bpe", "--vocabulary-size", "200"],
             2,
             "--vocabulary-size 200 - special tokens and one per byte need at least 261",
         ),

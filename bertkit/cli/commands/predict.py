@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from bertkit.cli.options import CheckpointOption, JsonOption, MaxLengthOption, RecipeArgument, SetOption, load
+from bertkit.cli.output import print_file, print_json, print_line, to_json
+from bertkit.cli.progress import TerminalProgress
+
+NAME = "predict"
+ORDER = 4
+EXAMPLE = 'bertkit predict cola --model runs/cola --text "The doctors often sleeps."'
 
 
-def predict(
+def command(
     recipe: RecipeArgument,
     file: Annotated[
         str | None,
         typer.Argument(
             metavar="FILE",
-            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text a line), or `-`.",
+            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
+            "or `-` for stdin.",
             show_default=False,
         ),
     ] = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
-    text: Annotated[str | None, typer.Option(help="One text; short for --row text=...", show_default=False)] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(help="Predict one text; short for --row text=TEXT.", metavar="TEXT", show_default=False),
+    ] = None,
     row: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMN=VALUE",
-            help="One row, by canonical columns; repeat a column that is a list.",
+            help="Predict one row: one --row per canonical column, several for a column that is a list.",
             show_default=False,
         ),
     ] = None,
@@ -36,35 +47,38 @@ def predict(
             "--output",
             "-o",
             help="File to write: .jsonl, .csv, .tsv or .parquet.",
-            show_default="stdout, as JSON lines",
+            metavar="FILE",
+            show_default="JSON lines on stdout",
         ),
     ] = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Predict rows: one record a row, in order, with a probability per label."""
+    """Predict rows with a fine-tuned checkpoint.
+
+    The output is one record per row, in the order of the rows, with the probability of each label.
+    """
     from bertkit.data.output import write_records, writer_for
     from bertkit.errors import UsageError
 
-    one = _one_row(text, row)
-    if one is not None and file is not None:
+    single_row = _parse_row(text, row)
+    if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if output is not None:
         writer_for(output)
     loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
-    from bertkit.cli import show
-    from bertkit.cli.progress import TerminalProgress
-    from bertkit.workflows import predict as workflow
+    from bertkit.workflows.predict import predict
 
-    records = workflow.predict(loaded, source=file, row=one, progress=TerminalProgress())
+    records = predict(loaded, source=file, row=single_row, progress=TerminalProgress())
     if output is None:
-        show.show_predictions(records, as_json=json)
+        print_predictions(records, as_json=json)
     else:
-        show.show_written(output, write_records(records, output), as_json=json)
+        print_file(output, write_records(records, output), as_json=json)
 
 
-def _one_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
+def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
+    """Return the row of --text and of the --row assignments; a column that is assigned repeatedly is a list."""
     from bertkit.errors import UsageError
 
     row: dict[str, Any] = {} if text is None else {"text": text}
@@ -75,3 +89,12 @@ def _one_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] 
         before = row.get(column, [])
         row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
     return row or None
+
+
+def print_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print predictions as JSON lines, or all of them in one JSON object."""
+    if as_json:
+        print_json({"predictions": list(records)})
+        return
+    for record in records:
+        print_line(to_json(record))

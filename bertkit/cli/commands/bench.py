@@ -1,0 +1,117 @@
+"""`bertkit bench`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    MaxLengthOption,
+    ModelOption,
+    SetOption,
+    complete_recipe,
+    load,
+)
+from bertkit.cli.output import format_duration, print_json, print_line, print_table
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.bench import Bench, Speed
+
+NAME = "bench"
+ORDER = 6
+EXAMPLE = "bertkit bench cola --model demo --data demo"
+
+
+def command(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+            autocompletion=complete_recipe,
+        ),
+    ] = "cola",
+    model: ModelOption = None,
+    data: DataOption = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PRECISION",
+            help="fp32, bf16 or auto; repeat it to compare.",
+            show_default="fp32, and bf16 if it is fast here",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default="the recipe's"),
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps to time, after three warm-up steps.")] = 20,
+    max_length: MaxLengthOption = None,
+    limit: LimitOption = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure a model's training speed and memory use.
+
+    Times some real training steps on this machine for each precision and batch size, and estimates from them how
+    long the whole training would take. Nothing is saved. Options override the recipe.
+    """
+    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    recipes = [
+        load(recipe, {**settings, "training.precision": dtype, "training.batch_size": rows}, changes)
+        for rows in dict.fromkeys(batch_size or ()) or (None,)
+        for dtype in dict.fromkeys(precision or ()) or (None,)
+    ]
+    from bertkit.workflows.bench import bench
+
+    print_bench(bench(recipes, steps=steps, progress=TerminalProgress()), as_json=json)
+
+
+def print_bench(bench: Bench, *, as_json: bool) -> None:
+    """Print one line per precision and batch size: first the training speed, then the estimated times."""
+    if as_json:
+        print_json(dataclasses.asdict(bench))
+        return
+    print_line(
+        f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
+    )
+    steps = max(speed.steps for speed in bench.speeds)
+    title = f"training speed, measured over {steps} steps" if steps else "training speed"
+    print_table(title, [_speed_line(speed, is_fastest=speed is bench.fastest) for speed in bench.speeds])
+    print_table("evaluation speed and estimated times", [_time_line(speed) for speed in bench.speeds])
+    for note in dict.fromkeys(note for speed in bench.speeds for note in speed.notes):
+        print_line(f"  {note}")
+    print_line("  The recipe's time includes evaluation, but not startup, scoring and saving.")
+
+
+def _speed_line(speed: Speed, *, is_fastest: bool) -> dict[str, Any]:
+    return {
+        "precision": speed.precision,
+        "batch": speed.batch_size,
+        "tokens/s": _format(speed.tokens_per_second, "{:,.0f}"),
+        "rows/s": _format(speed.rows_per_second, "{:,.1f}"),
+        "padding": _format(speed.padding_share, "{:.1%}"),
+        "of peak": _format(speed.peak_share, "{:.1%}"),
+        "memory": "-" if speed.peak_memory_bytes is None else f"{speed.peak_memory_bytes / 1e6:,.0f} MB",
+        "": "fastest" if is_fastest else "",
+    }
+
+
+def _time_line(speed: Speed) -> dict[str, Any]:
+    return {
+        "precision": speed.precision,
+        "batch": speed.batch_size,
+        "evaluation rows/s": _format(speed.evaluation_rows_per_second, "{:,.1f}"),
+        "epoch": format_duration(speed.epoch_seconds),
+        "recipe": format_duration(speed.recipe_seconds),
+    }
+
+
+def _format(value: float | None, template: str) -> str:
+    return "-" if value is None else template.format(value)

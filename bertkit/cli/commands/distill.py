@@ -1,0 +1,165 @@
+"""`bertkit distill`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.commands.evaluate import print_results
+from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
+from bertkit.cli.commands.pretrain.recipe import run_pretraining
+from bertkit.cli.options import (
+    BatchSizeOption,
+    DataOption,
+    DryRunOption,
+    EpochsOption,
+    FreshOption,
+    JsonOption,
+    LearningRateOption,
+    LimitOption,
+    MaxLengthOption,
+    OutputOption,
+    RecipeArgument,
+    SeedOption,
+    SetOption,
+    common_settings,
+    load,
+)
+from bertkit.cli.output import format_interval, format_number, print_json, print_table
+from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from bertkit.workflows.distill import ComparedModel, Distilled
+
+NAME = "distill"
+ORDER = 2
+EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
+
+TeacherOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--teacher",
+        metavar="CKPT",
+        help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
+        show_default="the recipe's",
+    ),
+]
+StudentOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Student: hub name, directory or `demo`.", metavar="STUDENT", show_default=False),
+]
+LayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--student-layers",
+        metavar="LAYERS",
+        help="Build the student from these layers of the first teacher (0,2,4), or from this many (3).",
+        show_default=False,
+    ),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2"),
+]
+SoftWeightOption = Annotated[
+    float | None,
+    typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5"),
+]
+
+
+def command(
+    recipe: RecipeArgument,
+    teacher: TeacherOption = None,
+    model: StudentOption = None,
+    student_layers: LayersOption = None,
+    temperature: TemperatureOption = None,
+    soft_weight: SoftWeightOption = None,
+    data: DataOption = None,
+    output: OutputOption = None,
+    epochs: EpochsOption = None,
+    learning_rate: LearningRateOption = None,
+    batch_size: BatchSizeOption = None,
+    max_length: MaxLengthOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
+    changes: SetOption = None,
+    dry_run: DryRunOption = False,
+    fresh: FreshOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Distill fine-tuned teachers into a smaller student encoder.
+
+    The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
+    compared: size, speed, scores, and the differences between the scores. Options override the recipe.
+
+    The recipe distilbert is different: it pretrains a student of a pretrained teacher on text.
+    """
+    if model is not None and student_layers is not None:
+        remedy = "give one: a student model, or layers of the first teacher"
+        raise UsageError("--model and --student-layers are both given", remedy)
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    from bertkit.recipe import recipe_command
+
+    if recipe_command(recipe) == "pretrain":
+        if model is not None or soft_weight is not None or len(teacher or ()) > 1:
+            what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
+            raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
+        options = {"options.student_layers": student_layers, "options.temperature": temperature}
+        settings = {**common, **options, "model": teacher[0] if teacher else None}
+        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+        return
+    settings = {
+        **common,
+        "model": model,
+        "distillation.teachers": teacher or None,
+        "distillation.student_layers": student_layers,
+        "distillation.temperature": temperature,
+        "distillation.soft_weight": soft_weight,
+    }
+    loaded = load(recipe, settings, changes)
+    from bertkit.workflows.distill import distill
+    from bertkit.workflows.distill import dry_run as check
+
+    if dry_run:
+        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+    else:
+        print_distilled(distill(loaded, output=output, fresh=fresh, progress=TerminalProgress()), as_json=json)
+
+
+def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
+    """Print the student's scores, and then the teachers and the student in comparison."""
+    if as_json:
+        print_json(dataclasses.asdict(distilled))
+        return
+    print_results(distilled.results, as_json=False)
+    metric = distilled.best_metric
+    print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
+    print_table(f"{metric} with 95% CI", [_score_line(model, metric) for model in distilled.compared_models])
+    print_next_steps(distilled.results)
+
+
+def _size_line(model: ComparedModel) -> dict[str, Any]:
+    return {
+        "model": f"{model.role} {model.model}",
+        "parameters": model.parameters,
+        "MB": f"{model.disk_bytes / 1e6:,.1f}",
+        "ms/row": f"{1000 * model.row_seconds:,.2f}",
+        "rows/s": f"{model.rows_per_second:,.0f}",
+    }
+
+
+def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
+    def with_interval(score: float, interval: tuple[float, float]) -> str:
+        return f"{format_number(score).strip()} ({format_interval(interval)})"
+
+    difference = ""
+    if metric in model.difference:
+        difference = with_interval(model.difference[metric], model.difference_intervals[metric])
+    return {
+        "model": f"{model.role} {model.model}",
+        "score": with_interval(model.scores[metric], model.intervals[metric]),
+        "student - teacher": difference,
+    }

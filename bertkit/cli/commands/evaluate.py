@@ -1,0 +1,84 @@
+"""`bertkit eval`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertkit.cli.options import (
+    CheckpointOption,
+    DataOption,
+    JsonOption,
+    LimitOption,
+    MaxLengthOption,
+    RecipeArgument,
+    SetOption,
+    load,
+)
+from bertkit.cli.output import format_interval, format_number, print_json, print_line, print_table
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.scoring import Result
+
+NAME = "eval"
+ORDER = 3
+EXAMPLE = "bertkit eval cola --model runs/cola --data demo"
+
+
+def command(
+    recipe: RecipeArgument,
+    model: CheckpointOption,
+    data: DataOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split to score; `all` scores every row of a file.",
+            metavar="SPLIT",
+            show_default="validation splits",
+        ),
+    ] = None,
+    max_length: MaxLengthOption = None,
+    limit: LimitOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
+    ] = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score a fine-tuned checkpoint on a recipe's data.
+
+    The checkpoint may come from bertkit or be any Hugging Face model that has a trained head for the task. Options
+    override the recipe.
+    """
+    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    loaded = load(recipe, settings, changes)
+    from bertkit.workflows.evaluate import evaluate
+
+    print_results(evaluate(loaded, split=split, output=output, progress=TerminalProgress()), as_json=json)
+
+
+def print_results(results: Sequence[Result], *, as_json: bool) -> None:
+    """Print the scores of every split, each with its confidence interval and its baseline."""
+    if as_json:
+        print_json({"results": [dataclasses.asdict(result) for result in results]})
+        return
+    for result in results:
+        print_line(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
+        width = max(map(len, result.scores), default=0)
+        for name, score in result.scores.items():
+            line = f"  {name:<{width}} {format_number(score)}"
+            if name in result.intervals:
+                line += f"  95% CI {format_interval(result.intervals[name]):<18}"
+            if name in result.baseline:
+                line += f"  baseline {format_number(result.baseline[name])}"
+            print_line(line.rstrip())
+        for title, rows in result.tables.items():
+            print_table(title, rows)
+        for warning in result.warnings:
+            print_line(f"  {warning}")

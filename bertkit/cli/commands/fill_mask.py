@@ -1,0 +1,76 @@
+"""`bertkit fill-mask`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line
+
+NAME = "fill-mask"
+ORDER = 5
+EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
+
+
+def command(
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="Pretrained model: hub name, directory or `demo`.",
+            metavar="MODEL",
+            show_default=False,
+        ),
+    ] = ...,  # type: ignore[assignment]
+    top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
+    targets: Annotated[
+        str | None,
+        typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS", show_default=False),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Predict the masked words of texts with a pretrained model.
+
+    Prints the most probable words for each mask, and the text with each of them.
+    """
+    from bertkit.data.files import read_records
+    from bertkit.errors import UsageError
+    from bertkit.recipe import Data
+
+    if (file is None) == (not texts):
+        raise UsageError(
+            "no text" if file is None else "texts and a --file", 'give e.g. "The [MASK] sleeps.", or --file'
+        )
+    if file is not None:
+        texts = [record["text"] for _, record in read_records(file, Data(format="lines")) if record["text"].strip()]
+    target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
+    if targets is not None and not target_words:
+        raise UsageError("--targets names no word", "give e.g. cat,dog")
+    from bertkit.workflows.fill_mask import fill_mask
+
+    print_answers(fill_mask(model, texts or [], top=top, targets=target_words), as_json=json)
+
+
+def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print the answers for each mask of each text, the most probable first."""
+    if as_json:
+        print_json({"texts": list(records)})
+        return
+    for record in records:
+        print_line(record["text"])
+        for mask in record["masks"]:
+            number = f"{mask['mask']}  " if len(record["masks"]) > 1 else ""
+            width = max(len(answer["word"]) for answer in mask["answers"])
+            for answer in mask["answers"]:
+                print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")

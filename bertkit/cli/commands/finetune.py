@@ -1,0 +1,105 @@
+"""`bertkit finetune`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bertkit.cli.commands.evaluate import print_results
+from bertkit.cli.options import (
+    BatchSizeOption,
+    DataOption,
+    DryRunOption,
+    EpochsOption,
+    FreshOption,
+    JsonOption,
+    LearningRateOption,
+    LimitOption,
+    MaxLengthOption,
+    ModelOption,
+    OutputOption,
+    RecipeArgument,
+    SeedOption,
+    SetOption,
+    common_settings,
+    load,
+)
+from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.scoring import Result
+    from bertkit.workflows.steps.finetune_inputs import DryRun
+
+NAME = "finetune"
+ORDER = 1
+EXAMPLE = "bertkit finetune cola --model demo --data demo"
+
+
+def command(
+    recipe: RecipeArgument,
+    model: ModelOption = None,
+    data: DataOption = None,
+    output: OutputOption = None,
+    epochs: EpochsOption = None,
+    learning_rate: LearningRateOption = None,
+    batch_size: BatchSizeOption = None,
+    max_length: MaxLengthOption = None,
+    seed: SeedOption = None,
+    limit: LimitOption = None,
+    changes: SetOption = None,
+    dry_run: DryRunOption = False,
+    fresh: FreshOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Fine-tune an encoder with a recipe, and score it.
+
+    After an interruption, the same command resumes the run. A finished run is not trained again; its scores are
+    printed. Options override the recipe.
+    """
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    loaded = load(recipe, {**common, "model": model}, changes)
+    from bertkit.workflows.finetune import finetune
+
+    if dry_run:
+        from bertkit.workflows.steps.finetune_inputs import dry_run as check
+
+        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+        return
+    results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+    print_results(results, as_json=json)
+    if not json:
+        print_next_steps(results)
+
+
+def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
+    """Print what a run would do."""
+    if as_json:
+        print_json(dataclasses.asdict(plan))
+        return
+    print_line(plan.resolved.rstrip())
+    print_line()
+    counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
+    print_line(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
+    if plan.labels:
+        print_line(f"labels   {', '.join(plan.labels[:20])}")
+    print_line(f"steps    {plan.steps:,}")
+    print_line(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_line("Nothing was trained or written.")
+
+
+def print_next_steps(results: Sequence[Result]) -> None:
+    """Print the commands that a user may want to run after a training."""
+    if not results:
+        return
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import example_row, load_task
+
+    folder = results[0].folder
+    recipe_file = f"{folder}/recipe.yaml"
+    recipe = load_recipe(recipe_file)
+    print_line("\nNext:")
+    print_line(f"  open {folder}/report.html")
+    print_line(f"  bertkit predict {recipe_file} --model {folder} {example_row(load_task(recipe), recipe)}")
+    print_line(f"  bertkit eval {recipe_file} --model {folder}")

@@ -1,0 +1,29 @@
+"""`bertkit pretrain`: pretrain with a recipe, train a tokenizer, list the sizes of new models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+NAME = "pretrain"
+ORDER = 7
+
+
+class RecipeOrCommand(TyperGroup):
+    """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names, or `recipe` if it names none."""
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
+
+
+app = typer.Typer(
+    cls=RecipeOrCommand,
+    help="Pretrain an encoder on text, or train a tokenizer for it.\n\n"
+    "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "
+    "bertkit pretrain mlm --data text.txt --tokenizer tok --size small",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)

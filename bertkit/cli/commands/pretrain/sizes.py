@@ -1,0 +1,26 @@
+"""`bertkit pretrain sizes`."""
+
+from __future__ import annotations
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_table
+
+NAME = "sizes"
+ORDER = 2
+EXAMPLE = "bertkit pretrain sizes"
+
+
+def command(json: JsonOption = False) -> None:
+    """List the named sizes of new models."""
+    from bertkit.modeling.sizes import find_size, size_names
+
+    sizes = {name: find_size(name) for name in size_names()}
+    rows = [
+        {"size": name, "layers": size.layers, "hidden": size.hidden, "heads": size.heads, "model": size.model_type}
+        | {"vocabulary": size.vocabulary, "parameters": size.parameters}
+        for name, size in sizes.items()
+    ]
+    if json:
+        print_json({"sizes": rows})
+    else:
+        print_table("encoders with the vocabulary that they were published with", rows)

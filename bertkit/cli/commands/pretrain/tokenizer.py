@@ -1,0 +1,129 @@
+"""`bertkit pretrain tokenizer`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertkit.cli.options import JsonOption, SetOption, load_pretraining
+from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.tokenizer import TokenizerReport
+
+NAME = "tokenizer"
+ORDER = 1
+EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
+
+log = logging.getLogger("bertkit")
+
+TextOption = Annotated[
+    str | None,
+    typer.Option("--data", help="Text: hub data set, directory, file or `demo`.", metavar="DATA", show_default=False),
+]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option("--recipe", help="Use the text of this pretraining recipe.", metavar="RECIPE", show_default=False),
+]
+TypeOption = Annotated[
+    str,
+    typer.Option(
+        "--type",
+        help="wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+        metavar="TYPE",
+    ),
+]
+KindOption = Annotated[str | None, typer.Option("--kind", hidden=True)]
+FolderOption = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR", show_default=False),
+]
+SizeOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of tokens, special tokens included.",
+        metavar="N",
+        min=1,
+        show_default="30,522 wordpiece, 50,265 bpe, 30,000 unigram",
+    ),
+]
+LowercaseOption = Annotated[
+    bool | None,
+    typer.Option("--lowercase/--cased", help="Lowercase the text or keep its case.", show_default="cased for bpe only"),
+]
+FrequencyOption = Annotated[
+    int | None,
+    typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2"),
+]
+SpecialOption = Annotated[
+    list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN", show_default=False)
+]
+LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]
+DocumentsOption = Annotated[
+    int | None, typer.Option("--limit", help="Use only the first N documents.", metavar="N", show_default=False)
+]
+
+
+def command(
+    data: TextOption = None,
+    recipe: RecipeOption = None,
+    tokenizer_type: TypeOption = "wordpiece",
+    kind: KindOption = None,
+    output: FolderOption = ...,  # type: ignore[assignment]
+    vocabulary_size: SizeOption = None,
+    lowercase: LowercaseOption = None,
+    min_frequency: FrequencyOption = None,
+    special: SpecialOption = None,
+    max_length: LengthOption = 512,
+    limit: DocumentsOption = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train a tokenizer on text.
+
+    The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
+    """
+    from bertkit.errors import UsageError
+
+    if kind is not None:
+        log.warning("--kind is now called --type; the old name goes with the next release")
+        tokenizer_type = kind
+    if data is None and recipe is None and not changes:
+        raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
+    corpus = load_pretraining(recipe or "mlm", {"data.source": data, "data.limit": limit}, changes).data
+    from bertkit.workflows.tokenizer import train_tokenizer
+
+    report = train_tokenizer(
+        corpus,
+        tokenizer_type,
+        output=output,
+        vocabulary_size=vocabulary_size,
+        lowercase=lowercase,
+        min_frequency=min_frequency,
+        special=special or (),
+        max_length=max_length,
+        progress=TerminalProgress(),
+    )
+    print_tokenizer(report, as_json=json)
+
+
+def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
+    """Print what a new tokenizer does to held-out text."""
+    if as_json:
+        print_json(dataclasses.asdict(report))
+        return
+    case = "lowercase" if report.lowercase else "cased"
+    print_line(f"{report.folder}: {report.kind}, {case}, {report.vocabulary_size:,} tokens")
+    print_line(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
+    print_line(f"  single-token words           {report.coverage:7.1%}")
+    print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
+    print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
+    print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
+    for warning in report.warnings:
+        print_line(f"  warning: {warning}")

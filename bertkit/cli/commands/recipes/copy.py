@@ -1,0 +1,33 @@
+"""`bertkit recipes copy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.options import JsonOption, RecipeArgument
+from bertkit.cli.output import print_file
+
+NAME = "copy"
+ORDER = 3
+EXAMPLE = "bertkit recipes copy cola mine.yaml"
+
+
+def command(
+    recipe: RecipeArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new recipe; must not exist yet.")],
+    json: JsonOption = False,
+) -> None:
+    """Copy a recipe to a file of your own."""
+    from bertkit.errors import UsageError
+    from bertkit.recipe import find_recipe, recipe_command
+
+    text = find_recipe(recipe).read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"{file} exists already", "nothing was written; choose another name") from None
+    print_file(file, 1, as_json=json, next_command=f"bertkit {recipe_command(recipe)} {file}")

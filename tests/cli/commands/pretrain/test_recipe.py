@@ -1,0 +1,77 @@
+"""What `bertkit pretrain RECIPE` prints and refuses; its trainings are in tests/workflows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from bertkit.cli.commands.pretrain.recipe import print_estimate, print_pretrained
+from bertkit.workflows.steps.estimate import Estimate
+from bertkit.workflows.steps.publish_pretrained import Pretrained
+
+MODEL = {
+    "role": "teacher",
+    "parameters": 690_529,
+    "disk_bytes": 2_800_000,
+    "row_seconds": 0.0025,
+    "rows_per_second": 378.9,
+}
+PRETRAINED = Pretrained(
+    recipe="mlm",
+    model="tiny",
+    objective="mlm",
+    scores={"loss": 5.7959, "perplexity": 328.945},
+    baseline={"perplexity": 129.682},
+    parameters=530_960,
+    steps=4,
+    tokens=129_401,
+    seconds=200.0,
+    corpus={"validation": {"documents": 16}},
+    folder="runs/mlm",
+    compared_models=[MODEL],
+    warnings=["Look at the text."],
+)
+ESTIMATE = Estimate("mlm", 530_960, 307, 4, 129_401, 3.0, 43_499.0, 1916.0, 0.1, {"train": {"documents": 16}})
+
+
+def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
+    print_pretrained(PRETRAINED, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "mlm: tiny, 530,960 parameters, 4 steps, 129,401 tokens in 3 min 20 s",
+        "  held-out documents           16",
+        "  loss                     5.7959",
+        "  perplexity              328.945  unigram baseline 129.682",
+        "  teacher and student on this machine",
+        "    model    parameters   MB  ms/block  blocks/s",
+        "    teacher     690,529  2.8       2.5     378.9",
+        "  Look at the text.",
+        "",
+        "Next:",
+        "  open runs/mlm/report.html",
+        "  bertkit finetune cola --model runs/mlm",
+    ]
+
+
+def test_an_estimate_counts_steps_or_the_tokens_of_a_budget(capsys):
+    print_estimate(ESTIMATE, as_json=False)
+    out = capsys.readouterr().out
+    assert "steps    4: 129,401 tokens in 3.0 s\n" in out
+    assert "memory   1,916 MB at peak\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    print_estimate(replace(ESTIMATE, steps=None, memory_mb=None), as_json=False)
+    out = capsys.readouterr().out
+    assert "budget   3.0 s: 129,401 tokens\n" in out
+    assert "memory" not in out
+
+
+def test_json_has_every_field(capsys):
+    print_pretrained(PRETRAINED, as_json=True)
+    assert json.loads(capsys.readouterr().out)["scores"] == PRETRAINED.scores
+    print_estimate(ESTIMATE, as_json=True)
+    assert json.loads(capsys.readouterr().out)["tokens_per_second"] == 43_499.0
+
+
+def test_a_word_that_names_no_command_is_a_recipe(run):
+    for arguments in (["pretrain", "mlmm"], ["pretrain", "recipe", "mlmm"]):
+        ended = run(*arguments)
+        assert (ended.code, ended.last) == (2, "error: no recipe is called 'mlmm' - did you mean mlm?")

@@ -1,0 +1,46 @@
+"""What `bertkit pretrain tokenizer` prints, and its renamed option; its tokenizers are in tests/workflows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.cli.commands.pretrain.tokenizer import print_tokenizer
+from bertkit.workflows import tokenizer
+from bertkit.workflows.tokenizer import TokenizerReport
+
+REPORT = TokenizerReport("tok", "bpe", False, 400, 2000, 16, 240, 1.35, 0.808, 0.0012, 22.1, 0.668, ["too little text"])
+
+
+def test_what_the_tokenizer_does_to_held_out_text(capsys):
+    print_tokenizer(REPORT, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "tok: bpe, cased, 400 tokens",
+        "  on 16 held-out of 2,000 documents (240 words):",
+        "  tokens per word (fertility)    1.350",
+        "  single-token words             80.8%",
+        "  unknown tokens                0.120%",
+        "  tokens per document             22.1",
+        "  vocabulary unused there        66.8%",
+        "  warning: too little text",
+    ]
+    print_tokenizer(REPORT, as_json=True)
+    assert json.loads(capsys.readouterr().out)["fertility"] == 1.35
+
+
+@pytest.mark.parametrize(
+    ("option", "warning"),
+    [("--type", ""), ("--kind", "--kind is now called --type; the old name goes with the next release\n")],
+)
+def test_kind_is_a_deprecated_name_of_type(run, monkeypatch, option, warning):
+    types = []
+    monkeypatch.setattr(tokenizer, "train_tokenizer", lambda data, name, **_: types.append(name) or REPORT)
+    ended = run("pretrain", "tokenizer", "--data", "demo", option, "bpe", "-o", "tok")
+    assert (ended.code, ended.err, types) == (0, warning, ["bpe"])
+
+
+def test_the_old_name_is_not_in_the_help(run):
+    out = run("pretrain", "tokenizer", "--help").out
+    assert "--type" in out
+    assert "--kind" not in out

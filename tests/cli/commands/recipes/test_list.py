@@ -1,0 +1,19 @@
+"""`bertkit recipes list`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def test_every_shipped_recipe_is_listed_with_what_it_is_about(run):
+    printed = json.loads(run("recipes", "list", "--json").out)["recipes"]
+    folder = Path(__file__).parents[4] / "recipes"
+    assert sorted(printed) == sorted(file.stem for file in folder.glob("*/*.yaml"))
+    assert all(printed.values())
+
+
+def test_the_list_fits_80_columns(run):
+    lines = run("recipes", "list").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("cola          Is this English sentence grammatical?") for line in lines)

@@ -1,0 +1,54 @@
+"""What `bertkit finetune` prints and refuses; its trainings are in tests/workflows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
+from bertkit.workflows.steps.finetune_inputs import DryRun
+
+PLAN = DryRun(
+    recipe="cola",
+    model="demo",
+    folder="runs/cola",
+    rows={"train": None, "validation": 1043},
+    labels=[f"label{n}" for n in range(30)],
+    steps=1200,
+    disk_bytes=10_000_000,
+    resolved="name: cola\n",
+)
+
+
+def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
+    print_dry_run(PLAN, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["name: cola", "", "rows     train streamed, validation 1,043"]
+    assert lines[3].endswith("label18, label19")
+    assert lines[4:] == ["steps    1,200", "disk     10 MB in runs/cola", "Nothing was trained or written."]
+
+
+def test_a_plan_as_json_has_every_field(capsys):
+    print_dry_run(PLAN, as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["rows"] == {"train": None, "validation": 1043}
+    assert len(printed["labels"]) == 30
+
+
+def test_no_results_have_no_next_steps(capsys):
+    print_next_steps([])
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--epochs", "0"], "training.epochs = 0.0 is out of range"),
+        (["--batch-size", "x"], "Invalid value for '--batch-size'"),
+    ],
+)
+def test_bad_options_are_refused(run, options, message):
+    ended = run("finetune", "cola", *options)
+    assert ended.code == 2
+    assert message in ended.last

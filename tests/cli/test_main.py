@@ -1,0 +1,130 @@
+"""How the command line finds its commands, lists them and ends."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import bertkit
+from bertkit.cli import commands, main
+
+PACKAGE = Path(bertkit.__file__).parent
+MODULES = sorted(Path(commands.__file__).parent.rglob("*.py"))
+
+NEW_COMMAND = '''"""`bertkit shout`."""
+
+NAME = "shout"
+ORDER = 2
+EXAMPLE = "bertkit shout hello"
+
+
+def command(word: str) -> None:
+    """Shout a word."""
+    print(word.upper())
+'''
+
+
+def help_of(app: typer.Typer, *path: str) -> str:
+    command = typer.main.get_command(app)
+    context = command.make_context("bertkit", [], resilient_parsing=True, terminal_width=80)
+    for name in path:
+        command = command.get_command(context, name)
+        context = command.make_context(name, [], parent=context, resilient_parsing=True, terminal_width=80)
+    return command.get_help(context)
+
+
+def listed(text: str) -> list[str]:
+    return re.findall(r"^  ([a-z-]+)  ", text.partition("Commands:\n")[2], flags=re.MULTILINE)
+
+
+def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "shout.py").write_text(NEW_COMMAND)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    app = main.make_app()
+    text = help_of(app)
+    assert "shout      Shout a word." in text
+    assert listed(text)[:4] == ["finetune", "distill", "shout", "eval"]
+    assert "Example: bertkit shout hello" in help_of(app, "shout")
+    app(["shout", "hello"], standalone_mode=False)
+    assert capsys.readouterr().out == "HELLO\n"
+
+
+def test_commands_are_listed_in_the_order_of_work():
+    order = ["finetune", "distill", "eval", "predict", "fill-mask", "bench", "pretrain", "recipes", "version"]
+    assert listed(help_of(main.app)) == order
+    assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
+    assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check"]
+
+
+def test_every_workflow_has_the_command_of_its_name():
+    workflows = {file.stem for file in (PACKAGE / "workflows").glob("*.py")} - {"__init__"}
+    calls = {
+        (file.stem if file.stem != "recipe" else file.parent.name, node.module.rpartition(".")[2])
+        for file in MODULES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and re.fullmatch(r"bertkit\.workflows\.\w+", node.module or "")
+    }
+    assert {workflow for command, workflow in calls if command == workflow} == workflows
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
+def test_every_command_has_a_name_an_order_and_one_function(file):
+    names = {
+        target.id
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
+    is_group = file.name == "__init__.py"
+    if file.parent == MODULES[0].parent and is_group:
+        assert names == set()
+    else:
+        assert names >= ({"NAME", "ORDER", "app"} if is_group else {"NAME", "ORDER", "EXAMPLE"})
+
+
+def test_help_fits_a_terminal_of_80_columns_and_cuts_no_sentence():
+    page = (PACKAGE.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    for block in re.findall(r"^```text\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
+        assert max(map(len, block.splitlines())) <= 80
+        assert not re.search(r"\.\.\.$", block.partition("Commands:")[2], flags=re.MULTILINE)
+
+
+def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
+    def fail() -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    ended = run("version")
+    (file,) = Path.cwd().glob("bertkit-crash-*.txt")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file.name}\n"
+    assert "Traceback" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
+        (MemoryError(), 6, "out of memory - try a smaller --batch-size or --max-length"),
+        (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
+    ],
+)
+def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, error, code, message):
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    ended = run("version", "--json")
+    assert (ended.code, ended.err) == (code, f"error: {message}\n")
+    assert json.loads(ended.out)["error"] == {"code": code, "message": message}
+
+
+def test_no_arguments_print_the_help(run):
+    ended = run()
+    assert ended.code == 2
+    assert "Commands:" in ended.out + ended.err

@@ -1,0 +1,54 @@
+"""The options that commands share, and the recipe that they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bertkit.cli.options import common_settings, complete_recipe, load, load_pretraining
+from bertkit.errors import RecipeError
+
+OWN = """extends: classify
+data: {source: mine, files: {train: a.csv}}
+"""
+
+
+def test_recipes_are_completed_by_their_first_letters():
+    assert complete_recipe("sq") == ["squad", "squad2"]
+    assert complete_recipe("nothing") == []
+
+
+def test_an_option_that_is_left_out_keeps_the_value_of_the_recipe():
+    settings = common_settings(None, 10, None, 1e-3, None, None, None)
+    recipe = load("cola", settings, None)
+    assert (recipe.data.source, recipe.data.limit) == ("nyu-mll/glue", 10)
+    assert (recipe.training.epochs, recipe.training.learning_rate) == (3, 1e-3)
+
+
+def test_set_wins_over_an_option():
+    settings = common_settings(None, None, 2.0, None, None, None, None)
+    assert load("cola", settings, ["training.epochs=5"]).training.epochs == 5
+
+
+def test_another_source_drops_the_files_of_the_recipe(here):
+    Path("own.yaml").write_text(OWN)
+    assert load("own.yaml", {"data.source": None}, None).data.files == {"train": "a.csv"}
+    assert load("own.yaml", {"data.source": "other"}, None).data.files == {}
+
+
+def test_another_text_drops_the_config_of_the_recipe():
+    assert load_pretraining("mlm", {}, None).data.config == "wikitext-103-raw-v1"
+    data = load_pretraining("mlm", {"data.source": "text.txt"}, None).data
+    assert (data.config, data.documents) == (None, "auto")
+
+
+def test_epochs_replace_the_steps_of_a_pretraining_recipe():
+    assert load_pretraining("mlm", {}, None).training.steps == 100_000
+    training = load_pretraining("mlm", {"training.epochs": 2}, None).training
+    assert (training.steps, training.epochs) == (None, 2)
+
+
+def test_an_unknown_recipe_is_refused():
+    with pytest.raises(RecipeError, match="colla"):
+        load("colla", {}, None)
