@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.info import info_of
 from bertkit.tokens.features import Collator, Feature
 
 _ALONE = 8  # blocks that are timed one at a time
@@ -21,7 +22,7 @@ def beside_teacher(
     """Put a model that was distilled beside its teacher; nothing where it has none.
 
     Args:
-        model: it has the attribute `bertkit_teaching` where it has a teacher.
+        model: `info_of` it names its teacher, where it has one.
         teacher_name: of the teacher.
         name: of the model.
         features: blocks of held-out text, which both encoders read by turns, without a head.
@@ -32,13 +33,13 @@ def beside_teacher(
         rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over blocks
         that are read one at a time) and ``rows_per_second`` (in batches).
     """
-    if not hasattr(model, "bertkit_teaching"):
+    if (teacher := info_of(model).teacher) is None:
         return []
     from bertkit.evaluation.forward import sorted_batches
     from bertkit.hardware.speed import time_by_turns
     from bertkit.tokens.feature_cache import lengths_of
 
-    both = [("teacher", teacher_name, model.bertkit_teaching.teacher), ("student", name, model)]
+    both = [("teacher", teacher_name, teacher), ("student", name, model)]
     alone = [[number] for number in range(min(_ALONE, len(features)))]
     together = sorted_batches(lengths_of(features[:_TOGETHER]).tolist())
     work = [collate([features[number] for number in numbers]) for numbers in [*alone, *together]]

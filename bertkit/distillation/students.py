@@ -12,6 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.distillation.teachers import Teacher, compute_teacher_logits, load_teacher
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.info import tagger_head
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation
 from bertkit.tasks import Task
@@ -30,7 +31,7 @@ def load_student(task: Task, folder: Path, setup: Setup) -> Any:
     """
     wanted = setup.recipe.distillation
     model = task.load_model(folder, _whole(setup, wanted), new_head=True)
-    if wanted is not None and hasattr(model.config, "bertkit_head"):
+    if wanted is not None and tagger_head(model.config):
         what = f"{setup.recipe.name} trains a head over a frozen encoder, or nothing"
         raise ModelError(what, "distillation is for recipes that train the whole model")
     if wanted is not None and wanted.student_layers is not None:

@@ -19,6 +19,7 @@ from bertkit.evaluation.checkpoint import checkpoint_labels
 from bertkit.evaluation.scoring import run_model
 from bertkit.hardware.precision import Machine
 from bertkit.modeling import load as models
+from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import layers_to_take
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
@@ -167,7 +168,7 @@ def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
 
 def _find(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
     folder = hub.find_model(name)
-    if "bertkit_head" in models.read_config(folder):
+    if tagger_head(models.read_config(folder)):
         what = f"the teacher {name} is a head over a frozen encoder"
         raise ModelError(what, "distillation is for models that are fine-tuned as a whole")
     try:

@@ -68,12 +68,14 @@ def load_checkpoint(
     if trained.get("max_length", recipe.training.max_length) != recipe.training.max_length:
         log.info(f"trained with max_length {trained['max_length']}, used with {recipe.training.max_length}")
     from bertkit.hardware.precision import detect_hardware, restore_hardware, use_matmul_backend
+    from bertkit.modeling.architectures import find_architecture
 
     if machine is None:
         if recipe.training.precision == "auto" and "machine" in record:
             machine = restore_hardware(record["machine"], "as in its run")
         else:
-            machine = detect_hardware(recipe.training.precision, models.read_config(folder)["model_type"])
+            architecture = find_architecture(models.read_config(folder)["model_type"])
+            machine = detect_hardware(recipe.training.precision, avoid_bf16=architecture.overflows_in_bf16)
         log.info(machine.reason)
     use_matmul_backend(machine)
     setup = Setup(recipe, models.load_tokenizer(folder), labels)

@@ -76,7 +76,7 @@ class PretrainSetup:
 class Objective(Protocol):
     """A pretraining objective: three constants and eleven functions.
 
-    A model whose attribute `bertkit_teaching` has a `teacher` is put beside it in the end.
+    A model whose `info_of` names a teacher is compared with it in the end.
     """
 
     OPTIONS: Mapping[str, Any]

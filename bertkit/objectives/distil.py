@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.distilbert import Teaching, choose_layers, load_teacher, make_student
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
+from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
@@ -75,7 +77,8 @@ def load_model(setup: PretrainSetup) -> Any:
     layers = _read_layers(setup)
     teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
-    student.bertkit_teaching = Teaching(teacher, float(read_option(OPTIONS, setup.recipe, "temperature")))
+    info = info_of(student)
+    info.teacher, info.temperature = teacher, float(read_option(OPTIONS, setup.recipe, "temperature"))
     return student
 
 
@@ -145,7 +148,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Any, setup: PretrainSetup) -> Any:
     """Give the student, head included; its tokenizer gives no token types where it knows none."""
-    if model.config.model_type == "distilbert":
+    if not architecture_of(model.config).reads_token_types:
         names = setup.tokenizer.model_input_names
         setup.tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
     return model
@@ -176,12 +179,12 @@ def _ask(model: Any, batch: Mapping[str, torch.Tensor]) -> _Answers:
     """Let student and teacher read a batch; only the student is learning."""
     import torch
 
-    teaching: Teaching = getattr(model, "module", model).bertkit_teaching
+    info = info_of(model)
     is_text = batch[_IS_TEXT]
     read = {name: values for name, values in batch.items() if name != _IS_TEXT}
     read["output_hidden_states"] = True  # type: ignore[assignment]
     with torch.no_grad():
-        teacher_outputs, _ = run_at_masked(teaching.teacher.to(is_text.device), read)
+        teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), read)  # type: ignore[union-attr]
     outputs, labels = run_at_masked(model, read)
     return _Answers(
         outputs.logits[0],
@@ -189,5 +192,5 @@ def _ask(model: Any, batch: Mapping[str, torch.Tensor]) -> _Answers:
         outputs.hidden_states[-1][is_text],
         teacher_outputs.hidden_states[-1][is_text],
         labels,
-        teaching.temperature,
+        info.temperature,
     )

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.corpus.packing import Block, Blocks, join_block
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
@@ -39,7 +41,7 @@ _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_voca
 
 def check(setup: PretrainSetup) -> None:
     """Refuse what is no ELECTRA."""
-    if setup.config.model_type != "electra":
+    if not architecture_of(setup.config).has_discriminator:
         is_there = setup.model_folder is not None
         remedy = "name an ELECTRA, or take the objective mlm" if is_there else "--size electra-small or electra-base"
         raise RecipeError(f"rtd wants an ELECTRA, not a model of type {setup.config.model_type}", remedy)
@@ -72,7 +74,7 @@ def load_model(setup: PretrainSetup) -> Any:
     discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
     generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
     model = ElectraPair(discriminator, generator)
-    model.bertkit_new = discriminator.bertkit_new + generator.bertkit_new
+    info_of(model).new_weights = [*info_of(discriminator).new_weights, *info_of(generator).new_weights]
     return model
 
 
@@ -91,12 +93,12 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
         "labels": np.where(chosen, text.tokens, IGNORED),
         "parts": text.parts,
-        "chances": random.random(len(chosen), dtype=np.float32),
+        "draws": random.random(len(chosen), dtype=np.float32),
     }
 
 
 def collator(setup: PretrainSetup) -> Collator:
-    """Make the collator of blocks; ``chances`` of padding are negative."""
+    """Make the collator of blocks; ``draws`` of padding are negative."""
     import numpy as np
     import torch
 
@@ -106,15 +108,15 @@ def collator(setup: PretrainSetup) -> Collator:
         batch = collate_blocks(features)
         chances = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
         for line, each in enumerate(features):
-            chances[line, : len(each["chances"])] = each["chances"]
-        return {**batch, "chances": torch.from_numpy(chances)}
+            chances[line, : len(each["draws"])] = each["draws"]
+        return {**batch, "draws": torch.from_numpy(chances)}
 
     return collate
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Count the hidden tokens, and all tokens: the discriminator judges each, special ones too."""
-    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["chances"] >= 0).sum())}
+    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
 def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -125,7 +127,7 @@ def losses(model: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     from torch.nn import functional
 
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
     return {
         "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
@@ -136,7 +138,7 @@ def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
 def accumulate(model: Any, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum up both losses, the generator's right answers, and what the discriminator takes for replaced."""
     outputs = model(**batch)
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
     return {

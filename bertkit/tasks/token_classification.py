@@ -19,7 +19,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import entities
 from bertkit.modeling import load as models
-from bertkit.modeling.layers import LAYERS, TAGGERS
+from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Run, no_tuning
@@ -34,7 +34,7 @@ OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "overlap": 64,
-    "layers": Option(None, choices=(None, *LAYERS)),
+    "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
     "tagger_size": Option(256, least=2),
 }
@@ -114,11 +114,11 @@ def collator(setup: Setup) -> Collator:
 def precompute(model: Any, features: Mapping[str, Sequence[Feature]], setup: Setup, run: Run) -> bool:
     """Keep the hidden states of a frozen encoder on disk."""
     if _option(setup.recipe, "layers") is not None:
-        from bertkit.modeling.taggers import keep_states
+        from bertkit.modeling.taggers import cache_states
 
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for each in features.values():
-            keep_states(model, each, run, content)
+            cache_states(model, each, run, content)
     return False
 
 

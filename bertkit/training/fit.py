@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.unpadding import unpadded
+from bertkit.modeling.attention import speed_paths
+from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
@@ -181,13 +180,14 @@ def fit(
     conduct = TrainingCallback(training, best_metric, stop, progress, batches, budget)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
-    with ExitStack() as swapped:
-        runs_once = machine.device == "cpu" and not training.gradient_checkpointing
-        if training.fast_dropout and runs_once:
-            swapped.enter_context(fast_dropout(model, dropout))
-        if training.unpad and runs_once:
-            swapped.enter_context(unpadded(model))
-        tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
+    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
+    with speed_paths(
+        model,
+        dropout if training.fast_dropout and runs_once else None,
+        unpad=training.unpad and runs_once,
+        tokens={*tokens, tokenizer.pad_token_id} if tokens else None,
+    ) as paths:
         trainer = _Trainer(
             model=model,
             args=arguments,
@@ -200,9 +200,7 @@ def fit(
             budget=budget,
             evaluate_with=evaluate,
             dropout=dropout,
-            rows=swapped.enter_context(occurring_embeddings(model, {*tokens, tokenizer.pad_token_id}))
-            if tokens
-            else None,
+            rows=paths.embeddings,
         )
         for callback in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(callback)

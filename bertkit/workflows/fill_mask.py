@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.storage.cache import say_once
@@ -73,8 +75,8 @@ def _load_trained(folder: Path) -> Any:
     from transformers import AutoModelForMaskedLM
 
     model = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
-    if model.bertkit_new:
-        what = f"no trained head for masked words (the checkpoint lacks {model.bertkit_new[0]})"
+    if new := info_of(model).new_weights:
+        what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
         raise ModelError(what, "name one that was pretrained on masked words", file=folder)
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -191,10 +193,13 @@ def _read_token(tokenizer: Any, number: int, token: str) -> tuple[str, bool]:
     if token.startswith("##"):
         return token[2:], True
     word = tokenizer.decode([number]).strip()
-    blanks = getattr(tokenizer, "bertkit_blanks", None)
-    if blanks is None:  # whether tokens of this vocabulary tell words that begin from those that go on
-        blanks = tokenizer.bertkit_blanks = any(each.startswith(_STARTS) for each in tokenizer.get_vocab())
-    return word, blanks and not token.startswith(_STARTS)
+    return word, _marks_word_starts(tokenizer) and not token.startswith(_STARTS)
+
+
+@lru_cache(maxsize=1)
+def _marks_word_starts(tokenizer: Any) -> bool:
+    """Tell whether tokens of a vocabulary show where a word starts."""
+    return any(token.startswith(_STARTS) for token in tokenizer.get_vocab())
 
 
 def _fill(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:

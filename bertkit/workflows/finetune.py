@@ -16,6 +16,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_model, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling import load as models
+from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import file_fingerprint
@@ -88,7 +89,7 @@ def _train_and_publish(inputs: Inputs, record: dict[str, Any], start: float, pro
         return run_model(module, task, setup, wanted, machine.precision, progress, "preparing")[0]
 
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run)
-    if model.bertkit_new_head and not is_complete and "resumed" not in record:
+    if info_of(model).has_new_head and not is_complete and "resumed" not in record:
         log.info("the head is new: it starts from random weights")
     fitted = untrained() if is_complete else _fit(inputs, model, scorer, machine)
     scored = scorer.score_best(model, fitted.best_step, list(baseline))

@@ -143,6 +143,7 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     from bertkit.distillation.side_by_side import beside_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.hardware.precision import Machine, use_matmul_backend
+    from bertkit.modeling.info import info_of
     from bertkit.training.budget import make_budget
     from bertkit.training.fit import fit
     from bertkit.training.losses import Terms
@@ -154,8 +155,8 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     machine = Machine(**run.record["machine"])
     use_matmul_backend(machine)
     model = new_model(inputs)
-    if "resumed" not in run.record and model.bertkit_new:
-        log.info(f"the checkpoint lacks {len(model.bertkit_new)} weights of the heads: these start at random")
+    if "resumed" not in run.record and (new := info_of(model).new_weights):
+        log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
     budget = make_budget(recipe.training)
     batches = PretrainBatches(inputs.corpus["train"], objective, setup, budget)
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from bertkit.evaluation.forward import forward
 from bertkit.modeling import load as models
 from bertkit.modeling import taggers as heads
-from bertkit.modeling.layers import LAYERS
+from bertkit.modeling.info import info_of
+from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import token_classification as task
@@ -87,7 +88,7 @@ def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, kind, suffix):
     folder = make_checkpoint(tmp_path / "one", kind, suffix)
     model = load(folder, layers="weighted_sum", tagger="bilstm")
     assert type(model).__name__ == f"{kind}ForLayerTagging"
-    assert model.bertkit_new_head
+    assert info_of(model).has_new_head
     plain = getattr(transformers, f"{kind}{suffix}").from_pretrained(folder).base_model.state_dict()
     own = model.base_model.state_dict()
     assert own
@@ -107,7 +108,7 @@ def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, kind, suffix):
     model.save_pretrained(tmp_path / "two")
     TOKENIZER.save_pretrained(tmp_path / "two")
     again = load(tmp_path / "two", new_head=False, layers="weighted_sum", tagger="bilstm")
-    assert not again.bertkit_new_head
+    assert not info_of(again).has_new_head
     with torch.no_grad():
         assert torch.equal(model(**batch).logits, again(**batch).logits)
 
@@ -131,7 +132,7 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("layers", LAYER_CHOICES)
 def test_layers_are_those_of_their_name(encoder, layers):
     model = load(encoder, layers=layers)
     batch = batch_of(7, 3)
@@ -169,8 +170,10 @@ def test_the_loss_is_a_mean_over_labelled_tokens(encoder):
     labels = torch.full_like(batch["input_ids"], -100)
     labels[0, 2], labels[1, 1] = 1, 2
     output = model(**batch, labels=labels)
-    chances = output.logits.log_softmax(dim=-1)
-    assert output.loss.item() == pytest.approx(-(chances[0, 2, 1] + chances[1, 1, 2]).item() / 2, abs=1e-5)
+    log_probabilities = output.logits.log_softmax(dim=-1)
+    assert output.loss.item() == pytest.approx(
+        -(log_probabilities[0, 2, 1] + log_probabilities[1, 1, 2]).item() / 2, abs=1e-5
+    )
 
 
 # --- states on disk
@@ -213,9 +216,9 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 3)
     model, run = load(encoder, layers=layers), Counting(setup)
     again = fresh(features)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     assert run.calls == 2
-    heads.keep_states(model, again, run, "content")
+    heads.cache_states(model, again, run, "content")
     assert run.calls == 2
     assert [file.suffix for file in states_files(tmp_path)] == [".npy"]
     for one, other in zip(features, again, strict=True):
@@ -229,7 +232,7 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
 def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
     model, run = load(encoder, layers="concat_last_four", tagger="bilstm"), Counting(setup)
     without = run(model, features)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     batch = task.collator(setup)(features)
     assert batch["states"].shape == (4, max(len(each["input_ids"]) for each in features), 64)
     for one, other, feature in zip(without, run(model, features), features, strict=True):
@@ -240,9 +243,9 @@ def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
 def test_other_contents_layers_and_texts_have_other_files(encoder, setup, features, tmp_path):
     run = Counting(setup)
     for layers, content in (("last", "a"), ("last", "b"), ("sum_last_four", "a")):
-        heads.keep_states(load(encoder, layers=layers), fresh(features), run, content)
-    heads.keep_states(load(encoder), fresh(features[1:]), run, "a")
-    heads.keep_states(load(encoder), fresh(features[::-1]), run, "a")
+        heads.cache_states(load(encoder, layers=layers), fresh(features), run, content)
+    heads.cache_states(load(encoder), fresh(features[1:]), run, "a")
+    heads.cache_states(load(encoder), fresh(features[::-1]), run, "a")
     assert len(states_files(tmp_path)) == run.calls == 5
 
 
@@ -250,11 +253,11 @@ def test_a_stop_while_writing_leaves_no_half_file(encoder, setup, features, tmp_
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 2)
     model = load(encoder)
     with pytest.raises(KeyboardInterrupt):
-        heads.keep_states(model, features, Counting(setup, fails_at=2), "content")
+        heads.cache_states(model, features, Counting(setup, fails_at=2), "content")
     assert states_files(tmp_path) == []
     assert not any("states" in each for each in features)
     run = Counting(setup)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     assert run.calls == 2
     assert len(states_files(tmp_path)) == 1
 

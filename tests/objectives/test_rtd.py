@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
             wanted["mlm"] -= float(guesses[row, place, original].log())
             numbers["mlm"] += 1
             total, token = 0.0, -1
-            while total <= float(batch["chances"][row, place]):
+            while total <= float(batch["draws"][row, place]):
                 token += 1
                 total += float(guesses[row, place, token])
             filled[row, place], labels[row, place] = token, int(token != original)
@@ -149,9 +149,9 @@ def test_only_gaps_are_filled_and_all_are_masks(whole_words):
     gaps = batch["labels"] != IGNORED
     assert torch.equal(gaps, batch["input_ids"] == tokenizer.mask_token_id)
     assert not torch.isin(batch["labels"][gaps], torch.tensor(tokenizer.all_special_ids)).any()
-    assert 0.4 < float(gaps.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special tokens are not maskable
-    assert torch.equal(batch["chances"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
-    assert float(batch["chances"].max()) < 1
+    assert 0.4 < float(gaps.sum() / (batch["draws"] >= 0).sum()) < 0.5  # special tokens are not maskable
+    assert torch.equal(batch["draws"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
+    assert float(batch["draws"].max()) < 1
 
 
 def test_no_gap_at_all_is_no_trouble(model, batch):
@@ -191,7 +191,7 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
     from sklearn.metrics import precision_recall_fscore_support
 
     outputs = model(**batch)
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     gold = outputs.replaced[tokens].numpy()
     wanted = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
     with torch.inference_mode():

@@ -83,9 +83,10 @@ def _open(
         return record
     held.enter_context(runs.locked(folder))
     from bertkit.hardware.precision import detect_hardware, restore_hardware
+    from bertkit.modeling.architectures import find_architecture
 
     if record is None:
-        machine = detect_hardware(precision, model_type=kind)
+        machine = detect_hardware(precision, avoid_bf16=find_architecture(kind).overflows_in_bf16)
         log.info(machine.reason)
         record = runs.new_record(identity, machine=asdict(machine), seconds=0.0, **facts)
     else:
