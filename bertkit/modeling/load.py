@@ -122,11 +122,12 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         UnavailableError: it needs a package that is not installed.
     """
     tokenizer = read_tokenizer(folder)
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
     surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
     if surplus > 0:

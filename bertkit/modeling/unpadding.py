@@ -50,7 +50,7 @@ class _Layout:
 
     def __init__(self, mask: torch.Tensor) -> None:
         # Indices of all real tokens, (real tokens,): `in_batch` into the padded batch (rows * tokens), `in_groups` into
-        # the padded groups laid end to end. Two gathers per layer then replace a loop over rows.
+        # the padded groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
         order = mask.sum(dim=1).argsort(stable=True)
         real = mask[order].bool()
         lengths = real.sum(dim=1)

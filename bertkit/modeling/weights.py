@@ -40,6 +40,7 @@ def load_config(folder: Path) -> PretrainedConfig:
     Raises:
         ModelError: it does not load, needs code of its own, or is not an encoder's.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -47,7 +48,7 @@ def load_config(folder: Path) -> PretrainedConfig:
     model_type = saved.get("model_type", "")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
         if "auto_map" in saved:
             raise ModelError(
                 "this checkpoint wants to run code of its own",

@@ -220,7 +220,7 @@ def test_fast_dropout_reaches_both_parts():
     state = torch.get_rng_state()
     with fast_dropout(model, DropoutStream(1)):
         kinds = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
-        assert kinds == ["bertkit", "bertkit"]
+        assert kinds == ["bertkit-dropout", "bertkit-dropout"]
         rtd.losses(model, batch)
     assert torch.equal(state, torch.get_rng_state())
     assert model.generator.config._attn_implementation == "sdpa"
