@@ -49,7 +49,7 @@ def take_layers(model: Any, wanted: int | list[int]) -> None:
     taken = [layers[number] for number in layers_to_take(wanted, len(layers))]
     setattr(part, name, nn.ModuleList(taken))
     model.config.num_hidden_layers = len(taken)
-    if info_of(model).speed_paths.cls_only_layer:  # that of the whole model, which the student may not have
+    if info_of(model).speed_paths.cls_only_layer is not None:  # that of the whole model, which the student may not have
         cls_only_last_layer(model)
 
 

@@ -1,6 +1,6 @@
 """What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
 
-transformers' models and configs carry no other attributes of bertkit than the two that are named here.
+Apart from submodules with weights, models and configs carry only the two attributes of bertkit that are named here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class ModelInfo:
 
 def info_of(model: PreTrainedModel) -> ModelInfo:
     """Return the record of a model, or of the model inside a wrapper for several processes; new where it has none."""
-    info: ModelInfo = vars(getattr(model, "module", model)).setdefault(_INFO, ModelInfo())
+    model = getattr(model, "module", model)
+    if not hasattr(model, _INFO):
+        setattr(model, _INFO, ModelInfo())
+    info: ModelInfo = getattr(model, _INFO)
     return info
 
 

@@ -76,7 +76,9 @@ class LayerTagger:
         self.base_model.eval()  # type: ignore[attr-defined]
         return self
 
-    def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
+    def read_states(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         with torch.no_grad():
@@ -127,7 +129,7 @@ class _StateReader(nn.Module):
         return {"states": self.tagger.read_states(**inputs)}
 
 
-def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> Any:
+def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
     """Load a model with one output per label for every token.
 
     Args:
@@ -154,7 +156,7 @@ def tagger_class(config_class: type) -> type:
     return type(name, (LayerTagger, base), {"__module__": __name__})
 
 
-def compute_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:
+def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:
     """Yield the hidden states of each feature's tokens, an array (tokens, ...) per feature."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
@@ -163,7 +165,7 @@ def compute_states(model: Any, features: Sequence[Feature], run: Callable[..., A
             yield output["states"][: len(feature["input_ids"])]
 
 
-def cache_states(model: Any, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
+def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
     """Add ``states`` to every feature, memory-mapped from a file that is written once for the same content.
 
     Args:

@@ -106,7 +106,7 @@ def test_a_fresh_head_is_never_scored(copy):
         load(copy, new_head=False)
 
 
-def test_a_head_of_another_kind_is_never_scored(copy):
+def test_a_head_of_another_class_is_never_scored(copy):
     config = AutoConfig.from_pretrained(copy, num_labels=2)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(copy)
     edit_config(copy, architectures=["BertForTokenClassification"])

@@ -29,12 +29,12 @@ def test_losses_and_gradients_are_those_of_the_whole_head():
     batch = make_batch()
     items = int((batch["labels"] != IGNORED).sum())
     (model(**batch).loss * items).backward()
-    wanted = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     outputs, labels = run_at_masked(model, batch)
     assert outputs.logits.shape == (1, items, 50)
     sum_of_losses(outputs.logits, labels).backward()
-    for name, gradient in wanted.items():
+    for name, gradient in expected.items():
         assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
 
 

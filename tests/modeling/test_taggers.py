@@ -34,7 +34,7 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 66,
 }
-KINDS = {
+OWN_FIELDS = {
     "Bert": {},
     "Roberta": {"pad_token_id": 1, "type_vocab_size": 1},
     "DistilBert": {"dim": 16, "hidden_dim": 32, "n_layers": 5, "n_heads": 2},
@@ -48,10 +48,10 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
 
 
-def make_checkpoint(folder: Path, kind: str, suffix: str) -> Path:
+def make_checkpoint(folder: Path, prefix: str, suffix: str) -> Path:
     torch.manual_seed(5)
-    config = getattr(transformers, f"{kind}Config")(**SIZES, **KINDS[kind])
-    getattr(transformers, f"{kind}{suffix}")(config).save_pretrained(folder)
+    config = getattr(transformers, f"{prefix}Config")(**SIZES, **OWN_FIELDS[prefix])
+    getattr(transformers, f"{prefix}{suffix}")(config).save_pretrained(folder)
     TOKENIZER.save_pretrained(folder)
     return folder
 
@@ -70,7 +70,7 @@ def load(folder, new_head=True, **head):
 
 
 def batch_of(*lengths):
-    """Give a padded batch of rows of random tokens."""
+    """Build a padded batch of rows of random tokens."""
     rng = np.random.default_rng(7)
     ids, mask = torch.zeros(len(lengths), max(lengths), dtype=torch.int64), torch.zeros(len(lengths), max(lengths))
     for row, length in enumerate(lengths):
@@ -83,13 +83,13 @@ def batch_of(*lengths):
 
 
 @pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, kind, suffix):
-    folder = make_checkpoint(tmp_path / "one", kind, suffix)
+@pytest.mark.parametrize("prefix", OWN_FIELDS)
+def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix):
+    folder = make_checkpoint(tmp_path / "one", prefix, suffix)
     model = load(folder, layers="weighted_sum", tagger="bilstm")
-    assert type(model).__name__ == f"{kind}ForLayerTagging"
+    assert type(model).__name__ == f"{prefix}ForLayerTagging"
     assert info_of(model).has_new_head
-    plain = getattr(transformers, f"{kind}{suffix}").from_pretrained(folder).base_model.state_dict()
+    plain = getattr(transformers, f"{prefix}{suffix}").from_pretrained(folder).base_model.state_dict()
     own = model.base_model.state_dict()
     assert own
     assert all(torch.equal(weight, plain[name]) for name, weight in own.items())
@@ -121,7 +121,7 @@ def encoder(tmp_path_factory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("models") / "bert", "Bert", "Model")
 
 
-WANTED = {
+EXPECTED = {
     "embeddings": lambda states: states[0],
     "last": lambda states: states[5],
     "second_to_last": lambda states: states[4],
@@ -138,11 +138,11 @@ def test_layers_are_those_of_their_name(encoder, layers):
     batch = batch_of(7, 3)
     plain = transformers.BertModel.from_pretrained(encoder).eval()
     with torch.no_grad():
-        wanted = WANTED[layers](plain(**batch, output_hidden_states=True).hidden_states)
+        expected = EXPECTED[layers](plain(**batch, output_hidden_states=True).hidden_states)
         states = model.read_states(**batch)
-        torch.testing.assert_close(states, wanted)
-        rounded = wanted.half().float()
-        if wanted.ndim == 4:
+        torch.testing.assert_close(states, expected)
+        rounded = expected.half().float()
+        if expected.ndim == 4:
             shares = np.exp(model.weights.numpy()) / np.exp(model.weights.numpy()).sum()
             rounded = sum(float(share) * rounded[:, :, layer] for layer, share in enumerate(shares))
         assert model.output.in_features == rounded.shape[-1] == (64 if layers == "concat_last_four" else 16)
@@ -196,11 +196,11 @@ class Counting:
     def __init__(self, setup: Setup, fails_at: int = 0) -> None:
         self.setup, self.fails_at, self.calls = setup, fails_at, 0
 
-    def __call__(self, module, wanted):
+    def __call__(self, module, features):
         self.calls += 1
         if self.calls == self.fails_at:
             raise KeyboardInterrupt
-        return forward(module, wanted, task.collator(self.setup), precision="fp32")[0]
+        return forward(module, features, task.collator(self.setup), precision="fp32")[0]
 
 
 def fresh(features):
@@ -223,10 +223,10 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
     assert [file.suffix for file in states_files(tmp_path)] == [".npy"]
     for one, other in zip(features, again, strict=True):
         ids = torch.tensor([one["input_ids"]])
-        wanted = model.read_states(ids, torch.ones_like(ids))[0].numpy()
+        expected = model.read_states(ids, torch.ones_like(ids))[0].numpy()
         assert one["states"].dtype == np.float16
         np.testing.assert_array_equal(one["states"], other["states"])
-        np.testing.assert_allclose(one["states"], wanted, atol=2e-3)
+        np.testing.assert_allclose(one["states"], expected, atol=2e-3)
 
 
 def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
