@@ -13,6 +13,7 @@ from bertkit import hub
 from bertkit.corpus.documents import corpus_files
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling import load as models
+from bertkit.modeling.info import info_of
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import SILENT, Progress
@@ -143,7 +144,6 @@ def _train_and_publish(inputs: Inputs, run: Run, progress: Progress) -> Pretrain
     from bertkit.distillation.side_by_side import beside_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.hardware.precision import Machine, use_matmul_backend
-    from bertkit.modeling.info import info_of
     from bertkit.training.budget import make_budget
     from bertkit.training.fit import fit
     from bertkit.training.losses import Terms
