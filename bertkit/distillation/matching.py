@@ -9,19 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError
+from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention
 from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
 
 Pairs = dict[int, int]
 
-_WATCHED = "bertkit_watched"  # the attention, as transformers registers it, and what it leaves on its module
-_WHILE_TRAINED = "bertkit_watched_while_trained"  # evaluations see the attention that there is without teachers
 _PROJECTIONS = "bertkit_projections"  # the part of a student that makes its hidden states as wide as the teacher's
 _READ = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -50,10 +47,9 @@ def take_layers(model: Any, wanted: int | list[int]) -> None:
     """
     part, name, layers = find_layers(model)
     taken = [layers[number] for number in layers_to_take(wanted, len(layers))]
-    cls_only = "forward" in vars(layers[-1])
     setattr(part, name, nn.ModuleList(taken))
     model.config.num_hidden_layers = len(taken)
-    if cls_only and "forward" not in vars(taken[-1]):
+    if info_of(model).speed_paths.cls_only_layer is not None:  # that of the whole model, which the student may not have
         cls_only_last_layer(model)
 
 
@@ -71,6 +67,7 @@ class Matching:
         self.pairs, self.weights = pairs, weights
         self.layers = {model: list(find_layers(model)[2]) for model in (student, teacher)}
         self.states: dict[nn.Module, torch.Tensor] = {}
+        self.attention: dict[Any, AttentionMaps] = {}
 
     def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Give the sum of each term over the tokens of a batch."""
@@ -97,8 +94,8 @@ class Matching:
         return functional.mse_loss(given.float(), wanted.float(), reduction="none").mean(dim=-1).sum()
 
     def _compare_attention(self, one: int, other: int, tokens: torch.Tensor) -> torch.Tensor:
-        given = _read_attention(self.layers[self.student][one]).transpose(1, 2)[tokens]
-        wanted = _read_attention(self.layers[self.teacher][other]).transpose(1, 2)[tokens]
+        given = attention_of(self.layers[self.student][one], self.attention[self.student]).transpose(1, 2)[tokens]
+        wanted = attention_of(self.layers[self.teacher][other], self.attention[self.teacher]).transpose(1, 2)[tokens]
         gaps = (wanted - given).masked_fill(wanted < -1e4, 0.0)  # a token that is not there gets nothing
         return (wanted.exp() * gaps).sum(dim=-1).mean(dim=-1).sum()
 
@@ -124,8 +121,9 @@ def matched(student: Any, teacher: Any, wanted: Distillation, precision: str) ->
                 watched.callback(layer.register_forward_hook(matching.note).remove)
         if "attention" in pairs:
             _refuse_other_heads(student, teacher)
-            watched.enter_context(_watched_attention(student, _WHILE_TRAINED))
-            watched.enter_context(_watched_attention(teacher, _WATCHED))
+            for model, in_training_only in ((student, True), (teacher, False)):
+                kept = kept_attention(model, in_training_only=in_training_only)
+                matching.attention[model] = watched.enter_context(kept)
         widths = student.config.hidden_size, teacher.config.hidden_size
         if widths[0] != widths[1] and "hidden" in pairs:
             projections = {str(one): nn.Linear(*widths, bias=False) for one in pairs["hidden"]}
@@ -139,48 +137,3 @@ def _refuse_other_heads(student: Any, teacher: Any) -> None:
     if heads[0] != heads[1]:
         what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
         raise ModelError(what, "match hidden states alone")
-
-
-@contextmanager
-def _watched_attention(model: Any, name: str) -> Iterator[None]:
-    """Let each attention of a model leave its log-probabilities, before dropout, on its module."""
-    before = model.config._attn_implementation
-    AttentionInterface.register(name, _attend if name == _WATCHED else _attend_while_trained)
-    AttentionMaskInterface.register(name, sdpa_mask)
-    model.set_attn_implementation(name)
-    if model.config._attn_implementation != name:
-        what = f"the attention of a {model.config.model_type} model cannot be watched"
-        raise ModelError(what, "match hidden states alone")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def _attend(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **_: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width)."""
-    scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
-    if attention_mask is not None:
-        scores = scores.masked_fill(~attention_mask, -1e9)
-    logs = scores.log_softmax(dim=-1)
-    setattr(module, _WATCHED, logs)
-    weights = functional.dropout(logs.exp().to(value.dtype), dropout)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), None
-
-
-def _attend_while_trained(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
-    return (_attend if module.training else sdpa_attention_forward)(module, *arguments, **keywords)
-
-
-def _read_attention(layer: nn.Module) -> torch.Tensor:
-    """Give what the attention of a layer has left, (texts, heads, tokens, tokens)."""
-    return next(getattr(part, _WATCHED) for part in layer.modules() if hasattr(part, _WATCHED))  # type: ignore[no-any-return]

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.info import info_of
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def beside_teacher(
     """Compare a distilled model with its teacher; return nothing where it has none.
 
     Args:
-        model: its attribute `bertkit_teaching` holds the teacher.
+        model: `info_of` it names its teacher, where it has one.
         names: of the teacher and of the model.
         features: blocks of held-out text, which both encoders run on in turns, without a head.
         collate: makes batches of them.
@@ -38,13 +39,13 @@ def beside_teacher(
         rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
         blocks) and ``rows_per_second`` (in batches).
     """
-    if not hasattr(model, "bertkit_teaching"):
+    if (teacher := info_of(model).teacher) is None:
         return []
     from bertkit.evaluation.forward import sorted_batches
     from bertkit.hardware.speed import time_by_turns
     from bertkit.tokens.feature_cache import lengths_of
 
-    models = {"teacher": model.bertkit_teaching.teacher, "student": model}
+    models = {"teacher": teacher, "student": model}
     singles = [[number] for number in range(min(_SINGLE, len(features)))]
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
     work = [collate([features[number] for number in numbers]) for numbers in [*singles, *batched]]

@@ -12,6 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.distillation.teachers import Teacher, compute_teacher_logits, find_teachers, teacher_names
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.modeling.info import tagger_head
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
@@ -49,7 +50,7 @@ class TeacherSupervision:
             RecipeError: layers that the teacher does not have.
         """
         model = task.load_model(folder, self._with_whole_layers(setup), new_head=True)
-        if hasattr(model.config, "bertkit_head"):
+        if tagger_head(model.config):
             what = f"{self.recipe.name} trains a head over a frozen encoder, or nothing"
             raise ModelError(what, "distillation is for recipes that train the whole model")
         if self.distillation.student_layers is not None:

@@ -17,6 +17,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.progress import Progress
@@ -165,7 +166,7 @@ def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
 
 def _find(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
     folder = hub.find_model(name)
-    if "bertkit_head" in read_config(folder):
+    if tagger_head(read_config(folder)):
         what = f"the teacher {name} is a head over a frozen encoder"
         raise ModelError(what, "distillation is for models that are fine-tuned as a whole")
     try:

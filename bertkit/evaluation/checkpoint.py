@@ -70,10 +70,12 @@ class SavedCheckpoint:
 
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import detect_hardware, restore_hardware
+        from bertkit.modeling.architectures import find_architecture
 
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
-        return detect_hardware(self.recipe.training.precision, read_config(self.folder)["model_type"])
+        architecture = find_architecture(read_config(self.folder)["model_type"])
+        return detect_hardware(self.recipe.training.precision, avoid_bf16=architecture.overflows_in_bf16)
 
     def _report_max_length(self) -> None:
         trained = self.record.get("identity", {}).get("recipe", {}).get("training", {})

@@ -1,4 +1,4 @@
-"""Device and precision: decided by looking at the machine, said in one line, overridable."""
+"""Device and precision: chosen by trial on this machine, explained in one line, and overridable."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-_OVERFLOWS = ("deberta",)  # its attention mask is a number that bf16 cannot hold
-_WORTHWHILE = 1.3  # a smaller gain would not show in a whole step
-_SLOWER = 0.7  # products that are about as fast are taken too, so that the choice is the same every time
-_FP32_ERROR = 1e-5  # float32 products of these sizes are off by 5e-7, bf16 products by 3e-3
+_WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
+_NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
+_FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a run computes on and with; `reason` is for people.
+    """The device of a run, and how it computes there; `reason` explains the choice to people.
 
-    `matmul_backend` says which library multiplies fp32 matrices on a CPU: torch's own choice, or oneDNN.
+    `matmul_backend` is the library that multiplies fp32 matrices on a CPU: ``torch`` (its own choice) or ``onednn``.
     """
 
     device: str
@@ -30,46 +29,51 @@ class Machine:
     matmul_backend: str = "torch"
 
 
-def detect_hardware(wanted: str, model_type: str = "") -> Machine:
-    """Choose the device and the precision (``auto``: bf16 where a trial product shows that it is faster)."""
+def detect_hardware(precision: str, *, avoid_bf16: bool = False) -> Machine:
+    """Choose the device and the precision.
+
+    Args:
+        precision: ``fp32``, ``bf16``, or ``auto``: bf16 where a trial shows that its matrix products are faster.
+        avoid_bf16: whether ``auto`` is fp32, since the model overflows in bf16.
+    """
     import torch
 
     device, threads, name = _describe()
-    if model_type in _OVERFLOWS and wanted == "auto":
-        wanted, why = "fp32", f"a model of type {model_type} overflows in bf16"
-    elif wanted == "auto":
+    if precision == "auto" and avoid_bf16:
+        precision, why = "fp32", "this model overflows in bf16"
+    elif precision == "auto":
         gain = _gain(device, torch.bfloat16)
-        wanted = "bf16" if gain >= _WORTHWHILE else "fp32"
+        precision = "bf16" if gain >= _WORTHWHILE else "fp32"
         why = f"bf16 matrix products are {gain:.1f} times as fast here"
     else:
         why = "as asked"
-    products = "torch"
-    if wanted == "fp32" and device == "cpu" and onednn_is_exact():
+    backend = "torch"
+    if precision == "fp32" and device == "cpu" and onednn_is_exact():
         gain = _gain(device, torch.float32)
-        products = "onednn" if gain >= _SLOWER else "torch"
+        backend = "onednn" if gain >= _NOT_SLOWER else "torch"
         why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
-    return Machine(device, wanted, threads, f"{name}: {wanted} ({why})", products)
+    return Machine(device, precision, threads, f"{name}: {precision} ({why})", backend)
 
 
 def restore_hardware(before: dict[str, Any], why: str) -> Machine:
-    """Compute as a record of an earlier `Machine` says, as far as this machine can."""
+    """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them."""
     device, threads, name = _describe()
-    products = before.get("matmul_backend", "torch") if device == "cpu" and onednn_is_exact() else "torch"
-    return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", products)
+    backend = before.get("matmul_backend", "torch") if device == "cpu" and onednn_is_exact() else "torch"
+    return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", backend)
 
 
 def use_matmul_backend(machine: Machine) -> None:
-    """Let torch multiply fp32 matrices as was decided for this machine."""
+    """Let torch multiply fp32 matrices with the backend that was chosen for this machine."""
     import torch
 
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
 
 
 def onednn_is_exact() -> bool:
-    """Tell whether oneDNN, allowed to round fp32 products to bf16, computes them in float32 all the same.
+    """Tell whether oneDNN computes fp32 products exactly although it may round them to bf16.
 
-    torch hands fp32 products to oneDNN only with that permission. A CPU without bf16 matrix units makes no use of it;
-    so a trial product beside float64 decides, not a list of CPUs.
+    torch hands fp32 products to oneDNN only with that permission, which a CPU without bf16 matrix units does not use. A
+    trial product, compared with float64, decides; a list of CPUs would be out of date.
     """
     import torch
 
@@ -77,12 +81,13 @@ def onednn_is_exact() -> bool:
     left, right = torch.randn(256, 512, generator=random), torch.randn(512, 128, generator=random)
     exact = left.double() @ right.double()
     with _onednn():
-        found = left @ right
-    return bool((found - exact).norm() < _FP32_ERROR * exact.norm())
+        product = left @ right
+    return bool((product - exact).norm() < _FP32_ERROR * exact.norm())
 
 
 @contextmanager
 def _onednn() -> Iterator[None]:
+    """Let oneDNN multiply fp32 matrices for a while."""
     import torch
 
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
@@ -95,10 +100,10 @@ def _onednn() -> Iterator[None]:
 
 
 def _describe() -> tuple[str, int, str]:
-    """Give the device, the threads and both in words."""
+    """Return the device, the number of threads, and a name for both."""
     import torch
 
-    # oneDNN compiles a product for each shape it meets, in 2 ms, and would forget it after some 60 shapes of batches
+    # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
     threads = torch.get_num_threads()
     if torch.cuda.is_available():
@@ -107,10 +112,10 @@ def _describe() -> tuple[str, int, str]:
 
 
 def _gain(device: str, dtype: Any) -> float:
-    """Tell how many times as fast trial products are in a type (in float32: through oneDNN) as torch's in float32."""
+    """Time trial products in a dtype (float32: by oneDNN); return how many times as fast they are as torch's fp32."""
     import torch
 
-    clock = time.perf_counter if device == "cuda" else time.process_time  # of a CPU other work may take a part
+    clock = time.perf_counter if device == "cuda" else time.process_time  # other work may share the CPU
 
     def seconds(operand: torch.Tensor) -> float:
         start = clock()
@@ -121,10 +126,10 @@ def _gain(device: str, dtype: Any) -> float:
         return clock() - start
 
     plain = torch.ones(640, 640, device=device)
-    other = plain.to(dtype)
-    usual, wanted = math.inf, math.inf
-    for _ in range(8):  # taking turns, the first to warm up, and the fastest counts, since other work disturbs
+    converted = plain.to(dtype)
+    usual, trial = math.inf, math.inf
+    for _ in range(8):  # by turns, the first as warm-up; the fastest counts, since other work only slows down
         usual = min(usual, seconds(plain))
         with _onednn() if dtype == torch.float32 else nullcontext():
-            wanted = min(wanted, seconds(other))
-    return usual / wanted
+            trial = min(trial, seconds(converted))
+    return usual / trial

@@ -1,4 +1,4 @@
-"""What bounds a training step: its operations, the machine's fastest matrix products, its processors and memory."""
+"""What limits a training step: its operations, the machine's fastest matrix products, and memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,19 @@ from typing import Any
 
 from bertkit.progress import SILENT, Progress
 
-# Encoders whose layers are four products of hidden by hidden and two of hidden by intermediate, and attention between
-# all tokens of a text.
-_PLAIN = ("albert", "bert", "camembert", "distilbert", "electra", "mpnet", "roberta", "xlm-roberta")
-_PASSES = 3
-_ROWS = (1024, 4096)  # of the products tried: a small batch, a large one
-
-
-def layer_sizes(config: Any) -> tuple[int, int, int] | None:
-    """Give layers, hidden and intermediate size of an encoder; None where its layers are of another kind than BERT's.
-
-    >>> from types import SimpleNamespace as Config
-    >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
-    (12, 768, 3072)
-    """
-    if config.model_type not in _PLAIN:
-        return None
-    wide = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)  # DistilBERT's name
-    sizes = (getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None), wide)
-    return None if None in sizes else sizes  # type: ignore[return-value]
+_PASSES = 3  # of a timing, of which the fastest counts
+_ROWS = (1024, 4096)  # of the products tried, as in a small and a large batch
 
 
 def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> float:
-    """Count the floating-point operations of a training step on texts of these lengths, padding left out.
+    """Count the floating-point operations of a training step on texts of these lengths, without padding.
 
-    Forward once, backward twice as much, in the products of the layers and of attention. Embeddings and head are not
-    counted.
+    The backward pass costs twice the forward pass. Counted are the matrix products of layers and attention, not those
+    of embeddings and head.
+
+    Args:
+        sizes: number of layers, hidden size, intermediate size.
+        lengths: tokens of each text.
 
     >>> training_operations((1, 2, 3), [5])
     1440.0
@@ -50,16 +37,16 @@ def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> 
 
 
 def fastest_products(device: str, precision: str, hidden: int, intermediate: int) -> float:
-    """Measure the operations per second of a model's matrix products in a precision; the fastest of them counts."""
+    """Measure the operations per second of the fastest of a model's matrix products in a precision."""
     import torch
 
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    turns = 20 if device == "cuda" else 1  # there one product is too short to be timed
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    turns = 20 if device == "cuda" else 1  # a single product of a GPU is too short to time
     best = 0.0
     for rows in _ROWS:
         for left, right in ((hidden, hidden), (hidden, intermediate), (intermediate, hidden)):
-            texts = torch.ones(rows, left, dtype=kind, device=device)
-            weights = torch.ones(right, left, dtype=kind, device=device)
+            texts = torch.ones(rows, left, dtype=dtype, device=device)
+            weights = torch.ones(right, left, dtype=dtype, device=device)
             for _ in range(4):  # the first warms up
                 start = time.perf_counter()
                 for _ in range(turns):
@@ -73,29 +60,30 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
 def time_by_turns(
     runs: Sequence[Callable[[Any], object]], work: Sequence[Any], progress: Progress = SILENT
 ) -> list[list[float]]:
-    """Give the seconds that each run takes for each token of work.
+    """Measure the seconds that each function takes for each item of work: (functions, items).
 
-    Runs take turns at every token, and the fastest of some passes counts, since other work on the machine disturbs.
+    Functions take turns at every item, and the fastest of three passes counts, since other work on the machine slows
+    them down.
     """
     import torch
 
     fastest = [[math.inf] * len(work) for _ in runs]
     progress.start("timing", _PASSES * len(work))
     for turn in range(_PASSES):
-        for place, token in enumerate(work):
+        for index, item in enumerate(work):
             for run, seconds in zip(runs, fastest, strict=True):
                 start = time.perf_counter()
-                run(token)
+                run(item)
                 if torch.cuda.is_available():
                     torch.cuda.synchronize()
-                seconds[place] = min(seconds[place], time.perf_counter() - start)
-            progress.update(turn * len(work) + place + 1, {})
+                seconds[index] = min(seconds[index], time.perf_counter() - start)
+            progress.update(turn * len(work) + index + 1, {})
     progress.finish()
     return fastest
 
 
 def restart_peak_memory(device: str) -> bool:
-    """Free what nobody uses, and forget what was used at most before now; False where the system does not let us."""
+    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that."""
     gc.collect()
     if device == "cuda":
         import torch
@@ -103,7 +91,7 @@ def restart_peak_memory(device: str) -> bool:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         return True
-    _give_memory_back()
+    _return_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -112,7 +100,7 @@ def restart_peak_memory(device: str) -> bool:
 
 
 def peak_memory(device: str) -> int | None:
-    """Give the bytes used at most since the last restart: of the GPU, or of this process; None where nobody knows."""
+    """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
     if device == "cuda":
         import torch
 
@@ -125,15 +113,15 @@ def peak_memory(device: str) -> int | None:
 
 
 def waiting_seconds() -> float:
-    """Give how long this thread has waited, ready to run, for a processor that was doing other work; 0 if unknown."""
+    """Return the seconds that this thread was ready to run and other work had the processor; 0 if unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0
 
 
-def _give_memory_back() -> None:
-    """Hand freed memory back to the system, which otherwise counts it as used."""
+def _return_freed_memory() -> None:
+    """Return freed memory to the system, which otherwise counts it as used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)

@@ -1,6 +1,122 @@
-"""What bertkit knows of each architecture."""
+"""What bertkit knows of each model type: one record per type, in one table.
+
+To support another architecture, add its record here. The test of this module then compares each of its speed paths
+with the plain model. A type without a record is trained on the plain path.
+"""
 
 from __future__ import annotations
 
-KEEP_APART = ("albert", "bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta")
-"""Types of models whose attention and positions can be given for each document of a block."""
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What is known of one model type; the defaults are safe for a type of which nothing is known."""
+
+    model_type: str
+    layers: str | None = None
+    """Path from the base model to the list of its layers; None where nobody needs it, or where layers share weights."""
+    is_bert_like: bool = False
+    """Its layers have the submodules of BERT's and read no positions, so the last can be computed for one token."""
+    can_unpad: bool = False
+    """Layers compute each token by itself but for attention, so padding can be left out between first and last."""
+    first_position: int = 0
+    """Number of a text's first position; RoBERTa and its kin count on from the padding token."""
+    separates_documents: bool = False
+    """Attention masks and positions can be set for each document of a packed block."""
+    reads_token_types: bool = True
+    has_pair_head: bool = False
+    """Its model for pretraining has a head over pairs of segments."""
+    has_discriminator: bool = False
+    """Its model for pretraining detects replaced tokens."""
+    overflows_in_bf16: bool = False
+    """Its attention mask is a number that bf16 cannot hold."""
+    has_plain_products: bool = False
+    """A layer is four products of hidden by hidden, two of hidden by intermediate, and attention between all tokens."""
+    student_type: str | None = None
+    """Type of the students that are made of its layers; None where none can be made."""
+
+
+_BERT_LIKE: dict[str, Any] = {
+    "layers": "encoder.layer",
+    "is_bert_like": True,
+    "can_unpad": True,
+    "separates_documents": True,
+    "has_plain_products": True,
+}
+
+_TABLE = (
+    Architecture("albert", separates_documents=True, has_pair_head=True, has_plain_products=True),
+    Architecture("bert", **_BERT_LIKE, has_pair_head=True, student_type="distilbert"),
+    Architecture("camembert", **_BERT_LIKE, first_position=2, student_type="camembert"),
+    Architecture("deberta", overflows_in_bf16=True),
+    Architecture("deberta-v2"),
+    Architecture(
+        "distilbert",
+        layers="transformer.layer",
+        can_unpad=True,
+        separates_documents=True,
+        reads_token_types=False,
+        has_plain_products=True,
+    ),
+    Architecture("electra", **_BERT_LIKE, has_discriminator=True),
+    Architecture("modernbert", reads_token_types=False),
+    Architecture("mpnet", first_position=2, reads_token_types=False, has_plain_products=True),
+    Architecture("roberta", **_BERT_LIKE, first_position=2, student_type="roberta"),
+    Architecture("xlm-roberta", **_BERT_LIKE, first_position=2, student_type="xlm-roberta"),
+)
+
+ARCHITECTURES: dict[str, Architecture] = {architecture.model_type: architecture for architecture in _TABLE}
+"""Model type -> what is known of it."""
+
+
+def architecture_of(config: PretrainedConfig) -> Architecture:
+    """Find the record of a config's model type; a type without one gets the defaults."""
+    return find_architecture(config.model_type)
+
+
+def find_architecture(model_type: str) -> Architecture:
+    """Find the record of a model type; a type without one gets the defaults.
+
+    >>> find_architecture("roberta").first_position, find_architecture("brand-new").first_position
+    (2, 0)
+    """
+    return ARCHITECTURES.get(model_type) or Architecture(model_type)
+
+
+def types_with(feature: str) -> list[str]:
+    """List the model types that have a feature, in alphabetical order.
+
+    >>> types_with("has_pair_head")
+    ['albert', 'bert']
+    """
+    return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
+
+
+def layers_of(model: PreTrainedModel) -> list[Any]:
+    """List the layers of a model's encoder; none where they are not known or are a decoder's."""
+    path = None if getattr(model.config, "is_decoder", False) else architecture_of(model.config).layers
+    if path is None:
+        return []
+    layers: Any = model.base_model
+    for name in path.split("."):
+        layers = getattr(layers, name, None)  # a model of several encoders has none of its own
+    return list(layers or [])
+
+
+def layer_sizes(config: PretrainedConfig) -> tuple[int, int, int] | None:
+    """Return the number of layers, hidden size and intermediate size; None where layers are not like BERT's.
+
+    >>> from types import SimpleNamespace as Config
+    >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
+    (12, 768, 3072)
+    """
+    if not architecture_of(config).has_plain_products:
+        return None
+    intermediate = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)  # DistilBERT's
+    sizes = (getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None), intermediate)
+    return None if None in sizes else sizes  # type: ignore[return-value]

@@ -1,23 +1,31 @@
 """Compute of the last layer only what a head reads: the first token.
 
-A classifier reads the summary that stands at the first token. What the last layer makes of all other tokens is thrown
-away, so only their keys and values are needed: ten of its twelve matrix products shrink to one token a row. The
-result is the same. It saves a seventh of an encoder with six layers, and a fourteenth of one with twelve.
+A classifier reads the summary at the first token and ignores what the last layer makes of all other tokens. Of these,
+only keys and values are needed, so ten of the layer's twelve matrix products shrink to one token per row. The result
+is the same. It saves a seventh of an encoder with six layers, and a fourteenth of one with twelve.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-ALIKE = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
-"""Architectures whose layers have parts of the same names, and see no position but in the embeddings."""
+from bertkit.modeling.architectures import architecture_of, layers_of
+from bertkit.modeling.info import info_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
-def cls_only_last_layer(model: Any) -> None:
-    """Let the last layer of a model give the first token only, shape (rows, 1, width), where its layers are known."""
-    if model.config.model_type in ALIKE and not model.config.is_decoder:
-        layer = model.base_model.encoder.layer[-1]
+def cls_only_last_layer(model: PreTrainedModel) -> None:
+    """Let the last layer return the first token only, shape (rows, 1, width), where its submodules are BERT's.
+
+    A last layer that does so already stays as it is.
+    """
+    layers = layers_of(model) if architecture_of(model.config).is_bert_like else []
+    paths = info_of(model).speed_paths
+    if layers and paths.cls_only_layer is not layers[-1]:
+        layer = paths.cls_only_layer = layers[-1]
         layer.forward = partial(_forward, layer, layer.forward)
 
 
@@ -32,15 +40,17 @@ def _forward(
     attention = layer.attention.self
     first = hidden_states[:, :1]
 
-    def part(values: Any) -> Any:
+    def split_heads(values: Any) -> Any:
         return values.view(*values.shape[:-1], -1, attention.attention_head_size).transpose(1, 2)
 
+    # One query per row, (rows, heads, 1, width), attends to the keys and values of all tokens. Products after this one
+    # see (rows, 1, width), so their cost does not depend on the length of the texts.
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.config._attn_implementation, eager_attention_forward)
     summed, _ = attend(
         attention,
-        part(attention.query(first)),
-        part(attention.key(hidden_states)),
-        part(attention.value(hidden_states)),
+        split_heads(attention.query(first)),
+        split_heads(attention.key(hidden_states)),
+        split_heads(attention.value(hidden_states)),
         None if attention_mask is None else attention_mask[:, :, :1],
         dropout=attention.dropout.p if attention.training else 0.0,
         scaling=attention.scaling,

@@ -1,21 +1,23 @@
-"""Students of masked language models, made of their teacher's layers (Sanh et al. 2019, section 3)."""
+"""Students of masked language models, made of layers of their teachers (Sanh et al. 2019, section 3)."""
 
 from __future__ import annotations
 
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
 
-_KEEPS_ITS_TYPE = ("roberta", "xlm-roberta", "camembert")  # they use no token types, so fewer layers are all it takes
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
-# Parts of BERT -> of DistilBERT.
+# Submodules of BERT -> of DistilBERT.
 _LAYER = {
     "attention.self.query": "attention.q_lin",
     "attention.self.key": "attention.k_lin",
@@ -36,20 +38,8 @@ _AROUND = {
 }
 
 
-@dataclass
-class Teaching:
-    """What a student carries along while it is trained.
-
-    It is an attribute of the student, `bertkit_teaching`, that is no module: nothing trains the teacher, counts it or
-    saves it, and a model that is spread over processes does not know of it.
-    """
-
-    teacher: Any
-    temperature: float
-
-
-def load_teacher(folder: Path, config: Any) -> Any:
-    """Load a masked language model that answers and is never trained.
+def load_teacher(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+    """Load a masked language model to predict with, frozen.
 
     Raises:
         ModelError: it has no head over tokens, or does not load.
@@ -57,38 +47,38 @@ def load_teacher(folder: Path, config: Any) -> Any:
     from transformers import AutoModelForMaskedLM
 
     teacher = load_to_pretrain(AutoModelForMaskedLM, folder, config)
-    if teacher.bertkit_new:
-        what = f"the teacher has no head that answers with tokens ({teacher.bertkit_new[0]} is lacking)"
-        raise ModelError(what, f"give it one first: bertkit pretrain mlm --model {folder}", file=folder)
+    if new := info_of(teacher).new_weights:
+        what = f"the teacher has no head that predicts masked tokens (the checkpoint lacks {new[0]})"
+        raise ModelError(what, f"train one first: bertkit pretrain mlm --model {folder}", file=folder)
     return teacher.requires_grad_(False).eval()
 
 
-def choose_layers(wanted: int | list[int] | None, config: Any) -> list[int]:
-    """Give the teacher's layers that a student is made of; every second one when nothing is wanted.
+def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> list[int]:
+    """Return the numbers of the teacher's layers that a student is made of; None chooses every second one.
 
     Raises:
-        ModelError: a teacher of which no student can be made.
-        RecipeError: layers that it does not have.
+        ModelError: no student can be made of a teacher of this type.
+        RecipeError: layers that the teacher does not have.
     """
-    if config.model_type not in ("bert", *_KEEPS_ITS_TYPE):
+    if architecture_of(config).student_type is None:
         what = f"no student can be made of a teacher of type {config.model_type!r}"
         raise ModelError(what, "take one of type bert or roberta")
     count = config.num_hidden_layers
-    return list(range(0, count, 2)) if wanted is None else layers_to_take(wanted, count)
+    return list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
 
 
-def make_student(teacher: Any, layers: Sequence[int]) -> Any:
+def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     """Copy some layers of a teacher, its embeddings and its head into a smaller model: DistilBERT where it is BERT.
 
-    With all layers, the student of a BERT answers as its teacher does to a text that is all of token type 0.
+    With all layers, the student of a BERT predicts what its teacher does for a text that is all of token type 0. Other
+    types use no token types, so their students differ from them in the number of layers only.
     """
-    make = _make_distilbert if teacher.config.model_type == "bert" else _make_shorter
-    student = make(teacher, layers)
-    student.bertkit_new = []
-    return student
+    architecture = architecture_of(teacher.config)
+    keeps_type = architecture.student_type == architecture.model_type
+    return (_make_shorter if keeps_type else _make_distilbert)(teacher, layers)
 
 
-def _make_shorter(teacher: Any, layers: Sequence[int]) -> Any:
+def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = len(layers)
     student = type(teacher)(config)
@@ -96,7 +86,7 @@ def _make_shorter(teacher: Any, layers: Sequence[int]) -> Any:
     return student
 
 
-def _make_distilbert(teacher: Any, layers: Sequence[int]) -> Any:
+def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
     config = teacher.config
@@ -118,12 +108,13 @@ def _make_distilbert(teacher: Any, layers: Sequence[int]) -> Any:
     )
     weights = {}
     for name, values in _take(teacher.state_dict(), layers).items():
-        part, _, kind = name.rpartition(".")
-        if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", part):
-            weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{kind}"] = values
-        elif part in _AROUND:
-            weights[f"{_AROUND[part]}.{kind}"] = values
-    # DistilBERT has no token types: that of a text by itself goes into the positions, since words are tied to the head
+        module, _, parameter = name.rpartition(".")
+        if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
+            weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{parameter}"] = values
+        elif module in _AROUND:
+            weights[f"{_AROUND[module]}.{parameter}"] = values
+    # DistilBERT has no token types. The embedding of type 0, (width,), is added to all positions, (positions, width),
+    # since each token reads one of these; word embeddings would not do, since they are tied to the head.
     first_type = teacher.bert.embeddings.token_type_embeddings.weight[0]
     positions = "distilbert.embeddings.position_embeddings.weight"
     weights[positions] = weights[positions] + first_type
@@ -132,7 +123,7 @@ def _make_distilbert(teacher: Any, layers: Sequence[int]) -> Any:
 
 
 def _take(weights: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
-    """Leave out the other layers, and number those that stay from 0 on."""
+    """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}
     taken = {}
     for name, values in weights.items():

@@ -1,27 +1,30 @@
 """Dropout whose random numbers cost next to nothing on a CPU, keyed by seed, process and step.
 
-torch draws a CPU's dropout one number after the other from one generator, which takes a sixth of a step of a small
-encoder. Here every step has a generator of its own, from which the model's layers draw in their order. So no state
-needs to be kept for a resume. Sixteen bits decide about each value, which is exact to 2**-16. Attention is computed
-as plain products, because torch's fused attention knows only its own dropout.
+On a CPU, torch draws the random numbers of dropout one by one from one generator, which takes a sixth of a step of a
+small encoder. Here every step has a generator of its own, from which the model's layers draw in their order, so a
+resume needs no saved state. Sixteen bits decide about each value, so its probability is exact to 2**-16. Attention is
+computed as plain products, because torch's fused attention knows only its own dropout.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-_NAME = "bertkit"  # of the attention, as transformers registers it
+from bertkit.modeling.info import info_of, patched_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 
 
 class DropoutStream:
@@ -33,25 +36,32 @@ class DropoutStream:
         self.move_to(0)
 
     def move_to(self, step: int) -> None:
-        """Start a step; all parts of one step share its numbers."""
+        """Start a step; all micro-batches of one step draw from its generator."""
         if step != self.step:
             self.step = step
             self.numbers = np.random.SFC64(np.random.SeedSequence((self.seed, self.process, step)))
 
     def draw_mask(self, shape: torch.Size, p: float) -> torch.Tensor:
-        """Give all-zero bits (int16) with probability `p`, all-one bits else."""
+        """Draw int16 values of `shape`, all bits 0 with probability `p`, else all bits 1.
+
+        One 64-bit draw decides about four values: each 16 bits are compared with a threshold, as a signed number. That
+        avoids a conversion to float, and the -1 of a negated True is already the mask of `_Masked`.
+        """
         count = math.prod(shape)
         drawn = self.numbers.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(drawn).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
     def drop(self, values: torch.Tensor, p: float) -> torch.Tensor:
-        """Zero each value with probability `p`; what stays is not scaled."""
+        """Zero each value with probability `p`; the others are not scaled."""
         mask = self.draw_mask(values.shape, p)
         return _Masked.apply(values, mask if values.element_size() == 2 else mask.int())  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Masked(torch.autograd.Function):
-    """Values where the mask has ones, as one operation on bits; it is three times as fast as a product."""
+    """Keep values where all bits of the mask are 1, and zero the others.
+
+    Both are seen as integers of the same width, so one bitwise AND does it, three times as fast as a product.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -66,22 +76,20 @@ class _Masked(torch.autograd.Function):
 
 
 @contextmanager
-def fast_dropout(model: Any, stream: DropoutStream) -> Iterator[None]:
-    """Let every dropout layer of a model, and its attention where it has torch's, draw from a stream."""
-    layers = [part for part in model.modules() if type(part) is nn.Dropout]
-    before = model.config._attn_implementation
-    for layer in layers:
-        layer.forward = partial(_drop, layer, stream)  # type: ignore[method-assign]
-    if before == "sdpa":
-        AttentionInterface.register(_NAME, partial(_attend, stream))
-        AttentionMaskInterface.register(_NAME, sdpa_mask)
-        model.set_attn_implementation(_NAME)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None]:
+    """Let every dropout layer of a model draw from a stream, and its attention too where that is torch's."""
+    layers = [module for module in model.modules() if type(module) is nn.Dropout]
+    paths = info_of(model).speed_paths
+    with ExitStack() as patches:
         for layer in layers:
-            del layer.forward
+            layer.forward = partial(_drop, layer, stream)  # type: ignore[method-assign]
+            patches.callback(delattr, layer, "forward")
+        if model.config._attn_implementation == "sdpa":
+            attend = partial(_attend, stream)
+            patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))
+        paths.dropout = stream
+        patches.callback(setattr, paths, "dropout", None)
+        yield
 
 
 def _drop(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
@@ -101,12 +109,16 @@ def _attend(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width)."""
+    """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width).
+
+    The mask is boolean, true where a token may be attended to. Values are scaled after the last product, which has
+    fewer of them than the matrix of weights (rows, heads, tokens, tokens).
+    """
     if not dropout:
-        found: tuple[torch.Tensor, None] = sdpa_attention_forward(
+        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **others
         )
-        return found
+        return attended
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3))
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)

@@ -1,11 +1,11 @@
-"""ELECTRA as it is pretrained: a generator that fills gaps, and a discriminator that looks for what it filled in."""
+"""ELECTRA in pretraining: a generator that replaces masked tokens, and a discriminator that detects these."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
@@ -15,10 +15,13 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 
 @dataclass
 class PairOutput(ModelOutput):  # type: ignore[misc]
-    """What both parts say of a batch."""
+    """What both models predict for a batch."""
 
     logits: torch.Tensor | None = None
     """(rows, tokens); above 0 where the discriminator takes a token for replaced."""
@@ -27,7 +30,7 @@ class PairOutput(ModelOutput):  # type: ignore[misc]
     masked_logits: torch.Tensor | None = None
     """(1, masked, vocabulary), of the generator."""
     masked_labels: torch.Tensor | None = None
-    """(masked,), the hidden tokens."""
+    """(masked,), the original tokens."""
 
 
 class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
@@ -46,60 +49,64 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor, chances: torch.Tensor, **others: torch.Tensor
+        self, input_ids: torch.Tensor, labels: torch.Tensor, draws: torch.Tensor, **others: torch.Tensor
     ) -> PairOutput:
-        """Fill the gaps of a batch with tokens drawn from the generator, and let the discriminator look at the result.
+        """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
-        No gradient passes from the discriminator into the generator, since a draw has none.
+        No gradient passes from the discriminator into the generator, since sampling has none.
 
         Args:
-            input_ids: (rows, tokens), with gaps.
-            labels: (rows, tokens), the hidden tokens; `IGNORED` outside the gaps.
-            chances: (rows, tokens), a number from [0, 1) for each token, which decides what is drawn.
-            others: what both parts take beside.
+            input_ids: (rows, tokens), some of them masked.
+            labels: (rows, tokens), the original tokens; `IGNORED` where nothing is masked.
+            draws: (rows, tokens), a random number from [0, 1) per token, which decides the sample.
+            others: what both models read besides, such as an attention mask.
         """
-        outputs, hidden = run_at_masked(self.generator, {"input_ids": input_ids, "labels": labels, **others})
-        gaps = labels != IGNORED
-        drawn = draw(outputs.logits.detach()[0], chances[gaps])
-        replaced = gaps.masked_scatter(gaps, drawn != hidden)
-        logits = self.discriminator(input_ids.masked_scatter(gaps, drawn), **others).logits
-        return PairOutput(logits=logits, replaced=replaced, masked_logits=outputs.logits, masked_labels=hidden)
+        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, "labels": labels, **others})
+        masked = labels != IGNORED
+        samples = draw(outputs.logits.detach()[0], draws[masked])
+        # Samples (masked,) go back to (rows, tokens) in the order in which boolean indexing has read them. One that
+        # happens to be the original counts as original (section 2 of the paper).
+        replaced = masked.masked_scatter(masked, samples != originals)
+        logits = self.discriminator(input_ids.masked_scatter(masked, samples), **others).logits
+        return PairOutput(logits=logits, replaced=replaced, masked_logits=outputs.logits, masked_labels=originals)
 
 
-def draw(logits: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """Draw an answer from each softmax by one number from [0, 1): where the summed probabilities pass it.
+def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+    """Sample a token from each softmax: logits (masked, vocabulary) and random numbers (masked,) to ids (masked,).
 
-    One number a draw can come with the batch. So what is drawn depends on no generator of the process, and is the same
-    however a batch is split.
+    The sample is the first token at which the cumulative probability exceeds the random number. These numbers come with
+    the batch, so samples depend on no generator of the process and are the same however a batch is split.
 
     >>> draw(torch.tensor([[0.6, 0.3, 0.1]]).log().repeat(4, 1), torch.tensor([0.0, 0.5, 0.7, 0.95])).tolist()
     [0, 0, 1, 2]
     """
     sums = logits.float().softmax(-1).cumsum(-1)
-    found = torch.searchsorted(sums, (chances * sums[:, -1])[:, None], right=True)[:, 0]
-    return found.clamp(max=logits.shape[-1] - 1)
+    # Cumulative probabilities (masked, vocabulary), and a binary search in each row: one random number per sample,
+    # where Gumbel noise needs one per token of the vocabulary. Rounding leaves the last sum off 1, hence the scaling.
+    samples = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)[:, 0]
+    return samples.clamp(max=logits.shape[-1] - 1)
 
 
-def generator_config(config: Any, share: float) -> Any:
-    """Give the config of a generator whose layers are as many as the discriminator's, and `share` as wide.
+def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig:
+    """Build the config of a generator with as many layers as the discriminator, each `share` as wide.
 
     Raises:
-        RecipeError: a share that leaves no whole heads.
+        RecipeError: a share of the heads or of a width is not a whole number.
     """
-    part = Fraction(share).limit_denominator(64)
-    heads = config.num_attention_heads * part
-    if heads.denominator != 1 or any((width * part).denominator != 1 for width in _widths(config).values()):
+    fraction = Fraction(share).limit_denominator(64)
+    heads = config.num_attention_heads * fraction
+    if heads.denominator != 1 or any((width * fraction).denominator != 1 for width in _widths(config).values()):
         raise RecipeError(
             f"options.generator_size {share} of {config.num_attention_heads} heads and "
-            f"{config.hidden_size} hidden units is no whole number",
+            f"{config.hidden_size} hidden units is not a whole number",
             f"give a multiple of 1/{config.num_attention_heads}",
         )
     smaller = deepcopy(config)
     smaller.num_attention_heads = int(heads)
     for name, width in _widths(config).items():
-        setattr(smaller, name, int(width * part))
+        setattr(smaller, name, int(width * fraction))
     return smaller
 
 
-def _widths(config: Any) -> dict[str, int]:
+def _widths(config: PretrainedConfig) -> dict[str, int]:
     return {name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}

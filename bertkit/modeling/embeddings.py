@@ -1,48 +1,61 @@
 """Train only the word embeddings that occur in the training rows.
 
-A row of the embedding table that no training row reads has no gradient. AdamW leaves it as it is but for weight
-decay, which multiplies it in every step. So the optimizer needs to see only the rows that occur, and the others are
-multiplied once when somebody looks. On a multilingual vocabulary of 250,000 rows this is most of the model.
+The embedding of a token that no training row contains has no gradient. AdamW changes it by weight decay alone, which
+multiplies it by the same factor as all others in every step. So the optimizer needs only the embeddings that occur, and
+the others are multiplied once, when the table is read. In a multilingual vocabulary of 250,000 tokens, these others
+are most of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from bertkit.modeling.info import info_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 _DECAY = "decay_of_other_rows"  # in the optimizer's state
-_WORTHWHILE = 0.8  # share of the rows that occur, above which nothing is gained
+_WORTHWHILE = 0.8  # share of the tokens that occur, above which nothing is gained
 
 
 class OccurringEmbeddings(nn.Module):
-    """Stands in for an embedding while it is trained; checkpoints and evaluations see the whole table."""
+    """Stand in for an embedding while it is trained; checkpoints and evaluations see the whole table.
+
+    `weight` (occurring, width) holds the embeddings of the ids in `rows` (occurring,), sorted. `row_of_id`
+    (vocabulary,) maps an id to its row there, -1 where it does not occur. That costs one lookup more per batch, and
+    gradient and moments are as small as `weight`.
+    """
 
     def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
         super().__init__()
-        self.start = embedding.weight.detach()  # as before training: other rows are this, decayed
+        self.start = (
+            embedding.weight.detach()
+        )  # as before training; the embeddings that do not occur are these, decayed
         self.rows = rows.to(self.start.device)
         self.weight = nn.Parameter(self.start[self.rows])
-        self.places = torch.full((len(self.start),), -1, device=self.start.device)
-        self.places[self.rows] = torch.arange(len(rows), device=self.start.device)
-        self.padding_idx = None if embedding.padding_idx is None else int(self.places[embedding.padding_idx])
+        self.row_of_id = torch.full((len(self.start),), -1, device=self.start.device)
+        self.row_of_id[self.rows] = torch.arange(len(rows), device=self.start.device)
+        self.padding_idx = None if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
         self.optimizer: torch.optim.Optimizer | None = None
         self.register_state_dict_post_hook(self._write_whole)  # type: ignore[no-untyped-call]
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Look up embeddings: of rows that occur in training, of any row in evaluation."""
-        places = self.places[input_ids]
+        """Look up embeddings (..., width): in training of ids that occur, in evaluation of any id."""
+        rows = self.row_of_id[input_ids]
         if self.training:
-            return functional.embedding(places, self.weight, padding_idx=self.padding_idx)
+            return functional.embedding(rows, self.weight, padding_idx=self.padding_idx)
         others = functional.embedding(input_ids, self.start) * self.decay
-        return torch.where((places < 0)[..., None], others, functional.embedding(places.clamp(min=0), self.weight))
+        return torch.where((rows < 0)[..., None], others, functional.embedding(rows.clamp(min=0), self.weight))
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the other rows decay as an AdamW optimizer decays these; how far is kept in the optimizer's state."""
+        """Let the other embeddings decay with an AdamW optimizer; their factor is kept in the optimizer's state."""
         self.optimizer = optimizer
 
         def decay(*_: Any) -> None:
@@ -53,11 +66,11 @@ class OccurringEmbeddings(nn.Module):
 
     @property
     def decay(self) -> float:
-        """What weight decay has left of the other rows, as a factor."""
+        """What weight decay has left of the other embeddings, as a factor of at most 1."""
         return float(self._group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
     def whole(self) -> torch.Tensor:
-        """Give the table as it is now, with all rows."""
+        """Return the table as it is now: (vocabulary, width)."""
         table = self.start * self.decay
         table[self.rows] = self.weight.detach()
         return table
@@ -76,10 +89,10 @@ class OccurringEmbeddings(nn.Module):
 
 
 @contextmanager
-def occurring_embeddings(model: Any, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
-    """Train only the word embeddings of these ids; None where that is not possible or not worthwhile.
+def occurring_embeddings(model: PreTrainedModel, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
+    """Train only the word embeddings of these ids; yield None where that is not possible or not worthwhile.
 
-    It is not possible where the table serves as output layer too, and not worthwhile where nearly all rows occur.
+    It is not possible where the table serves as output layer too, and not worthwhile where nearly all ids occur.
     """
     embedding = model.get_input_embeddings()
     rows = torch.tensor(sorted(set(ids)), dtype=torch.long)
@@ -90,9 +103,12 @@ def occurring_embeddings(model: Any, ids: Iterable[int]) -> Iterator[OccurringEm
         return
     instead = OccurringEmbeddings(embedding, rows)
     model.set_input_embeddings(instead)
+    paths = info_of(model).speed_paths
+    paths.embeddings = instead
     try:
         yield instead
     finally:
+        paths.embeddings = None
         with torch.no_grad():
             embedding.weight.copy_(instead.whole())
         model.set_input_embeddings(embedding)

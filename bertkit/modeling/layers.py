@@ -1,31 +1,40 @@
-"""Layers by number: those a head may read, those a student is made of, and those of its teacher that it follows."""
+"""Layers by number: which ones a head reads, a student is made of, and a student's layers learn from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import LayerMap
 
-LAYERS: Mapping[str, tuple[slice, str]] = {
-    "embeddings": (slice(0, 1), "sum"),
-    "last": (slice(-1, None), "sum"),
-    "second_to_last": (slice(-2, -1), "sum"),
-    "sum_last_four": (slice(-4, None), "sum"),
-    "concat_last_four": (slice(-4, None), "concat"),
-    "weighted_sum_last_four": (slice(-4, None), "weighted"),
-    "weighted_sum": (slice(1, None), "weighted"),
-}
-"""Name -> which hidden states (the first are the embeddings), and how they make one vector a token.
 
-The choices are those of Devlin et al. 2019, table 7.
-"""
+class LayerChoice(NamedTuple):
+    """Which hidden states a head reads (the first are the embeddings), and how they become one vector per token."""
+
+    states: slice
+    merged: Literal["sum", "concat", "weighted"]
+
+
+LAYER_CHOICES: Mapping[str, LayerChoice] = {
+    "embeddings": LayerChoice(slice(0, 1), "sum"),
+    "last": LayerChoice(slice(-1, None), "sum"),
+    "second_to_last": LayerChoice(slice(-2, -1), "sum"),
+    "sum_last_four": LayerChoice(slice(-4, None), "sum"),
+    "concat_last_four": LayerChoice(slice(-4, None), "concat"),
+    "weighted_sum_last_four": LayerChoice(slice(-4, None), "weighted"),
+    "weighted_sum": LayerChoice(slice(1, None), "weighted"),
+}
+"""The choices of Devlin et al. 2019, table 7, by name."""
 
 TAGGERS = ("linear", "bilstm")
+"""What may stand over these layers."""
 
 
-def layers_to_take(wanted: int | list[int], count: int) -> list[int]:
-    """Give the layers that a student is made of; a number of them is spread over all, as DistilBERT's are.
+def layers_to_take(choice: int | list[int], count: int) -> list[int]:
+    """Return the numbers of the teacher's layers that a student is made of.
+
+    A number of layers is spread evenly over the teacher's, as in DistilBERT.
 
     >>> layers_to_take(3, 6), layers_to_take([1, 5], 6)
     ([0, 2, 4], [1, 5])
@@ -33,16 +42,16 @@ def layers_to_take(wanted: int | list[int], count: int) -> list[int]:
     Raises:
         RecipeError: the teacher has no such layers.
     """
-    layers = [number * count // wanted for number in range(wanted)] if isinstance(wanted, int) else wanted
+    layers = [number * count // choice for number in range(choice)] if isinstance(choice, int) else choice
     if len(layers) > count or layers[-1] >= count:
-        shown = wanted if isinstance(wanted, int) else ", ".join(map(str, wanted))
+        shown = choice if isinstance(choice, int) else ", ".join(map(str, choice))
         what = f"student_layers {shown}: the first teacher has {count} layers"
         raise RecipeError(what, f"number them from 0 to {count - 1}")
     return layers
 
 
-def match_layers(wanted: LayerMap, student: int, teacher: int) -> dict[int, int]:
-    """Give the teacher's layer that each layer of the student follows.
+def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) -> dict[int, int]:
+    """Return for each matched layer of the student the layer of the teacher that it learns from.
 
     ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1), ``last`` the last layer alone.
 
@@ -52,12 +61,12 @@ def match_layers(wanted: LayerMap, student: int, teacher: int) -> dict[int, int]
     Raises:
         RecipeError: one of them has no such layer.
     """
-    if wanted == "uniform":
-        return {number: max((number + 1) * teacher // student - 1, 0) for number in range(student)}
-    if wanted == "last":
-        return {student - 1: teacher - 1}
-    for one, other in wanted.items():
-        if not (0 <= one < student and 0 <= other < teacher):
-            what = f"the student's layer {one} cannot follow the teacher's layer {other}"
-            raise RecipeError(what, f"they have {student} and {teacher} layers, counted from 0")
-    return dict(wanted)
+    if layer_map == "uniform":
+        return {number: max((number + 1) * teacher_count // student_count - 1, 0) for number in range(student_count)}
+    if layer_map == "last":
+        return {student_count - 1: teacher_count - 1}
+    for student_layer, teacher_layer in layer_map.items():
+        if not (0 <= student_layer < student_count and 0 <= teacher_layer < teacher_count):
+            what = f"the student's layer {student_layer} cannot follow the teacher's layer {teacher_layer}"
+            raise RecipeError(what, f"they have {student_count} and {teacher_count} layers, counted from 0")
+    return dict(layer_map)

@@ -1,4 +1,4 @@
-"""Checkpoints and tokenizers: loaded whole and understood, or refused."""
+"""Checkpoints and tokenizers: loaded completely, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
+from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.fp32_head import compute_head_in_fp32
+from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 from bertkit.storage.fingerprints import feed_file
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _WEIGHTS = (
     "model.safetensors",
@@ -48,7 +53,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except ValueError:
         raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
     if not any((folder / name).is_file() for name in _WEIGHTS):
-        raise ModelError("no weights", f"wanted one of {', '.join(_WEIGHTS)}", file=folder)
+        raise ModelError("no weights", f"expected one of {', '.join(_WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise ModelError(
             "no tokenizer files",
@@ -59,22 +64,22 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_head(config: dict[str, Any], folder: Path) -> None:
-    """Check, without loading weights, that a checkpoint was trained for some task at all.
+    """Check, without loading weights, that a checkpoint was fine-tuned for any task.
 
     Raises:
         ModelError: it is a plain encoder or a pretraining model.
     """
-    kind = (config.get("architectures") or [""])[0]
-    if "For" not in kind or kind.endswith(("ForMaskedLM", "ForPreTraining")):
+    model_class = (config.get("architectures") or [""])[0]
+    if "For" not in model_class or model_class.endswith(("ForMaskedLM", "ForPreTraining")):
         raise ModelError(
-            f"no trained head for this task (it is a {kind or 'model of unknown kind'})",
+            f"no trained head for this task (it is a {model_class or 'model of an unknown class'})",
             _FINE_TUNE,
             file=folder,
         )
 
 
 def label_names(config: dict[str, Any]) -> list[str] | None:
-    """Give a checkpoint's label names in the order of its outputs; None where it has no such names.
+    """Return a checkpoint's label names in the order of its outputs; None where they are placeholders.
 
     >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
     (['bad', 'good'], None)
@@ -85,23 +90,23 @@ def label_names(config: dict[str, Any]) -> list[str] | None:
 
 
 def placeholder_names(count: int) -> list[str]:
-    """Give the names transformers makes up for labels that nobody named."""
+    """Return the names that transformers makes up for labels without names."""
     return [f"LABEL_{number}" for number in range(count)]
 
 
 def fingerprint(folder: Path) -> str:
-    """Give a SHA-256 over a model folder's config, weights and vocabulary."""
+    """Compute a SHA-256 over a model folder's config, weights and vocabulary."""
     digest = hashlib.sha256()
-    wanted = {"config.json", *_VOCABULARIES}
+    names = {"config.json", *_VOCABULARIES}
     for file in sorted(folder.iterdir()):
-        if file.name in wanted or file.suffix in (".safetensors", ".bin"):
+        if file.name in names or file.suffix in (".safetensors", ".bin"):
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()
 
 
 def quiet_transformers() -> None:
-    """Keep the libraries' own talk and progress bars off the screen: bertkit says what matters."""
+    """Silence the libraries' warnings and progress bars: bertkit logs what matters."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     from transformers.utils import logging
 
@@ -109,31 +114,32 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-def load_tokenizer(folder: Path) -> Any:
-    """Load a fast tokenizer with a padding token, its maximal length bounded by the model's positions.
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Load a fast tokenizer with a padding token; its maximal length is bounded by the model's positions.
 
     Raises:
         ModelError: it cannot be loaded, is a slow one, or has no padding token.
         UnavailableError: it needs a package that is not installed.
     """
     tokenizer = read_tokenizer(folder)
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
-    more = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
-    if more > 0:
+    surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
+    if surplus > 0:
         raise ModelError(
-            f"the tokenizer knows {more:,} more tokens than the model", "take both from one source", file=folder
+            f"the tokenizer knows {surplus:,} more tokens than the model", "take both from one source", file=folder
         )
     bound_length(tokenizer, config)
     return tokenizer
 
 
-def read_tokenizer(folder: Path) -> Any:
-    """Load a fast tokenizer with a padding token, which need not lie beside a model; raises as `load_tokenizer`."""
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    """Load a fast tokenizer with a padding token, with or without a model beside it; raises as `load_tokenizer`."""
     quiet_transformers()
     from transformers import AutoTokenizer
 
@@ -156,21 +162,21 @@ def read_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def bound_length(tokenizer: Any, config: Any) -> None:
-    """Bound a tokenizer's maximal length by a model's positions."""
+def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
+    """Bound a tokenizer's maximal length by the number of positions that a model has."""
     positions = getattr(config, "max_position_embeddings", None) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
 
 
-def first_position(config: Any) -> int:
-    """Give the number of a text's first position: RoBERTa and its kin count on from the padding token."""
-    return 2 if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet") else 0
+def first_position(config: PretrainedConfig) -> int:
+    """Return the number of a text's first position: 0, or 2 where RoBERTa's way counts on from the padding token."""
+    return architecture_of(config).first_position
 
 
-def load_to_pretrain(model_class: Any, folder: Path | None, config: Any) -> Any:
-    """Load a checkpoint to pretrain on, or make a new model of a config, drawn from torch's generator.
+def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:
+    """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
 
-    The encoder must come whole from the checkpoint; of its heads, `model.bertkit_new` names what it lacks.
+    The checkpoint must have all of the encoder's weights; `info_of(model).new_weights` names those that its heads lack.
 
     Args:
         model_class: one of transformers' classes, such as AutoModelForMaskedLM.
@@ -178,18 +184,16 @@ def load_to_pretrain(model_class: Any, folder: Path | None, config: Any) -> Any:
         config: of the model.
 
     Raises:
-        ModelError: weights that do not fit the config, or that are not numbers.
+        ModelError: weights that do not fit the config, or that are not finite.
     """
     quiet_transformers()
     if folder is None:
         build = getattr(model_class, "from_config", model_class)
-        model = build(config)
-        model.bertkit_new = []
-        return model
+        return build(config)
     model, report = load_weights(model_class, folder, config)
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
-    model.bertkit_new = sorted(report["missing_keys"])
+    info_of(model).new_weights = sorted(report["missing_keys"])
     return model
 
 
@@ -202,18 +206,26 @@ def load_model(
     problem_type: str | None = None,
     head: dict[str, Any] | None = None,
     cls_only: bool = False,
-) -> Any:
-    """Load a checkpoint in float32 under one of transformers' Auto classes.
+) -> PreTrainedModel:
+    """Load a checkpoint in float32, with a head for a task.
 
-    Or under the class that a function makes for the class of its config, which then holds `head`.
+    The checkpoint must have all of the encoder's weights. Its head is kept where it is of the same class, with the same
+    labels and settings. Otherwise the head is initialized anew, which only `new_head` allows;
+    `info_of(model).has_new_head` tells which.
 
-    The encoder must come whole from the checkpoint. Its head is kept where it is of the same kind with the same
-    labels; otherwise it is made new, which only `new_head` allows. `model.bertkit_new_head` tells which. With
-    `cls_only`, nothing is computed that a head which reads the first token does not need.
+    Args:
+        auto_class: name of one of transformers' Auto classes, or a function from the class of a config to that of a
+            model.
+        folder: the checkpoint.
+        labels: names in the order of the model's outputs.
+        new_head: whether the head may be untrained.
+        problem_type: what the labels are, in transformers' words.
+        head: settings of a tagger over a frozen encoder, for the config.
+        cls_only: whether the head reads the first token only, so that the last layer needs to compute no other.
 
     Raises:
-        ModelError: not an encoder, weights that do not fit the config, weights that are not numbers, or (without
-            `new_head`) an untrained head.
+        ModelError: not an encoder, weights that do not fit the config or are not finite, or (without `new_head`) an
+            untrained head.
     """
     quiet_transformers()
     import transformers
@@ -224,19 +236,18 @@ def load_model(
     config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
     config.problem_type = problem_type
     model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
-    saved_head = config.__dict__.pop("bertkit_head", None)
-    if head is not None:
-        config.bertkit_head = head
+    saved_head = tagger_head(config)
+    set_tagger_head(config, head)
     model, report = load_weights(model_class, folder, config)
     refuse_misfit(model, report, folder)
-    same_kind = saved_class == type(model).__name__
+    same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
         raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
-    trained = same_kind and not report["missing_keys"] and not report["mismatched_keys"]
+    trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
         raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
-    if new_head and same_kind and (saved_labels != list(labels) or saved_head != head):
+    if new_head and same_class and (saved_labels != list(labels) or saved_head != head):
         trained = False
     if not trained and not report["missing_keys"]:
         _renew_head(model)
@@ -244,16 +255,16 @@ def load_model(
     compute_head_in_fp32(model)
     if cls_only:
         cls_only_last_layer(model)
-    model.bertkit_new_head = not trained
+    info_of(model).has_new_head = not trained
     return model
 
 
-def _renew_head(model: Any) -> None:
-    """Give every part outside the encoder fresh random weights."""
-    for name, part in model.named_children():
+def _renew_head(model: PreTrainedModel) -> None:
+    """Initialize all weights outside the encoder anew."""
+    for name, head in model.named_children():
         if name != model.base_model_prefix:
-            for parameter in part.parameters():
+            for parameter in head.parameters():
                 parameter._is_hf_initialized = False
-            for module in part.modules():
+            for module in head.modules():
                 module._is_hf_initialized = False
-            part.apply(model._init_weights)
+            head.apply(model._init_weights)

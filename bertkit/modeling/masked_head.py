@@ -1,6 +1,6 @@
-"""The head of a masked language model, computed only where something is masked.
+"""The head of a masked language model, computed at masked positions only.
 
-Only one token in seven is masked, and a head over 30,000 tokens costs more than all layers of a small encoder.
+One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from bertkit.tokens.features import IGNORED
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
-_LARGEST = 700.0  # of an exponent
+_MAX_EXPONENT = 700.0  # exp of more is no float
 
 
-def run_at_masked(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
-    """Run a model whose head works token by token, and let the head see only the tokens that have a label.
-
-    The last hidden states are gathered between encoder and head, so that the head of any architecture will do.
+def run_at_masked(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
+    """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
 
     Args:
         model: one of transformers' models with a head over tokens.
         batch: its arguments, and ``labels`` of shape (rows, tokens), `IGNORED` where there is nothing to predict.
 
     Returns:
-        what the model gives, its logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
+        the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
     """
-    places = batch["labels"] != IGNORED
+    masked = batch["labels"] != IGNORED
 
+    # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
+    # the head of any architecture is computed at masked positions only, and needs no code of its own here.
     def gather(module: Any, inputs: Any, outputs: Any) -> Any:
-        outputs["last_hidden_state"] = outputs["last_hidden_state"][places][None]
+        outputs["last_hidden_state"] = outputs["last_hidden_state"][masked][None]
         return outputs
 
     hook = getattr(model, "module", model).base_model.register_forward_hook(gather)
@@ -40,11 +41,11 @@ def run_at_masked(model: Any, batch: Mapping[str, torch.Tensor]) -> tuple[Any, t
         outputs = model(**{name: values for name, values in batch.items() if name != "labels"})
     finally:
         hook.remove()
-    return outputs, batch["labels"][places]
+    return outputs, batch["labels"][masked]
 
 
 def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Give the sum of the cross-entropies in nats, 0 of no labels at all.
+    """Compute the sum of the cross-entropies in nats; 0 where there are no labels.
 
     >>> import torch
     >>> logits = torch.tensor([[1, 0.5, 4, 2, 0, 1.5]])  # the cat sat on mat dog
@@ -57,12 +58,12 @@ def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def masked_totals(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
-    """Sum up the losses (``mlm``), the hidden tokens (``masked``) and those that are found (``found``)."""
-    found = int((logits.flatten(0, -2).argmax(-1) == labels).sum())
-    return {"mlm": float(sum_of_losses(logits, labels)), "masked": float(len(labels)), "found": float(found)}
+    """Sum up the losses (``mlm``), the masked tokens (``masked``) and those predicted correctly (``found``)."""
+    correct = int((logits.flatten(0, -2).argmax(-1) == labels).sum())
+    return {"mlm": float(sum_of_losses(logits, labels)), "masked": float(len(labels)), "found": float(correct)}
 
 
 def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
-    """Give the perplexity of hidden tokens, and the share of them that is found."""
+    """Compute the perplexity of masked tokens, and the share of them that is predicted correctly."""
     mean = totals["mlm"] / totals["masked"]
-    return {"perplexity": math.exp(min(mean, _LARGEST)), "masked_accuracy": totals["found"] / totals["masked"]}
+    return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}

@@ -1,14 +1,18 @@
-"""Named shapes of new models, and what they are made of."""
+"""Named sizes of new models, and the configs that are made of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, closest
+from bertkit.modeling.architectures import architecture_of
 from bertkit.recipe.options import check_names
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 
 @dataclass(frozen=True)
@@ -22,13 +26,13 @@ class Size:
     vocabulary: int
     """Tokens of the published model; a new model has those of its tokenizer."""
     parameters: int
-    """Of the encoder with that vocabulary, its pooler included; written down so that a list of sizes needs no torch."""
+    """Of the encoder with that vocabulary and its pooler; written down here so that listing sizes needs no torch."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the config that are neither of these nor transformers' default."""
 
 
 def _bert(layers: int, hidden: int, parameters: int) -> Size:
-    """Give a BERT with heads of 64 (Turc et al. 2019)."""
+    """Build the size of a BERT with heads of width 64 (Turc et al. 2019)."""
     return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
 
 
@@ -64,7 +68,7 @@ _SIZES = {
     "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
     "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
 }
-_GIVEN = {  # what a tokenizer, transformers or being an encoder decides
+_NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
     *("architectures", "transformers_version", "dtype", "return_dict", "output_hidden_states", "sparse_prediction"),
@@ -82,36 +86,36 @@ def size_names() -> list[str]:
 
 
 def find_size(name: str) -> Size:
-    """Give the size of a name.
+    """Return the size of a name.
 
     Raises:
-        RecipeError: there is none; with the closest names.
+        RecipeError: no size has that name; the message has the closest ones.
     """
     if name not in _SIZES:
         raise RecipeError(f"no size is called {name!r}", closest(name, _SIZES))
     return _SIZES[name]
 
 
-def make_config(size: str, tokenizer: Any, model_options: Mapping[str, Any]) -> Any:
-    """Make the config of a new model: its shape from the size, tokens from the tokenizer, any field from the options.
+def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Mapping[str, Any]) -> PretrainedConfig:
+    """Build the config of a new model from a size, its tokenizer's vocabulary, and options that set any field.
 
     Raises:
-        RecipeError: no such size, no such field, a value it cannot have, or fewer tokens than the tokenizer has.
+        RecipeError: no such size, no such field, a value out of its range, or fewer tokens than the tokenizer has.
     """
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
     for name in ("pad", "bos", "eos", "cls", "sep"):
         number = getattr(tokenizer, f"{name}_token_id")
-        if number is None:  # BERT says cls and sep where RoBERTa says bos and eos
+        if number is None:  # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
             number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
         if getattr(config, f"{name}_token_id", None) is not None:
             setattr(config, f"{name}_token_id", number)
-    if config.model_type == "roberta" and "max_position_embeddings" not in model_options:
+    if architecture_of(config).first_position and "max_position_embeddings" not in model_options:
         config.max_position_embeddings = max(config.max_position_embeddings, 512 + config.pad_token_id + 1)
     return config
 
 
 def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) -> int:
-    """Count the weights of an encoder with the literature's vocabulary, without any memory for them."""
+    """Count the weights of an encoder with the literature's vocabulary, without memory for them."""
     import torch
     from transformers import AutoModel
 
@@ -121,35 +125,37 @@ def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) 
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _config(size: Size, options: Mapping[str, Any], tokens: int) -> Any:
-    """Make a config with so many tokens and check it, with the ids of special tokens that transformers gives it."""
+def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> PretrainedConfig:
+    """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
     import dataclasses
 
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
-    kind = CONFIG_MAPPING[size.model_type]
-    fields = {each.name for each in dataclasses.fields(kind)}
-    check_names("model_options", options, sorted((fields | set(kind.attribute_map)) - _GIVEN))
+    config_class = CONFIG_MAPPING[size.model_type]
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    check_names("model_options", options, sorted((fields | set(config_class.attribute_map)) - _NOT_OPTIONS))
     shape = {"hidden_size": size.hidden, "num_hidden_layers": size.layers, "num_attention_heads": size.heads}
-    values = {"vocab_size": tokens, **shape, **size.more}
+    values = {"vocab_size": vocabulary, **shape, **size.more}
     try:
-        config = kind(**_own_names(values, kind) | _own_names(options, kind))
+        config = config_class(**_own_names(values, config_class) | _own_names(options, config_class))
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
     _check_values(config, options)
-    if config.vocab_size < tokens:
-        raise RecipeError(f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {tokens:,} tokens")
+    if config.vocab_size < vocabulary:
+        raise RecipeError(
+            f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {vocabulary:,} tokens"
+        )
     return config
 
 
-def _own_names(values: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """Give fields under the names of their config: DistilBERT says dim for hidden_size."""
-    return {kind.attribute_map.get(name, name): value for name, value in values.items()}
+def _own_names(values: Mapping[str, Any], config_class: Any) -> dict[str, Any]:
+    """Rename fields as a config class names them: DistilBERT's hidden_size is dim."""
+    return {config_class.attribute_map.get(name, name): value for name, value in values.items()}
 
 
-def _check_values(config: Any, options: Mapping[str, Any]) -> None:
-    """Refuse what transformers takes and a model breaks on later, or silently."""
+def _check_values(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
+    """Raise RecipeError for values that transformers accepts and that break a model later, or silently."""
     from transformers.activations import ACT2FN
 
     for name in _AT_LEAST_ONE:

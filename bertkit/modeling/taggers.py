@@ -1,7 +1,7 @@
-"""A small tagger over chosen layers of a frozen encoder (Devlin et al. 2019, section 5.3): the feature-based way.
+"""A small tagger over chosen layers of a frozen encoder: the feature-based approach (Devlin et al. 2019, section 5.3).
 
-The encoder's weights stay what they were, so what it says of a text is computed once and kept on disk; only the
-tagger is trained, and an epoch costs next to nothing.
+The encoder's weights do not change, so its hidden states are computed once and cached on disk. Only the tagger is
+trained, and an epoch costs next to nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,29 +23,33 @@ from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling import load as models
-from bertkit.modeling.layers import LAYERS
+from bertkit.modeling.info import tagger_head
+from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, touch, writing
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 log = logging.getLogger("bertkit")
 
-_ROWS_AT_ONCE = 4096  # whose hidden states are in memory together
+_ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
 
 class LayerTagger:
-    """What `tagger_class` adds to an encoder of transformers; `config.bertkit_head` has layers, tagger and size."""
+    """What `tagger_class` adds to an encoder; `tagger_head` of its config names layers, tagger and size."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         encoder = MODEL_MAPPING[type(config)]
-        wanted = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-        setattr(self, self.base_model_prefix, encoder(config, **wanted))  # type: ignore[attr-defined]
-        head = config.bertkit_head
-        count = len(range(config.num_hidden_layers + 1)[LAYERS[head["layers"]][0]])
-        self.how = LAYERS[head["layers"]][1]
-        width = config.hidden_size * (count if self.how == "concat" else 1)
-        self.weights = nn.Parameter(torch.zeros(count)) if self.how == "weighted" else None
+        options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
+        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+        head = tagger_head(config) or {}
+        self.choice = LAYER_CHOICES[head["layers"]]
+        count = len(range(config.num_hidden_layers + 1)[self.choice.states])
+        width = config.hidden_size * (count if self.choice.merged == "concat" else 1)
+        self.weights = nn.Parameter(torch.zeros(count)) if self.choice.merged == "weighted" else None
         self.lstm = None
         if head["tagger"] == "bilstm":
             self.lstm = nn.LSTM(
@@ -58,7 +62,7 @@ class LayerTagger:
             parameter.requires_grad = False
 
     def _init_weights(self, module: Any) -> None:
-        """Initialize what transformers does not know how to."""
+        """Initialize the weights that transformers does not know."""
         if module is self and self.weights is not None:
             nn.init.zeros_(self.weights)
         elif isinstance(module, nn.LSTM):
@@ -67,22 +71,24 @@ class LayerTagger:
             super()._init_weights(module)  # type: ignore[misc]
 
     def train(self, mode: bool = True) -> Any:
-        """Switch the tagger to training; the frozen encoder never drops anything out."""
+        """Switch the tagger to training mode; the frozen encoder stays without dropout."""
         super().train(mode)  # type: ignore[misc]
         self.base_model.eval()  # type: ignore[attr-defined]
         return self
 
-    def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Give the chosen layers of each token: (rows, tokens, width), or (rows, tokens, layers, width) to weigh."""
+    def read_states(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         with torch.no_grad():
-            found = self.base_model(  # type: ignore[attr-defined]
+            outputs = self.base_model(  # type: ignore[attr-defined]
                 input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **segments
             )
-        chosen = found.hidden_states[LAYERS[self.config.bertkit_head["layers"]][0]]  # type: ignore[attr-defined]
-        if self.how == "weighted":
-            return torch.stack(list(chosen), dim=2)
-        return torch.cat(list(chosen), dim=-1) if self.how == "concat" else torch.stack(list(chosen)).sum(dim=0)
+        chosen = list(outputs.hidden_states[self.choice.states])
+        if self.choice.merged == "weighted":
+            return torch.stack(chosen, dim=2)
+        return torch.cat(chosen, dim=-1) if self.choice.merged == "concat" else torch.stack(chosen).sum(dim=0)
 
     def forward(
         self,
@@ -93,10 +99,10 @@ class LayerTagger:
         states: Any = None,
         **_: Any,
     ) -> Any:
-        """Tag every token, from `states` where they are known already."""
+        """Tag every token, from cached `states` where there are some."""
         if states is None:
             states = self.read_states(input_ids, attention_mask, token_type_ids)
-        # rounded as on disk, so that the same text gives the same answer either way
+        # rounded as on disk, so that a text gets the same logits from the cache as from the encoder
         states = states.half().float()
         with torch.autocast(states.device.type, enabled=False):
             if self.weights is not None:
@@ -113,7 +119,7 @@ class LayerTagger:
 
 
 class _StateReader(nn.Module):
-    """The part of a tagger that needs no training, as a model of its own."""
+    """The frozen part of a tagger, as a model whose output are hidden states."""
 
     def __init__(self, tagger: Any) -> None:
         super().__init__()
@@ -123,54 +129,54 @@ class _StateReader(nn.Module):
         return {"states": self.tagger.read_states(**inputs)}
 
 
-def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> Any:
-    """Load a model with one output a label for every token.
+def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
+    """Load a model with one output per label for every token.
 
     Args:
         folder: the checkpoint.
         labels: in the order of the outputs.
-        head: what `config.bertkit_head` is to hold; None for an encoder that is trained, with a linear layer.
-        new_head: whether it may be untrained; if not, it is the one that the checkpoint has, whatever `head` says.
+        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
+        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
 
     Raises:
         ModelError: as `models.load_model` does.
     """
-    wanted = head if new_head else models.read_config(folder).get("bertkit_head")
-    if wanted is None:
-        return models.load_model("AutoModelForTokenClassification", folder, labels, new_head=new_head)
-    return models.load_model(tagger_class, folder, labels, new_head=new_head, head=wanted)
+    if not new_head:
+        head = tagger_head(models.read_config(folder))
+    auto_class = "AutoModelForTokenClassification" if head is None else tagger_class
+    return models.load_model(auto_class, folder, labels, new_head=new_head, head=head)
 
 
 @cache
 def tagger_class(config_class: type) -> type:
-    """Make the tagger for an encoder of this configuration, which loads from any of its checkpoints."""
+    """Build the class of a tagger over a config class's encoder, which loads from any checkpoint of that encoder."""
     encoder = MODEL_MAPPING[config_class]
-    base = next(each for each in encoder.__mro__[1:] if issubclass(each, PreTrainedModel))
+    base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
     name = f"{encoder.__name__.removesuffix('Model')}ForLayerTagging"
     return type(name, (LayerTagger, base), {"__module__": __name__})
 
 
-def run_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]) -> Any:
-    """Give the states of each feature's tokens, shape (tokens, ...), one feature after the other."""
+def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the hidden states of each feature's tokens, an array (tokens, ...) per feature."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
-        part = features[first : first + _ROWS_AT_ONCE]
-        for feature, output in zip(part, run(reader, part), strict=True):
+        chunk = features[first : first + _ROWS_AT_ONCE]
+        for feature, output in zip(chunk, run(reader, chunk), strict=True):
             yield output["states"][: len(feature["input_ids"])]
 
 
-def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
-    """Give every feature its ``states``, memory-mapped from a file that is written once for the same content.
+def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
+    """Add ``states`` to every feature, memory-mapped from a file that is written once for the same content.
 
     Args:
         model: a tagger.
         features: they get the key ``states``, half precision of shape (tokens, ...).
-        run: gives a module's outputs for features.
-        content: what the encoder is, such as its fingerprint.
+        run: computes a module's outputs for features.
+        content: identifies the encoder, such as its fingerprint.
     """
     if not features:
         return
-    digest = hashlib.sha256(repr((content, model.config.bertkit_head["layers"])).encode())
+    digest = hashlib.sha256(repr((content, (tagger_head(model.config) or {})["layers"])).encode())
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
     file = cache_folder("states") / f"{digest.hexdigest()[:32]}.npy"
@@ -179,36 +185,36 @@ def keep_states(model: Any, features: Sequence[Feature], run: Callable[..., Any]
         log.info(f"hidden states of {len(features):,} texts: read from {file}")
         touch(file)
     else:
-        _write_states(run_states(model, features, run), int(ends[-1]), file)
+        _write_states(compute_states(model, features, run), int(ends[-1]), file)
         log.info(f"hidden states of {len(features):,} texts: {file.stat().st_size / 1e6:,.0f} MB in {file}")
     states = np.load(file, mmap_mode="r")
     add_values(features, "states", np.split(states, ends[:-1]))
 
 
-def _write_states(states: Any, tokens: int, file: Path) -> None:
-    """Write the states so that the file is there whole or not at all."""
-    array, place = None, 0
+def _write_states(states: Iterable[Any], tokens: int, file: Path) -> None:
+    """Write states one after the other, (tokens of all features, ...), so that the file is complete or not there."""
+    array, start = None, 0
     with writing(file) as beside:
-        for part in states:
+        for of_feature in states:
             if array is None:
-                shape = (tokens, *part.shape[1:])
+                shape = (tokens, *of_feature.shape[1:])
                 array = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
-            array[place : place + len(part)] = part
-            place += len(part)
+            array[start : start + len(of_feature)] = of_feature
+            start += len(of_feature)
         if array is not None:
             array.flush()
 
 
 def state_collator(pad: Collator) -> Collator:
-    """Make a collator that also pads ``states``, where every feature has them."""
+    """Build a collator that also pads ``states`` to (rows, tokens, ...), where every feature has them."""
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = pad(features)
         if all("states" in feature for feature in features):
             first = features[0]["states"]
             states = np.zeros((*batch["input_ids"].shape, *first.shape[1:]), dtype=np.float16)
-            for number, feature in enumerate(features):
-                states[number, : len(feature["states"])] = feature["states"]
+            for row, feature in enumerate(features):
+                states[row, : len(feature["states"])] = feature["states"]
             batch["states"] = torch.from_numpy(states)
         return batch
 

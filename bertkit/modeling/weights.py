@@ -1,19 +1,22 @@
-"""Weights and configs of checkpoints: loaded whole and fitting, or refused."""
+"""Weights and configs of checkpoints: complete and consistent, or refused."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 
-_NOT_LEARNED = ("position_ids", "token_type_ids")  # buffers that old checkpoints carry along
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_BUFFERS = ("position_ids", "token_type_ids")  # in old checkpoints, and learned by nobody
 
 
-def load_weights(model_class: Any, folder: Path, config: Any) -> tuple[Any, dict[str, Any]]:
-    """Give the model, and transformers' report of which weights were missing, left over or of another shape."""
+def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape."""
     import torch
     from safetensors import SafetensorError
 
@@ -31,54 +34,55 @@ def load_weights(model_class: Any, folder: Path, config: Any) -> tuple[Any, dict
     return model, report
 
 
-def load_config(folder: Path) -> Any:
+def load_config(folder: Path) -> PretrainedConfig:
     """Load the config of an encoder.
 
     Raises:
-        ModelError: it does not load, needs code of its own, or is no encoder's.
+        ModelError: it does not load, needs code of its own, or is not an encoder's.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    kind = saved.get("model_type", "")
+    model_type = saved.get("model_type", "")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
         if "auto_map" in saved:
             raise ModelError(
                 "this checkpoint wants to run code of its own",
-                "bertkit runs none; use a standard architecture",
+                "bertkit never does that; use a standard architecture",
                 file=folder,
             ) from None
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
-    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
+    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
         raise ModelError(
-            f"a model of type {kind!r} is not an encoder",
+            f"a model of type {model_type!r} is not an encoder",
             "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
             file=folder,
         )
     return config
 
 
-def refuse_misfit(model: Any, report: dict[str, Any], folder: Path) -> None:
-    """Refuse weights that do not fit their config: missing, left over or of another shape inside the encoder."""
+def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
+    """Raise ModelError where weights of the encoder are missing, unexpected or of another shape than the config has."""
     prefix = f"{model.base_model_prefix}."
-    parts = {name for name, _ in model.base_model.named_children()} - {"pooler"}
+    modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 
     def in_encoder(name: str) -> bool:
         inner = name.removeprefix(prefix)
-        return inner.split(".")[0] in parts and not inner.endswith(_NOT_LEARNED)
+        return inner.split(".")[0] in modules and not inner.endswith(_BUFFERS)
 
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
-    for what, names in (
+    for problem, names in (
         ("lacks", report["missing_keys"]),
         ("has no place for", report["unexpected_keys"]),
         ("has another shape for", mismatched),
     ):
         wrong = sorted(filter(in_encoder, names))
         if wrong:
-            side = "the checkpoint lacks" if what == "lacks" else f"its config.json {what}"
+            side = "the checkpoint lacks" if problem == "lacks" else f"its config.json {problem}"
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             raise ModelError(
                 f"weights and config do not fit: {side} {wrong[0]}{more}",
@@ -88,7 +92,7 @@ def refuse_misfit(model: Any, report: dict[str, Any], folder: Path) -> None:
 
 
 def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
-    """Refuse weights that are not numbers."""
+    """Raise ModelError where a weight is NaN or infinite."""
     for name, parameter in parameters:
         if not parameter.isfinite().all():
             raise ModelError(
@@ -99,5 +103,5 @@ def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> No
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says."""
+    """Return the first line of an error's message, at most 300 characters; its class name where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.distilbert import Teaching, choose_layers, load_teacher, make_student
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
+from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
@@ -81,7 +83,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     layers = _read_layers(setup)
     teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
-    student.bertkit_teaching = Teaching(teacher, float(read_option(OPTIONS, setup.recipe, "temperature")))
+    info = info_of(student)
+    info.teacher, info.temperature = teacher, float(read_option(OPTIONS, setup.recipe, "temperature"))
     return student
 
 
@@ -150,8 +153,8 @@ def score(totals: Totals) -> dict[str, float]:
 
 
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
-    """Return the student with its head; the tokenizer of a DistilBERT makes no token types."""
-    if model.config.model_type == "distilbert":
+    """Return the student with its head; its tokenizer makes no token types where it knows none."""
+    if not architecture_of(model.config).reads_token_types:
         names = setup.tokenizer.model_input_names
         setup.tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
     return model
@@ -185,12 +188,12 @@ def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Out
     """Run student and teacher on a batch, the teacher without gradients."""
     import torch
 
-    teaching: Teaching = getattr(model, "module", model).bertkit_teaching
+    info = info_of(model)
     is_text = batch[_IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != _IS_TEXT}
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
     with torch.no_grad():
-        teacher_outputs, _ = run_at_masked(teaching.teacher.to(is_text.device), inputs)
+        teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
     outputs, labels = run_at_masked(model, inputs)
     return _Outputs(
         outputs.logits[0],
@@ -198,5 +201,5 @@ def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Out
         outputs.hidden_states[-1][is_text],
         teacher_outputs.hidden_states[-1][is_text],
         labels,
-        teaching.temperature,
+        info.temperature,
     )

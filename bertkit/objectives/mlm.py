@@ -9,7 +9,7 @@ from bertkit.corpus.masking import choose_tokens, choose_words, corrupt
 from bertkit.corpus.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import KEEP_APART
+from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.load import first_position, load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate
@@ -32,7 +32,7 @@ BEST_METRIC = "loss"
 
 def check(setup: PretrainSetup) -> None:
     """Refuse a model whose attention cannot stay within the documents of a block, if the recipe says so."""
-    if setup.recipe.training.packing == "documents" and setup.config.model_type not in KEEP_APART:
+    if setup.recipe.training.packing == "documents" and not architecture_of(setup.config).separates_documents:
         what = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
         raise RecipeError(what, "--set training.packing=joined, or none")
 

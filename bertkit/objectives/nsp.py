@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.corpus.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.pair_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm
@@ -24,14 +25,12 @@ BEST_METRIC = mlm.BEST_METRIC
 
 auxiliary_checkpoints = mlm.auxiliary_checkpoints
 
-_TYPES = ("albert", "bert")  # whose models for pretraining have a head over pairs
-
 
 def check(setup: PretrainSetup) -> None:
     """Refuse an architecture that has no head for pairs of segments."""
-    if setup.config.model_type not in _TYPES:
+    if not architecture_of(setup.config).has_pair_head:
         what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
-        raise RecipeError(what, f"take one of type {' or '.join(_TYPES)}, or the objective mlm")
+        raise RecipeError(what, f"take one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
 def load_model(setup: PretrainSetup) -> PreTrainedModel:

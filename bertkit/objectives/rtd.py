@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.corpus.packing import Block, Blocks, join_block
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
@@ -40,7 +42,7 @@ _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_voca
 
 def check(setup: PretrainSetup) -> None:
     """Refuse a model that is no ELECTRA."""
-    if setup.config.model_type != "electra":
+    if not architecture_of(setup.config).has_discriminator:
         has_checkpoint = setup.model_folder is not None
         remedy = (
             "name an ELECTRA, or use the objective mlm" if has_checkpoint else "--size electra-small or electra-base"
@@ -75,7 +77,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
     generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
     model = ElectraPair(discriminator, generator)
-    model.bertkit_new = discriminator.bertkit_new + generator.bertkit_new
+    info_of(model).new_weights = [*info_of(discriminator).new_weights, *info_of(generator).new_weights]
     return model
 
 
@@ -94,7 +96,7 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
         "labels": np.where(chosen, text.tokens, IGNORED),
         "segment_ids": text.segment_ids,
-        "chances": random.random(len(chosen), dtype=np.float32),
+        "draws": random.random(len(chosen), dtype=np.float32),
     }
 
 
@@ -109,15 +111,15 @@ def collator(setup: PretrainSetup) -> Collator:
         batch = collate_blocks(features)
         draws = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
         for row, feature in enumerate(features):
-            draws[row, : len(feature["chances"])] = feature["chances"]
-        return {**batch, "chances": torch.from_numpy(draws)}
+            draws[row, : len(feature["draws"])] = feature["draws"]
+        return {**batch, "draws": torch.from_numpy(draws)}
 
     return collate
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
-    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["chances"] >= 0).sum())}
+    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
 def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -128,7 +130,7 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
 def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     from torch.nn import functional
 
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
     return {
         "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
@@ -139,7 +141,7 @@ def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
 def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
     return {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.masking import choose_spans, corrupt
 from bertkit.corpus.packing import Block, join_block
+from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm
 from bertkit.recipe.options import read_option
@@ -41,7 +42,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
 
         add_span_boundary(model)
         if setup.model_folder is not None:
-            model.bertkit_new = [*model.bertkit_new, "span_boundary"]
+            info_of(model).new_weights.append("span_boundary")
     return model
 
 

@@ -185,7 +185,7 @@ def load_pretrained(
         auto_class: class of transformers, such as ``AutoModelForSequenceClassification``.
         folder: the checkpoint's.
         label_names: names of the head's outputs, in order.
-        new_head: whether the head may be untrained; the model's ``bertkit_new_head`` tells whether it is.
+        new_head: whether the head may be untrained; `info_of` the model tells whether it is.
         problem_type: of the config; chooses the loss.
         cls_only: compute only the first token in the last layer, where the head reads nothing else.
 

@@ -19,7 +19,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import entities, tag_schemes
 from bertkit.modeling import load as models
-from bertkit.modeling.layers import LAYERS, TAGGERS
+from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, no_tuning
@@ -37,7 +37,7 @@ OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "overlap": 64,
-    "layers": Option(None, choices=(None, *LAYERS)),
+    "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
     "tagger_size": Option(256, least=2),
 }
@@ -120,11 +120,11 @@ def collator(setup: Setup) -> Collator:
 def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
-        from bertkit.modeling.taggers import keep_states
+        from bertkit.modeling.taggers import cache_states
 
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for of_split in features.values():
-            keep_states(model, of_split, run, content)
+            cache_states(model, of_split, run, content)
     return False
 
 

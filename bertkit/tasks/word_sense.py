@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.modeling.layers import LAYERS
+from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, no_tuning
@@ -39,7 +39,9 @@ NAMED: bool = True
 METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")
 OPTIONS: Mapping[str, Any] = {
     "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),
-    "layers": Option("sum_last_four", choices=tuple(name for name, (_, how) in LAYERS.items() if how != "weighted")),
+    "layers": Option(
+        "sum_last_four", choices=tuple(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
+    ),
 }
 
 tune = no_tuning
@@ -128,13 +130,13 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
         return False
     import torch
 
-    from bertkit.modeling.taggers import run_states
+    from bertkit.modeling.taggers import compute_states
 
     training = features["train"]
     # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit
     # is the word's length times the cosine, and the largest logit the nearest sense: no index or search is needed.
     sums = np.zeros((len(setup.labels), model.output.in_features))
-    for feature, states in zip(training, run_states(model, training, run), strict=True):
+    for feature, states in zip(training, compute_states(model, training, run), strict=True):
         mean = states[feature["positions"]].mean(axis=0)
         sums[feature["labels"][feature["positions"][0]]] += mean / np.linalg.norm(mean)
     lengths = np.linalg.norm(sums, axis=1)

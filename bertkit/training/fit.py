@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,9 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.unpadding import unpadded
+from bertkit.modeling.attention import speed_paths
+from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
@@ -210,22 +209,19 @@ def fit(
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
-    with ExitStack() as patches:
-        runs_once = machine.device == "cpu" and not training.gradient_checkpointing
-        if training.fast_dropout and runs_once:
-            patches.enter_context(fast_dropout(model, dropout))
-        if training.unpad and runs_once:
-            patches.enter_context(unpadded(model))
-        tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
-        embeddings = None
-        if tokens:
-            padding = trainee.tokenizer.pad_token_id
-            embeddings = patches.enter_context(occurring_embeddings(model, {*tokens, padding}))
+    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
+    with speed_paths(
+        model,
+        dropout if training.fast_dropout and runs_once else None,
+        unpad=training.unpad and runs_once,
+        tokens={*tokens, trainee.tokenizer.pad_token_id} if tokens else None,
+    ) as paths:
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
-            embeddings=embeddings,
+            embeddings=paths.embeddings,
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.hardware.speed import fastest_products, layer_sizes, peak_memory, restart_peak_memory, training_operations
+from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling import load as models
+from bertkit.modeling.architectures import find_architecture, layer_sizes
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
@@ -160,10 +161,11 @@ def _choose_machines(precision: str, model_type: str) -> list[Machine]:
     """Detect the hardware; where ``auto`` is bf16, return it in both precisions, to compare them."""
     from bertkit.hardware.precision import detect_hardware
 
-    machine = detect_hardware(precision, model_type)
+    avoid_bf16 = find_architecture(model_type).overflows_in_bf16
+    machine = detect_hardware(precision, avoid_bf16=avoid_bf16)
     log.info(machine.reason)
     both = precision == "auto" and machine.precision == "bf16"
-    return [detect_hardware("fp32", model_type), machine] if both else [machine]
+    return [detect_hardware("fp32", avoid_bf16=avoid_bf16), machine] if both else [machine]
 
 
 def _measure(case: _Case, steps: int, progress: Progress) -> Speed:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.storage.cache import say_once
@@ -157,8 +158,8 @@ def _load_trained(folder: Path) -> PreTrainedModel:
     from transformers import AutoModelForMaskedLM
 
     model = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
-    if model.bertkit_new:
-        what = f"no trained head for masked words (the checkpoint lacks {model.bertkit_new[0]})"
+    if new := info_of(model).new_weights:
+        what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
         raise ModelError(what, "name one that was pretrained on masked words", file=folder)
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -15,6 +15,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
@@ -71,7 +72,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
         _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
-    if model.bertkit_new_head and not is_complete and not run.is_resumed:
+    if info_of(model).has_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
     scorer = _Scorer(inputs, checkpoint, features, progress)
     fitted = untrained() if is_complete else _fit(inputs, scorer)

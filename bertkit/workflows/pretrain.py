@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 from bertkit.workflows.steps.publish_pretrained import Pretrained, publish
 from bertkit.workflows.steps.run import Run, open_run
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("bertkit")
 
@@ -49,8 +47,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     objective, setup, recipe, machine = inputs.objective, inputs.setup, inputs.setup.recipe, run.machine
     use_matmul_backend(machine)
     model = inputs.load_model()
-    if model.bertkit_new and not run.is_resumed:
-        log.info(f"the checkpoint lacks {len(model.bertkit_new)} weights of the heads: these start at random")
+    if (new := info_of(model).new_weights) and not run.is_resumed:
+        log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
     batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)
     collate = objective.collator(setup)

@@ -84,5 +84,5 @@ def test_a_layer_too_many_is_refused_before_text_is_read(command, run):
 def test_a_teacher_without_a_head_is_refused_in_one_line(command, run, tiny_model):
     ended = run(*command, "--model", tiny_model)
     assert ended.code == 4
-    assert "the teacher has no head that answers with tokens" in ended.last
+    assert "the teacher has no head that predicts masked tokens" in ended.last
     assert f"bertkit pretrain mlm --model {tiny_model}" in ended.last

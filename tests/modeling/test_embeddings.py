@@ -49,8 +49,8 @@ def test_every_row_ends_as_if_all_had_been_trained(decay):
     before = make_model().bert.embeddings.word_embeddings.weight[300]
     after = trimmed.bert.embeddings.word_embeddings.weight[300]
     assert torch.equal(before, after) if not decay else not torch.allclose(before, after, rtol=1e-4)
-    for (name, wanted), (_, found) in zip(dense.named_parameters(), trimmed.named_parameters(), strict=True):
-        assert torch.allclose(wanted, found, rtol=2e-6, atol=1e-7), name
+    for (name, expected), (_, weight) in zip(dense.named_parameters(), trimmed.named_parameters(), strict=True):
+        assert torch.allclose(expected, weight, rtol=2e-6, atol=1e-7), name
 
 
 def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
@@ -71,8 +71,8 @@ def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
         optimizer.load_state_dict(kept)
         schedule.load_state_dict(pace)
         train(second, optimizer, schedule, range(3, 6))
-    for (name, wanted), (_, found) in zip(dense.named_parameters(), second.named_parameters(), strict=True):
-        assert torch.allclose(wanted, found, rtol=2e-6, atol=1e-7), name
+    for (name, expected), (_, weight) in zip(dense.named_parameters(), second.named_parameters(), strict=True):
+        assert torch.allclose(expected, weight, rtol=2e-6, atol=1e-7), name
 
 
 def test_an_evaluation_reads_any_row_as_it_is_now():

@@ -17,9 +17,9 @@ def test_pooler_and_head_are_as_exact_under_autocast():
     def scores():
         return model.classifier(model.bert.pooler(states))
 
-    wanted = scores()
+    expected = scores()
     with torch.autocast("cpu", torch.bfloat16):
-        assert not torch.equal(scores().float(), wanted)
+        assert not torch.equal(scores().float(), expected)
         compute_head_in_fp32(model)
-        assert torch.equal(scores(), wanted)
+        assert torch.equal(scores(), expected)
         assert model.bert.encoder.layer[0].intermediate.dense(states).dtype == torch.bfloat16

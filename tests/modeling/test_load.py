@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 
 from bertkit.errors import ModelError
 from bertkit.modeling import load as models
+from bertkit.modeling.info import info_of
 from tests.conftest import make_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -77,11 +78,11 @@ def classifier(copy) -> Path:
 def test_every_family_gets_a_new_head_and_keeps_it(family, tmp_path):
     folder = save_family(family, tmp_path / family)
     model = load(folder)
-    assert model.bertkit_new_head
+    assert info_of(model).has_new_head
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     model.save_pretrained(folder)
     again = load(folder, new_head=False)
-    assert not again.bertkit_new_head
+    assert not info_of(again).has_new_head
     tokens = torch.tensor([[2, 10, 11, 3]])
     torch.testing.assert_close(model.eval()(tokens).logits, again.eval()(tokens).logits, rtol=0, atol=1e-6)
 
@@ -92,10 +93,10 @@ def test_weights_in_half_precision_become_float32(copy):
 
 
 def test_a_head_with_other_labels_is_made_new(classifier):
-    assert not load(classifier).bertkit_new_head
+    assert not info_of(load(classifier)).has_new_head
     before = load_file(classifier / "model.safetensors")["classifier.weight"]
     renamed = load(classifier, ("no", "yes"))
-    assert renamed.bertkit_new_head
+    assert info_of(renamed).has_new_head
     assert not torch.equal(renamed.classifier.weight, before)
     assert load(classifier, ("a", "b", "c")).classifier.weight.shape == (3, 32)
 
@@ -105,7 +106,7 @@ def test_a_fresh_head_is_never_scored(copy):
         load(copy, new_head=False)
 
 
-def test_a_head_of_another_kind_is_never_scored(copy):
+def test_a_head_of_another_class_is_never_scored(copy):
     config = AutoConfig.from_pretrained(copy, num_labels=2)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(copy)
     edit_config(copy, architectures=["BertForTokenClassification"])

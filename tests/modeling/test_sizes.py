@@ -1,3 +1,7 @@
+"""Named sizes: the parameters of the literature, configs that fit the tokenizer, and mistakes in one line."""
+
+from __future__ import annotations
+
 from types import SimpleNamespace
 
 import pytest

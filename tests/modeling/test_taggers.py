@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from bertkit.evaluation.forward import forward
 from bertkit.modeling import load as models
 from bertkit.modeling import taggers as heads
-from bertkit.modeling.layers import LAYERS
+from bertkit.modeling.info import info_of
+from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import token_classification as task
@@ -33,7 +34,7 @@ SIZES = {
     "intermediate_size": 32,
     "max_position_embeddings": 66,
 }
-KINDS = {
+OWN_FIELDS = {
     "Bert": {},
     "Roberta": {"pad_token_id": 1, "type_vocab_size": 1},
     "DistilBert": {"dim": 16, "hidden_dim": 32, "n_layers": 5, "n_heads": 2},
@@ -47,10 +48,10 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
 
 
-def make_checkpoint(folder: Path, kind: str, suffix: str) -> Path:
+def make_checkpoint(folder: Path, prefix: str, suffix: str) -> Path:
     torch.manual_seed(5)
-    config = getattr(transformers, f"{kind}Config")(**SIZES, **KINDS[kind])
-    getattr(transformers, f"{kind}{suffix}")(config).save_pretrained(folder)
+    config = getattr(transformers, f"{prefix}Config")(**SIZES, **OWN_FIELDS[prefix])
+    getattr(transformers, f"{prefix}{suffix}")(config).save_pretrained(folder)
     TOKENIZER.save_pretrained(folder)
     return folder
 
@@ -69,7 +70,7 @@ def load(folder, new_head=True, **head):
 
 
 def batch_of(*lengths):
-    """Give a padded batch of rows of random tokens."""
+    """Build a padded batch of rows of random tokens."""
     rng = np.random.default_rng(7)
     ids, mask = torch.zeros(len(lengths), max(lengths), dtype=torch.int64), torch.zeros(len(lengths), max(lengths))
     for row, length in enumerate(lengths):
@@ -82,13 +83,13 @@ def batch_of(*lengths):
 
 
 @pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, kind, suffix):
-    folder = make_checkpoint(tmp_path / "one", kind, suffix)
+@pytest.mark.parametrize("prefix", OWN_FIELDS)
+def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix):
+    folder = make_checkpoint(tmp_path / "one", prefix, suffix)
     model = load(folder, layers="weighted_sum", tagger="bilstm")
-    assert type(model).__name__ == f"{kind}ForLayerTagging"
-    assert model.bertkit_new_head
-    plain = getattr(transformers, f"{kind}{suffix}").from_pretrained(folder).base_model.state_dict()
+    assert type(model).__name__ == f"{prefix}ForLayerTagging"
+    assert info_of(model).has_new_head
+    plain = getattr(transformers, f"{prefix}{suffix}").from_pretrained(folder).base_model.state_dict()
     own = model.base_model.state_dict()
     assert own
     assert all(torch.equal(weight, plain[name]) for name, weight in own.items())
@@ -107,7 +108,7 @@ def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, kind, suffix):
     model.save_pretrained(tmp_path / "two")
     TOKENIZER.save_pretrained(tmp_path / "two")
     again = load(tmp_path / "two", new_head=False, layers="weighted_sum", tagger="bilstm")
-    assert not again.bertkit_new_head
+    assert not info_of(again).has_new_head
     with torch.no_grad():
         assert torch.equal(model(**batch).logits, again(**batch).logits)
 
@@ -120,7 +121,7 @@ def encoder(tmp_path_factory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("models") / "bert", "Bert", "Model")
 
 
-WANTED = {
+EXPECTED = {
     "embeddings": lambda states: states[0],
     "last": lambda states: states[5],
     "second_to_last": lambda states: states[4],
@@ -131,17 +132,17 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("layers", LAYER_CHOICES)
 def test_layers_are_those_of_their_name(encoder, layers):
     model = load(encoder, layers=layers)
     batch = batch_of(7, 3)
     plain = transformers.BertModel.from_pretrained(encoder).eval()
     with torch.no_grad():
-        wanted = WANTED[layers](plain(**batch, output_hidden_states=True).hidden_states)
+        expected = EXPECTED[layers](plain(**batch, output_hidden_states=True).hidden_states)
         states = model.read_states(**batch)
-        torch.testing.assert_close(states, wanted)
-        rounded = wanted.half().float()
-        if wanted.ndim == 4:
+        torch.testing.assert_close(states, expected)
+        rounded = expected.half().float()
+        if expected.ndim == 4:
             shares = np.exp(model.weights.numpy()) / np.exp(model.weights.numpy()).sum()
             rounded = sum(float(share) * rounded[:, :, layer] for layer, share in enumerate(shares))
         assert model.output.in_features == rounded.shape[-1] == (64 if layers == "concat_last_four" else 16)
@@ -169,8 +170,10 @@ def test_the_loss_is_a_mean_over_labelled_tokens(encoder):
     labels = torch.full_like(batch["input_ids"], -100)
     labels[0, 2], labels[1, 1] = 1, 2
     output = model(**batch, labels=labels)
-    chances = output.logits.log_softmax(dim=-1)
-    assert output.loss.item() == pytest.approx(-(chances[0, 2, 1] + chances[1, 1, 2]).item() / 2, abs=1e-5)
+    log_probabilities = output.logits.log_softmax(dim=-1)
+    assert output.loss.item() == pytest.approx(
+        -(log_probabilities[0, 2, 1] + log_probabilities[1, 1, 2]).item() / 2, abs=1e-5
+    )
 
 
 # --- states on disk
@@ -193,11 +196,11 @@ class Counting:
     def __init__(self, setup: Setup, fails_at: int = 0) -> None:
         self.setup, self.fails_at, self.calls = setup, fails_at, 0
 
-    def __call__(self, module, wanted):
+    def __call__(self, module, features):
         self.calls += 1
         if self.calls == self.fails_at:
             raise KeyboardInterrupt
-        return forward(module, wanted, task.collator(self.setup), precision="fp32")[0]
+        return forward(module, features, task.collator(self.setup), precision="fp32")[0]
 
 
 def fresh(features):
@@ -213,23 +216,23 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 3)
     model, run = load(encoder, layers=layers), Counting(setup)
     again = fresh(features)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     assert run.calls == 2
-    heads.keep_states(model, again, run, "content")
+    heads.cache_states(model, again, run, "content")
     assert run.calls == 2
     assert [file.suffix for file in states_files(tmp_path)] == [".npy"]
     for one, other in zip(features, again, strict=True):
         ids = torch.tensor([one["input_ids"]])
-        wanted = model.read_states(ids, torch.ones_like(ids))[0].numpy()
+        expected = model.read_states(ids, torch.ones_like(ids))[0].numpy()
         assert one["states"].dtype == np.float16
         np.testing.assert_array_equal(one["states"], other["states"])
-        np.testing.assert_allclose(one["states"], wanted, atol=2e-3)
+        np.testing.assert_allclose(one["states"], expected, atol=2e-3)
 
 
 def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
     model, run = load(encoder, layers="concat_last_four", tagger="bilstm"), Counting(setup)
     without = run(model, features)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     batch = task.collator(setup)(features)
     assert batch["states"].shape == (4, max(len(each["input_ids"]) for each in features), 64)
     for one, other, feature in zip(without, run(model, features), features, strict=True):
@@ -240,9 +243,9 @@ def test_states_make_the_same_logits_as_tokens_do(encoder, setup, features):
 def test_other_contents_layers_and_texts_have_other_files(encoder, setup, features, tmp_path):
     run = Counting(setup)
     for layers, content in (("last", "a"), ("last", "b"), ("sum_last_four", "a")):
-        heads.keep_states(load(encoder, layers=layers), fresh(features), run, content)
-    heads.keep_states(load(encoder), fresh(features[1:]), run, "a")
-    heads.keep_states(load(encoder), fresh(features[::-1]), run, "a")
+        heads.cache_states(load(encoder, layers=layers), fresh(features), run, content)
+    heads.cache_states(load(encoder), fresh(features[1:]), run, "a")
+    heads.cache_states(load(encoder), fresh(features[::-1]), run, "a")
     assert len(states_files(tmp_path)) == run.calls == 5
 
 
@@ -250,11 +253,11 @@ def test_a_stop_while_writing_leaves_no_half_file(encoder, setup, features, tmp_
     monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 2)
     model = load(encoder)
     with pytest.raises(KeyboardInterrupt):
-        heads.keep_states(model, features, Counting(setup, fails_at=2), "content")
+        heads.cache_states(model, features, Counting(setup, fails_at=2), "content")
     assert states_files(tmp_path) == []
     assert not any("states" in each for each in features)
     run = Counting(setup)
-    heads.keep_states(model, features, run, "content")
+    heads.cache_states(model, features, run, "content")
     assert run.calls == 2
     assert len(states_files(tmp_path)) == 1
 

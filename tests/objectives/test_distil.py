@@ -11,6 +11,7 @@ import torch
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
+from bertkit.modeling.info import info_of
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, distil, load_objective, mlm
 from bertkit.recipe import read_layers
@@ -139,7 +140,7 @@ def test_layers_can_be_listed(bert_folder, layers):
 
 def check_layers(folder, options, layers):
     student = distil.load_model(make_setup(folder, options=options))
-    teacher = student.bertkit_teaching.teacher
+    teacher = info_of(student).teacher
     for number, layer in enumerate(layers):
         mine, theirs = student.distilbert.transformer.layer[number], teacher.bert.encoder.layer[layer]
         assert mine.ffn.lin1.weight.equal(theirs.intermediate.dense.weight)
@@ -159,7 +160,7 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
     batch = make_batch(setup)
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
     with torch.no_grad():
-        both = (model, model.bertkit_teaching.teacher)
+        both = (model, info_of(model).teacher)
         outputs = [network(**inputs, output_hidden_states=True) for network in both]
         sums = {name: float(value) for name, value in distil.losses(model, batch).items()}
     expected, counts = {"soft": 0.0, "mlm": 0.0, "cosine": 0.0}, {"soft": 0, "mlm": 0, "cosine": 0}
@@ -213,7 +214,7 @@ def test_only_the_student_learns_and_the_teacher_is_no_part_of_it(bert_folder):
     alone = make_student(load_teacher(bert_folder, setup.config), [0, 2])
     before = load_teacher(bert_folder, setup.config).state_dict()
     model = train(distil, setup, make_corpus(20, seed=1), steps=3)
-    teacher = model.bertkit_teaching.teacher
+    teacher = info_of(model).teacher
     assert not teacher.training
     assert all(weights.grad is None and not weights.requires_grad for weights in teacher.parameters())
     assert all(values.equal(before[name]) for name, values in teacher.state_dict().items())
@@ -256,7 +257,7 @@ def test_a_distilled_student_is_better_than_one_trained_alone(tmp_path):
 
 def test_a_teacher_needs_a_head_over_tokens(tmp_path):
     folder = save_teacher(tmp_path / "bare", model_class="AutoModel")
-    with pytest.raises(ModelError, match=r"no head that answers with tokens .*pretrain mlm --model"):
+    with pytest.raises(ModelError, match=r"no head that predicts masked tokens .*pretrain mlm --model"):
         distil.load_model(make_setup(folder))
 
 

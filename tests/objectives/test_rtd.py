@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_a_plain_loop(model, batch):
             expected["mlm"] -= float(guesses[row, column, original].log())
             numbers["mlm"] += 1
             total, token = 0.0, -1
-            while total <= float(batch["chances"][row, column]):
+            while total <= float(batch["draws"][row, column]):
                 token += 1
                 total += float(guesses[row, column, token])
             filled[row, column], labels[row, column] = token, int(token != original)
@@ -149,9 +149,9 @@ def test_only_masked_positions_are_replaced(whole_words):
     masked = batch["labels"] != IGNORED
     assert torch.equal(masked, batch["input_ids"] == tokenizer.mask_token_id)
     assert not torch.isin(batch["labels"][masked], torch.tensor(tokenizer.all_special_ids)).any()
-    assert 0.4 < float(masked.sum() / (batch["chances"] >= 0).sum()) < 0.5  # special tokens are not maskable
-    assert torch.equal(batch["chances"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
-    assert float(batch["chances"].max()) < 1
+    assert 0.4 < float(masked.sum() / (batch["draws"] >= 0).sum()) < 0.5  # special tokens are not maskable
+    assert torch.equal(batch["draws"] < 0, batch["input_ids"] == tokenizer.pad_token_id)
+    assert float(batch["draws"].max()) < 1
 
 
 def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
@@ -191,7 +191,7 @@ def test_scores_are_those_of_scikit_learn(setup, model, batch):
     from sklearn.metrics import precision_recall_fscore_support
 
     outputs = model(**batch)
-    tokens = batch["chances"] >= 0
+    tokens = batch["draws"] >= 0
     gold = outputs.replaced[tokens].numpy()
     expected = precision_recall_fscore_support(gold, (outputs.logits[tokens] > 0).numpy(), average="binary")
     with torch.inference_mode():
@@ -220,7 +220,7 @@ def test_fast_dropout_reaches_both_models():
     state = torch.get_rng_state()
     with fast_dropout(model, DropoutStream(1)):
         names = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
-        assert names == ["bertkit", "bertkit"]
+        assert names == ["bertkit-dropout", "bertkit-dropout"]
         rtd.losses(model, batch)
     assert torch.equal(state, torch.get_rng_state())
     assert model.generator.config._attn_implementation == "sdpa"

@@ -45,22 +45,23 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
     from bertkit.hardware.precision import detect_hardware, use_matmul_backend
     from bertkit.hardware.speed import (
         fastest_products,
-        layer_sizes,
         peak_memory,
         restart_peak_memory,
         training_operations,
     )
+    from bertkit.modeling.architectures import architecture_of, layer_sizes
+    from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, None, progress)
     setup, training = inputs.setup, recipe.training
-    machine = detect_hardware(training.precision, model_type=setup.config.model_type)
+    machine = detect_hardware(training.precision, avoid_bf16=architecture_of(setup.config).overflows_in_bf16)
     log.info(machine.reason)
     use_matmul_backend(machine)
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
     model = inputs.load_model()
-    sizes = None if hasattr(model, "bertkit_teaching") else layer_sizes(setup.config)  # a teacher's are not counted
+    sizes = None if info_of(model).teacher else layer_sizes(setup.config)  # a teacher's are not counted
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)

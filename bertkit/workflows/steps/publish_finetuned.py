@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, suffix_of, write_predictions
+from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.examples import Example
@@ -211,7 +212,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
-        auto_class="" if hasattr(model.config, "bertkit_head") else f"AutoModelFor{head}",
+        auto_class="" if tagger_head(model.config) else f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows=inputs.rows,
         predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",

@@ -154,9 +154,11 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
         return record
     locks.enter_context(runs.locked(folder))
     from bertkit.hardware.precision import detect_hardware, restore_hardware
+    from bertkit.modeling.architectures import find_architecture
 
     if record is None:
-        machine = detect_hardware(plan.recipe.training.precision, model_type=plan.model_type)
+        architecture = find_architecture(plan.model_type)
+        machine = detect_hardware(plan.recipe.training.precision, avoid_bf16=architecture.overflows_in_bf16)
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:

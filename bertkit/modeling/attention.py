@@ -1,0 +1,101 @@
+"""The speed paths of a model in training, in the order in which they build on each other, and attention that is kept.
+
+A path that does not fit a model, or what is patched already, leaves it as it is. `SpeedPaths` tells what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from bertkit.errors import ModelError
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.embeddings import occurring_embeddings
+from bertkit.modeling.info import SpeedPaths, info_of, patched_attention
+from bertkit.modeling.unpadding import unpadded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_KEEPING, _KEEPING_IN_TRAINING = "bertkit-keeping", "bertkit-keeping-in-training"
+
+AttentionMaps = dict[nn.Module, torch.Tensor]
+"""Attention module -> log-probabilities of its last forward pass, before dropout: (texts, heads, tokens, tokens)."""
+
+
+@contextmanager
+def speed_paths(
+    model: PreTrainedModel, dropout: DropoutStream | None, *, unpad: bool, tokens: Iterable[int] | None
+) -> Iterator[SpeedPaths]:
+    """Train a model on its speed paths; afterwards it is as before, but for what was trained.
+
+    Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
+    for groups of rows, so that dropout draws nothing for padding. Both leave alone a last layer that computes the first
+    token only, which a model has from loading on. The embeddings come last and touch nothing of the others.
+
+    Args:
+        model: on its device.
+        dropout: the stream that dropout draws from; None for torch's.
+        unpad: whether layers may leave out padding.
+        tokens: ids whose embeddings are trained; None for all.
+    """
+    with ExitStack() as patches:
+        if dropout is not None:
+            patches.enter_context(fast_dropout(model, dropout))
+        if unpad:
+            patches.enter_context(unpadded(model))
+        if tokens is not None:
+            patches.enter_context(occurring_embeddings(model, tokens))
+        yield info_of(model).speed_paths
+
+
+@contextmanager
+def kept_attention(model: PreTrainedModel, *, in_training_only: bool) -> Iterator[AttentionMaps]:
+    """Let each attention of a model keep its log-probabilities; evaluations stay as they are where asked for.
+
+    Raises:
+        ModelError: the model computes attention in a way of its own.
+    """
+    maps: AttentionMaps = {}
+
+    def attend(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        if in_training_only and not module.training:
+            return sdpa_attention_forward(module, *arguments, **keywords)
+        maps[module], outputs = _attend(*arguments, **keywords)
+        return outputs, None
+
+    name = _KEEPING_IN_TRAINING if in_training_only else _KEEPING
+    with patched_attention(model, name, attend, splits_rows=False):
+        if model.config._attn_implementation != name:
+            what = f"the attention of a {model.config.model_type} model cannot be read"
+            raise ModelError(what, "match hidden states alone")
+        yield maps
+
+
+def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
+    """Return the log-probabilities that the attention of a layer has left: (texts, heads, tokens, tokens)."""
+    return next(maps[module] for module in layer.modules() if module in maps)
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log-probabilities (rows, heads, tokens, tokens), and attended values (rows, tokens, heads, width)."""
+    scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
+    if attention_mask is not None:
+        scores = scores.masked_fill(~attention_mask, -1e9)
+    logs = scores.log_softmax(dim=-1)
+    weights = functional.dropout(logs.exp().to(value.dtype), dropout)
+    return logs, torch.matmul(weights, value).transpose(1, 2).contiguous()

@@ -1,0 +1,120 @@
+"""What bertkit remembers of a model object: how it was loaded, its teacher, and what was patched for speed.
+
+Apart from submodules with weights, models and configs carry only the two attributes of bertkit that are named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from bertkit.modeling.dropout import DropoutStream
+    from bertkit.modeling.embeddings import OccurringEmbeddings
+
+_INFO = "bertkit_info"  # attribute of a model
+_HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
+
+
+@dataclass(frozen=True)
+class AttentionPatch:
+    """An attention function that was put in place of a model's own."""
+
+    name: str
+    """As transformers registers it."""
+    wraps: str
+    """The implementation that was in force before, and will be again."""
+    splits_rows: bool
+    """Whether it may be called for some rows of a batch at a time."""
+
+
+@dataclass
+class SpeedPaths:
+    """What each patch has changed about one model, so that patches need not look for each other's traces."""
+
+    cls_only_layer: nn.Module | None = None
+    """The last layer, where it computes the first token only."""
+    dropout: DropoutStream | None = None
+    """Where its dropout draws from, where that is not torch's generator."""
+    attention: list[AttentionPatch] = field(default_factory=list)
+    """Patches of its attention, the one in force last."""
+    unpadded_layers: tuple[nn.Module, ...] = ()
+    """Layers that compute no padding in training."""
+    embeddings: OccurringEmbeddings | None = None
+    """What stands in for its word embeddings."""
+
+    def attention_splits_rows(self, implementation: str) -> bool:
+        """Tell whether the implementation in force may be called for some rows of a batch at a time."""
+        return self.attention[-1].splits_rows if self.attention else implementation == "sdpa"
+
+
+@dataclass
+class ModelInfo:
+    """What is known of one model object beside its config and weights.
+
+    It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
+    """
+
+    new_weights: list[str] = field(default_factory=list)
+    """Names of the weights of its heads that the checkpoint lacks."""
+    has_new_head: bool = False
+    """Whether its head starts from random weights."""
+    teacher: PreTrainedModel | None = None
+    """The model whose predictions it learns from."""
+    temperature: float = 1.0
+    """Divides the logits of both before they are compared."""
+    speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
+
+
+def info_of(model: PreTrainedModel) -> ModelInfo:
+    """Return the record of a model, or of the model inside a wrapper for several processes; new where it has none."""
+    model = getattr(model, "module", model)
+    if not hasattr(model, _INFO):
+        setattr(model, _INFO, ModelInfo())
+    info: ModelInfo = getattr(model, _INFO)
+    return info
+
+
+def tagger_head(config: PretrainedConfig | Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a config, or the content of a config.json, says of a tagger over a frozen encoder; None without."""
+    return config.get(_HEAD) if isinstance(config, Mapping) else getattr(config, _HEAD, None)
+
+
+def set_tagger_head(config: PretrainedConfig, head: dict[str, Any] | None) -> None:
+    """Write the layers, tagger and size of a head over a frozen encoder into a config; None removes them."""
+    vars(config).pop(_HEAD, None)
+    if head is not None:
+        setattr(config, _HEAD, head)
+
+
+@contextmanager
+def patched_attention(
+    model: PreTrainedModel, name: str, attend: Callable[..., Any], *, splits_rows: bool
+) -> Iterator[None]:
+    """Let a model attend with a function, which gets the masks of sdpa: boolean, (rows, 1, tokens, tokens) or None.
+
+    Args:
+        model: its attention is the one before again in the end.
+        name: to register the function under; two patches that are in force at once need two names.
+        attend: takes the arguments of transformers' attention functions.
+        splits_rows: whether the function may be called for some rows of a batch at a time.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    patches = info_of(model).speed_paths.attention
+    patch = AttentionPatch(name, model.config._attn_implementation, splits_rows)
+    AttentionInterface.register(name, attend)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    model.set_attn_implementation(name)
+    patches.append(patch)
+    try:
+        yield
+    finally:
+        patches.remove(patch)
+        model.set_attn_implementation(patch.wraps)

@@ -1,0 +1,233 @@
+"""The table of architectures is true: each speed path equals the plain model, and each record fits its model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_PRETRAINING_MAPPING_NAMES,
+)
+
+from bertkit.modeling.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    architecture_of,
+    find_architecture,
+    layer_sizes,
+    layers_of,
+)
+from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.distilbert import make_student
+from bertkit.modeling.dropout import DropoutStream, fast_dropout
+from bertkit.modeling.embeddings import occurring_embeddings
+from bertkit.modeling.info import SpeedPaths, info_of
+from bertkit.modeling.masked_head import run_at_masked
+from bertkit.modeling.unpadding import unpadded
+from bertkit.tokens.features import IGNORED
+from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch
+
+Batch = dict[str, torch.Tensor]
+Gradients = dict[str, torch.Tensor]
+PACKAGE = Path(__file__).parents[2] / "bertkit"
+
+walk = pytest.mark.parametrize("model_type", ARCHITECTURES)
+
+# --- speed paths
+
+
+@contextmanager
+def with_cls_only(model: Any) -> Iterator[None]:
+    cls_only_last_layer(model)
+    yield
+
+
+def read_logits(model: Any, batch: Batch) -> torch.Tensor:
+    """Return the logits of rows, or of real tokens."""
+    logits = model(**batch).logits
+    return logits if logits.ndim == 2 else logits[batch["attention_mask"].bool()]
+
+
+def mask_labels(batch: Batch) -> Batch:
+    masked = (torch.arange(batch["input_ids"].numel()).view_as(batch["input_ids"]) % 3 == 0) & (batch["input_ids"] > 1)
+    return {**batch, "labels": batch["input_ids"].where(masked, IGNORED)}
+
+
+def read_whole_head(model: Any, batch: Batch) -> torch.Tensor:
+    labels = mask_labels(batch)["labels"]
+    return model(**batch).logits[labels != IGNORED]
+
+
+@dataclass(frozen=True)
+class SpeedPath:
+    """How to switch a path on, what is read without it and with it, and whether the record says that it is used."""
+
+    auto_class: Any
+    switch_on: Callable[[Any], AbstractContextManager[Any]]
+    is_used: Callable[[SpeedPaths], object]
+    is_expected: Callable[[Architecture, str], object]
+    dropout: float = 0.0
+    read_plain: Callable[[Any, Batch], torch.Tensor] = read_logits
+    read_fast: Callable[[Any, Batch], torch.Tensor] = read_logits
+
+
+SPEED_PATHS = {
+    "cls_only": SpeedPath(
+        AutoModelForSequenceClassification,
+        with_cls_only,
+        lambda paths: paths.cls_only_layer,
+        lambda architecture, _: architecture.is_bert_like,
+    ),
+    "unpadding": SpeedPath(
+        AutoModelForTokenClassification,
+        unpadded,
+        lambda paths: paths.unpadded_layers,
+        lambda architecture, _: architecture.can_unpad,
+    ),
+    "dropout": SpeedPath(  # a probability that rounds to no value of 65,536, so that only the computation is compared
+        AutoModelForTokenClassification,
+        lambda model: fast_dropout(model, DropoutStream(0)),
+        lambda paths: paths.attention,
+        lambda _, attention: attention == "sdpa",
+        dropout=1e-9,
+    ),
+    "embeddings": SpeedPath(
+        AutoModelForTokenClassification,
+        lambda model: occurring_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
+        lambda paths: paths.embeddings,
+        lambda *_: True,
+    ),
+    "masked_head": SpeedPath(
+        AutoModelForMaskedLM,
+        nullcontext,
+        lambda _: True,
+        lambda *_: True,
+        read_plain=read_whole_head,
+        read_fast=lambda model, batch: run_at_masked(model, mask_labels(batch))[0].logits[0],
+    ),
+}
+
+
+def run(model: Any, read: Callable[[Any, Batch], torch.Tensor]) -> tuple[torch.Tensor, Gradients]:
+    """Return logits, and the gradient of each parameter; that of words as a whole table."""
+    logits = read(model, make_tiny_batch())
+    (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits)).mean().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    trimmed = info_of(model).speed_paths.embeddings
+    for name, gradient in gradients.items():
+        if trimmed is not None and gradient is trimmed.weight.grad:
+            gradients[name] = torch.zeros(VOCABULARY, gradient.shape[1]).index_copy_(0, trimmed.rows, gradient)
+    return logits.detach(), gradients
+
+
+@pytest.mark.parametrize("path", SPEED_PATHS)
+@walk
+def test_a_speed_path_computes_what_the_plain_model_does(model_type, path):
+    speed_path = SPEED_PATHS[path]
+    plain, fast = (make_tiny(model_type, speed_path.auto_class, speed_path.dropout) for _ in range(2))
+    attention = fast.config._attn_implementation
+    logits, gradients = run(plain, speed_path.read_plain)
+    with speed_path.switch_on(fast):
+        used = bool(speed_path.is_used(info_of(fast).speed_paths))
+        fast_logits, fast_gradients = run(fast, speed_path.read_fast)
+    assert used == bool(speed_path.is_expected(ARCHITECTURES[model_type], attention))
+    torch.testing.assert_close(fast_logits, logits, rtol=0, atol=1e-6)
+    assert fast_gradients.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(fast_gradients[name], gradient, rtol=0, atol=1e-6, msg=name)
+    assert fast.config._attn_implementation == attention
+
+
+# --- records
+
+
+@walk
+def test_positions_start_where_the_record_says(model_type):
+    model = make_tiny(model_type, AutoModel).eval()
+    ids = make_tiny_batch((7,))["input_ids"]
+    positions = ARCHITECTURES[model_type].first_position + torch.arange(7)[None]
+    torch.testing.assert_close(model(ids, position_ids=positions)[0], model(ids)[0], rtol=0, atol=1e-6)
+
+
+@walk
+def test_token_types_are_read_where_the_record_says(model_type):
+    parameters = inspect.signature(make_tiny(model_type, AutoModel).forward).parameters
+    assert ("token_type_ids" in parameters) == ARCHITECTURES[model_type].reads_token_types
+
+
+@walk
+def test_a_head_over_pairs_is_there_where_the_record_says(model_type):
+    auto_class = AutoModelForPreTraining if model_type in MODEL_FOR_PRETRAINING_MAPPING_NAMES else AutoModelForMaskedLM
+    outputs = make_tiny(model_type, auto_class)(**make_tiny_batch())
+    has_pairs = bool({"seq_relationship_logits", "sop_logits"} & outputs.keys())
+    assert has_pairs == ARCHITECTURES[model_type].has_pair_head
+
+
+@walk
+def test_layers_are_found_and_their_products_are_those_that_are_counted(model_type):
+    model = make_tiny(model_type, AutoModel)
+    architecture, layers = ARCHITECTURES[model_type], layers_of(model)
+    assert len(layers) == (2 if architecture.layers else 0)
+    sizes = layer_sizes(model.config)
+    assert sizes == ((2, 16, 24) if architecture.has_plain_products else None)
+    for layer in layers:
+        products = [module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear)]
+        assert sorted(products) == [16 * 16] * 4 + [16 * 24] * 2
+
+
+@pytest.mark.parametrize("model_type", [name for name, record in ARCHITECTURES.items() if record.student_type])
+def test_students_have_the_type_that_the_record_says(model_type):
+    student = make_student(make_tiny(model_type, AutoModelForMaskedLM), [1])
+    assert student.config.model_type == ARCHITECTURES[model_type].student_type
+    assert student.config.num_hidden_layers == 1
+
+
+def test_a_type_without_a_record_gets_the_plain_path():
+    record = architecture_of(SimpleNamespace(model_type="brand-new"))
+    assert record == Architecture("brand-new")
+    switched_on = {field.name for field in fields(record) if getattr(record, field.name) not in (None, False, 0)}
+    assert switched_on == {"model_type", "reads_token_types"}
+    assert find_architecture("bert") is ARCHITECTURES["bert"]
+
+
+def test_a_decoder_has_no_layers_to_patch():
+    model = make_tiny("bert", AutoModel)
+    model.config.is_decoder = True
+    assert layers_of(model) == []
+
+
+# --- one place
+
+
+def names_in(file: Path) -> set[str]:
+    """Return the names of model types among a module's string literals."""
+    strings = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+    return strings & (set(ARCHITECTURES) | set(MODEL_FOR_MASKED_LM_MAPPING_NAMES))
+
+
+def test_names_of_model_types_stand_in_two_modules_only():
+    modules = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if names_in(file)}
+    assert modules == {"modeling/architectures.py", "modeling/sizes.py"}
+
+
+def test_the_table_needs_no_torch():
+    tree = ast.parse((PACKAGE / "modeling" / "architectures.py").read_text())
+    imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert imported == {"__future__", "dataclasses", "typing"}

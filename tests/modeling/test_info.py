@@ -1,0 +1,64 @@
+"""The record of a model object: found through wrappers, never saved, and heads in configs under their old name."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import torch
+from transformers import AutoModel, BertConfig
+
+from bertkit.modeling.info import AttentionPatch, SpeedPaths, info_of, patched_attention, set_tagger_head, tagger_head
+from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+
+
+def test_a_record_is_made_once_and_found_through_a_wrapper():
+    model = make_tiny("bert", AutoModel)
+    info_of(model).new_weights.append("head")
+    assert info_of(SimpleNamespace(module=model)) is info_of(model)
+    assert info_of(copy.copy(model)).new_weights == ["head"]
+    assert info_of(make_tiny("bert", AutoModel)).new_weights == []
+
+
+def test_a_teacher_is_neither_counted_nor_saved():
+    model, teacher = make_tiny("bert", AutoModel), make_tiny("bert", AutoModel)
+    names, count = list(model.state_dict()), model.num_parameters()
+    info_of(model).teacher = teacher
+    assert list(model.state_dict()) == names
+    assert model.num_parameters() == count
+
+
+def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_have():
+    config, head = BertConfig(), {"layers": "last", "tagger": "linear", "size": 0}
+    assert tagger_head(config) is None
+    set_tagger_head(config, head)
+    assert config.to_dict()["bertkit_head"] == head
+    assert tagger_head(config) == tagger_head(config.to_dict()) == head
+    set_tagger_head(config, None)
+    assert "bertkit_head" not in config.to_dict()
+
+
+def test_patched_attention_is_recorded_and_undone_even_after_an_error():
+    model, calls = make_tiny("bert", AutoModel), []
+
+    def attend(module, query, key, value, mask, **_):
+        calls.append(mask.shape)
+        return torch.zeros_like(query).transpose(1, 2), None
+
+    paths = info_of(model).speed_paths
+    try:
+        with patched_attention(model, "bertkit-test", attend, splits_rows=False):
+            assert paths.attention == [AttentionPatch("bertkit-test", "sdpa", splits_rows=False)]
+            assert not paths.attention_splits_rows("bertkit-test")
+            model(**make_tiny_batch())
+            raise KeyError
+    except KeyError:
+        pass
+    assert len(calls) == 2
+    assert calls[0][0] == 4
+    assert (paths, model.config._attn_implementation) == (SpeedPaths(), "sdpa")
+
+
+def test_attention_without_patches_is_split_where_it_is_that_of_torch():
+    assert SpeedPaths().attention_splits_rows("sdpa")
+    assert not SpeedPaths().attention_splits_rows("eager")

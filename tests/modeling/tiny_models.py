@@ -1,0 +1,41 @@
+"""Random models of every architecture in the table, small enough to be made in each test, and batches for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, PreTrainedModel
+
+VOCABULARY = 60
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+OWN_FIELDS: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 8},
+    "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+    "electra": {"embedding_size": 8},
+}
+LENGTHS = (3, 9, 5, 4)
+
+
+def make_tiny(model_type: str, auto_class: Any, dropout: float = 0.0, **options: Any) -> PreTrainedModel:
+    """Build a model in training mode, the same one at each call, with one dropout probability everywhere."""
+    torch.manual_seed(0)
+    fields = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, **SHAPE, **SPECIAL}
+    config = AutoConfig.for_model(model_type, **{**fields, **OWN_FIELDS.get(model_type, {})})
+    model = auto_class.from_config(config, **options).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    return model
+
+
+def make_tiny_batch(lengths: tuple[int, ...] = LENGTHS) -> dict[str, torch.Tensor]:
+    """Build rows of random ordinary tokens, padded on the right: (rows, tokens)."""
+    random = torch.Generator().manual_seed(1)
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(5, 40, mask.shape, generator=random)
+    return {"input_ids": ids.where(mask.bool(), 1), "attention_mask": mask}
