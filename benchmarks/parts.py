@@ -75,7 +75,7 @@ def speed_part(reports: Sequence[Report]) -> str:
                     f"{each['tokens_per_second']:,.0f}",
                     f"{each['examples_per_second']:,.0f}",
                     ratio(ours["tokens_per_second"], each["tokens_per_second"]),
-                    f"{100 * share:.1f} %" if share is not None else "",
+                    f"{100 * share:.1f}%" if share is not None else "",
                     f"{each['memory_mb']:,}",
                     f"{each['first_step']:.2f}",
                     f"{each['clean_rounds']} of {len(each['rounds'])}",
@@ -127,7 +127,7 @@ def goals_part(reports: Sequence[Report]) -> str:
             speedup = ours["tokens_per_second"] / engines[name]["tokens_per_second"] if name in engines else None
             cells.append(_goal(speedup, goals.get(name), "{:.3g}x"))
         share = ours["share_of_peak"].get("bf16")
-        cells.append(_goal(None if share is None else 100 * share, 100 * goals.get("peak", 0) or None, "{:.0f} %"))
+        cells.append(_goal(None if share is None else 100 * share, 100 * goals.get("peak", 0) or None, "{:.0f}%"))
         rows.append([report["task"], *cells])
     return table(["task", *(f"{name} ({flags})" for name, flags in PEERS.items()), "share of bf16 peak"], rows)
 
@@ -173,7 +173,7 @@ def inference_part(reports: Sequence[Report]) -> str:
                 f"{each['work_rows_per_second']:,.0f}",
                 ratio(each["work_seconds"], ours["work_seconds"]),
                 f"{each['memory_mb']:,}",
-                f"{100 * each['agreement']:.2f} %",
+                f"{100 * each['agreement']:.2f}%",
             ]
         )
     head = [
@@ -265,8 +265,8 @@ def quality_picture(runs: Sequence[Report]) -> str:
         settings = [f"epochs={each['epochs']:g}", *settings_of(each["engine"])]
         label = ", ".join([rows_of(each), *(setting for setting in settings if not setting.startswith("precision"))])
         drawn.append(Interval(label, low, difference, 2 * difference - low, each["no_worse"]))
-    name = "Points by which bertkit scores above a plain Trainer, with 90 % intervals"
-    return intervals(drawn, margin=2, x="points above a plain Trainer, 90 % interval; dashed line: margin", name=name)
+    name = "Points by which bertkit scores above a plain Trainer, with 90% intervals"
+    return intervals(drawn, margin=2, x="points above a plain Trainer, 90% interval; dashed line: margin", name=name)
 
 
 def gpu_part(reports: Sequence[Report]) -> str:
@@ -280,7 +280,7 @@ def gpu_part(reports: Sequence[Report]) -> str:
             each["engine"],
             f"{each['examples_per_second']:,.1f}",
             f"{each['tokens_per_second']:,.0f}",
-            f"{100 * each['share']:.1f} %",
+            f"{100 * each['share']:.1f}%",
         ]
         for each in report["runs"]
     ]
