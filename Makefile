@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-install: $(VENV)/installed ## make a virtual environment with bertkit and everything its development needs
+install: $(VENV)/installed ## create a virtual environment with bertkit and its development tools
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,13 +20,13 @@ demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less t
 	$(BIN)/bertkit finetune cola --model demo --data demo --output runs/demo
 	@echo "To type bertkit without a path: . $(BIN)/activate"
 
-check: install ## formatting, lint, types, layers
+check: install ## check formatting, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: install ## format the code and mend what can be mended
+format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -36,7 +36,7 @@ test: install ## the tests that run in a few minutes, offline
 test-all: install ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
-bench: install ## bertkit beside its peers, about an hour alone on a machine (MODEL=folder DATA=folder with the sets)
+bench: install ## measure bertkit beside its peers, about an hour on an idle machine (MODEL=folder DATA=folder of the data sets)
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.mlm --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
@@ -45,14 +45,14 @@ bench: install ## bertkit beside its peers, about an hour alone on a machine (MO
 	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report
 
-bench-gpu: install ## steps of fine-tuning and pretraining BERT on a GPU
+bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU
 	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.report
 
-demo-model: install ## train the demo model anew
+demo-model: install ## train the demo model again
 	$(BIN)/python tools/make_demo_model.py
 
-docs: install ## write docs/cli.md from the commands' own help
+docs: install ## write docs/cli.md from the help of the commands
 	$(BIN)/python tools/make_cli_page.py
 
 build: install ## build the wheel

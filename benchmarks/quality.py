@@ -130,7 +130,7 @@ def row(compared: dict[str, Any]) -> str:
 
 
 HEADER = (
-    "| recipe | epochs | metric | seeds | engine | peer | score | of peer | difference | lower bound | margin "
+    "| recipe | epochs | metric | seeds | engine | peer | score | peer's score | difference | lower bound | margin "
     "| no worse |\n|---|---:|---|---:|---|---|---:|---:|---:|---:|---:|---|"
 )
 

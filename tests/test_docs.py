@@ -1,0 +1,92 @@
+"""The docs hold what they promise: links lead somewhere, reference pages are complete, the example module works."""
+
+from __future__ import annotations
+
+import re
+import types
+from pathlib import Path
+
+import pytest
+
+from bertkit.modeling.sizes import find_size, size_names
+from bertkit.objectives import objective_names
+from bertkit.recipe import PretrainRecipe, Recipe, renamed
+from bertkit.recipe.records import Section
+from bertkit.tasks import Task, task_names
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def read(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def anchors(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = [title.replace("`", "").strip().lower() for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), link
+
+
+def test_the_index_lists_every_page():
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", read("index.md")))
+    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+def keys(section: type[Section]) -> set[str]:
+    """The keys of a section and of its subsections, each by its own name."""
+    names = set(section.model_fields)
+    for field in section.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            names |= keys(field.annotation)
+    return names
+
+
+def test_the_reference_has_every_key_and_every_task_family():
+    page = read("recipes.md")
+    first_cells = " ".join(re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE))
+    documented = set(re.findall(r"`([^`]+)`", first_cells))
+    assert keys(Recipe) | keys(PretrainRecipe) <= documented
+    assert set(task_names()) <= documented
+
+
+def test_the_reference_has_every_renamed_key():
+    page = read("recipes.md")
+    for old, new in renamed.KEYS.items():
+        assert f"| `{old}` | `{new}` |" in page
+    for key, meanings in renamed.VALUES.items():
+        for old, new in meanings.items():
+            assert f"| `{key}: {old}` | `{key}: {new}` |" in page
+
+
+def test_pretraining_lists_every_objective():
+    assert all(f"| `{name}` |" in read("pretraining.md") for name in objective_names())
+
+
+def test_encoders_lists_every_size():
+    page = read("encoders.md")
+    for name in size_names():
+        size = find_size(name)
+        assert f"| `{name}` | `{size.model_type}` | {size.layers} | {size.hidden:,} | {size.heads} |" in page
+        assert f"| {size.parameters:,} |" in page
+
+
+def test_the_example_of_a_task_family_is_complete():
+    code = re.search(r'^```python\n(""".*?)^```$', read("own-task.md"), re.DOTALL | re.MULTILINE)[1]
+    assert set(re.findall(r"from (bertkit[\w.]*)", code)) == {"bertkit.tasks"}
+    module = types.ModuleType("stars")
+    exec(compile(code, "own-task.md", "exec"), vars(module))
+    parts = [*Task.__annotations__, *(name for name in vars(Task) if not name.startswith("_"))]
+    assert [part for part in parts if not hasattr(module, part)] == []
