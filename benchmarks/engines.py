@@ -130,7 +130,7 @@ class Counted:
         self.collate, self.gate = collate, gate
 
     def __call__(self, features: Any) -> Any:
-        """Give the batch."""
+        """Return the batch."""
         batch = self.collate(features)
         self.gate.count(batch["attention_mask"].sum(1).tolist())
         return batch

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.corpus.documents import corpus_files, has_validation, read_documents
+from bertkit.corpus.documents import CorpusSource, has_validation, read_documents
 from bertkit.errors import DataError
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
@@ -50,18 +50,19 @@ class DeduplicationPass:
     """A SHA-256 over the digests of all documents."""
 
 
-def find_duplicates(data: Corpus, progress: Progress) -> DeduplicationPass:
+def find_duplicates(source: CorpusSource, progress: Progress) -> DeduplicationPass:
     """Read all documents once to find those that occur again and those to hold out.
 
     Raises:
         DataError: nothing is left to train on, or nothing can be held out.
     """
-    splits = ("validation", "train") if has_validation(data) else ("train",)
+    data = source.data
+    splits = ("validation", "train") if has_validation(source) else ("train",)
     digests, counts = array("Q"), dict[str, int]()
     content = hashlib.sha256()
     for split in splits:
         before = len(digests)
-        for digest in _read_digests(data, split, progress):
+        for digest in _read_digests(source, split, progress):
             content.update(digest)
             digests.append(int.from_bytes(digest, "big"))
         counts[split] = len(digests) - before
@@ -80,7 +81,7 @@ def find_duplicates(data: Corpus, progress: Progress) -> DeduplicationPass:
     return DeduplicationPass(splits, len(sorted_digests), repeated, held_out, content.hexdigest())
 
 
-def split_documents(data: Corpus, deduplication: DeduplicationPass) -> Iterator[SplitDocument]:
+def split_documents(source: CorpusSource, deduplication: DeduplicationPass) -> Iterator[SplitDocument]:
     """Read all documents a second time, in the same order, and yield each with its split.
 
     A document of both splits is a duplicate in train, not in validation: so the held-out text is the same whatever is
@@ -88,7 +89,7 @@ def split_documents(data: Corpus, deduplication: DeduplicationPass) -> Iterator[
     """
     seen = np.zeros(len(deduplication.repeated), dtype=bool)
     for split in deduplication.splits:
-        for document in read_documents(data, split):
+        for document in read_documents(source, split):
             text = document.text.encode()
             digest = int.from_bytes(_digest(text), "big")
             index = int(np.searchsorted(deduplication.repeated, np.uint64(digest)))
@@ -115,14 +116,14 @@ def _threshold(data: Corpus, least: int, most: int) -> int:
     return min(max(int(data.validation_share * _ALL), least + 1), most)
 
 
-def _read_digests(data: Corpus, split: str, progress: Progress) -> Iterator[bytes]:
+def _read_digests(source: CorpusSource, split: str, progress: Progress) -> Iterator[bytes]:
     """Yield the digest of each document, and report how much of the files is read."""
-    files = (corpus_files(data) or {}).get(split, [])
+    files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
     done = reported = 0
     progress.start(f"reading {split}", total)
     try:
-        for document in read_documents(data, split):
+        for document in read_documents(source, split):
             text = document.text.encode()
             done += len(text)
             if total and done - reported >= _REPORT:

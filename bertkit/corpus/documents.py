@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +20,20 @@ from bertkit.recipe import Data
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
 
-_ENDINGS = [ending for known in load_formats().values() if known.RUNNING_TEXT for ending in known.ENDINGS]
+_FORMATS = [file_format for file_format in load_formats().values() if file_format.RUNNING_TEXT]
+_ENDINGS = [ending for file_format in _FORMATS for ending in file_format.ENDINGS]
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _SETTING = re.compile(r"--set '?data\.(\w+)")
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """The text of a recipe, once its files are found."""
+
+    data: Corpus
+    files: Mapping[str, list[Path]] | None
+    """Those of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
 
 
 class Document(NamedTuple):
@@ -35,7 +46,7 @@ class Document(NamedTuple):
     """The line in text files, csv and jsonl; the row in json, Parquet and data sets of the hub."""
 
 
-def read_documents(data: Corpus, split: str) -> Iterator[Document]:
+def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
     """Read the documents of a split in the order of the source, without empty ones.
 
     Raises:
@@ -43,31 +54,34 @@ def read_documents(data: Corpus, split: str) -> Iterator[Document]:
         RecipeError: ``data.documents`` does not fit the source.
         UnavailableError: the hub cannot be reached.
     """
-    return islice(chain.from_iterable(_read_sources(data, split)), data.limit)
+    return islice(chain.from_iterable(_read_sources(source, split)), source.data.limit)
 
 
-def has_validation(data: Corpus) -> bool:
+def has_validation(source: CorpusSource) -> bool:
     """Tell whether a source has a validation split of its own."""
-    if data.source == "demo":
+    if source.data.source == "demo":
         return False
-    files = corpus_files(data)
-    if files is not None:
-        return "validation" in files
-    if "validation" in data.splits:
+    if source.files is not None:
+        return "validation" in source.files
+    if "validation" in source.data.splits:
         return True
     try:
-        next(_read_hub(data, "validation"), None)
+        next(_read_hub(source.data, "validation"), None)
     except DataError:  # there is no such split; any other fault is raised again by the training split
         return False
     return True
 
 
-def corpus_files(data: Corpus) -> dict[str, list[Path]] | None:
-    """Find the files of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text.
+def find_corpus(data: Corpus) -> CorpusSource:
+    """Find the files of a corpus.
 
     Raises:
         DataError: there are no files, or one is of a type that is not read.
     """
+    return CorpusSource(data, _files_by_split(data))
+
+
+def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
     if data.source == "demo":
         return None
     if not data.source and not data.files:
@@ -149,18 +163,18 @@ def _check_ending(file: Path) -> Path:
     return file
 
 
-def _read_sources(data: Corpus, split: str) -> Iterator[Iterator[Document]]:
+def _read_sources(source: CorpusSource, split: str) -> Iterator[Iterator[Document]]:
     """Yield the documents of each file of a split, or of the whole split if it is not in files."""
+    data = source.data
     if data.source == "demo":
         paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0) if split == "train" else ()
         yield (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
         return
-    files = corpus_files(data)
-    if files is None:
+    if source.files is None:
         name = f"{data.source}:{data.splits.get(split, split)}"
         yield _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
         return
-    for file in files.get(split, ()):
+    for file in source.files.get(split, ()):
         is_lines = _ending(file) == ".txt"
         texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
         yield _chunk_documents(texts, data, str(file), is_lines)

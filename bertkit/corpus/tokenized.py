@@ -20,7 +20,7 @@ import numpy as np
 
 import bertkit
 from bertkit.corpus.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
-from bertkit.corpus.documents import corpus_files
+from bertkit.corpus.documents import CorpusSource
 from bertkit.corpus.tokenize import DocumentTokenizer, TokenizedDocuments
 from bertkit.errors import DataError, ResourceError
 from bertkit.progress import Progress
@@ -71,7 +71,9 @@ class TokenizedCorpus:
         return edges
 
 
-def read_corpus(data: Corpus, tokenizer: PreTrainedTokenizerFast, progress: Progress) -> dict[str, TokenizedCorpus]:
+def read_corpus(
+    source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress
+) -> dict[str, TokenizedCorpus]:
     """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
@@ -82,13 +84,13 @@ def read_corpus(data: Corpus, tokenizer: PreTrainedTokenizerFast, progress: Prog
         ResourceError: the cache folder cannot be written, or a file cannot be read.
         UnavailableError: the hub cannot be reached.
     """
-    key = content_key(data, tokenizer)
+    key = content_key(source, tokenizer)
     folder = cache_folder("corpora") / key[:32]
     try:
         mapped = map_columns(folder)
         if mapped is None:
             with locked(folder):
-                mapped = map_columns(folder) or _prepare(folder, data, tokenizer, progress)
+                mapped = map_columns(folder) or _prepare(folder, source, tokenizer, progress)
             sweep(folder.parent)
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
@@ -96,12 +98,12 @@ def read_corpus(data: Corpus, tokenizer: PreTrainedTokenizerFast, progress: Prog
     return {split: _build_split(split, *mapped) for split in _SPLITS}
 
 
-def content_key(data: Corpus, tokenizer: PreTrainedTokenizerFast) -> str:
+def content_key(source: CorpusSource, tokenizer: PreTrainedTokenizerFast) -> str:
     """Compute a SHA-256 of everything the tokens depend on: text, tokenizer, settings and code.
 
     A hub data set is represented by its name, configuration and revision instead of its text.
     """
-    files = corpus_files(data)
+    data, files = source.data, source.files
     of_hub = {"source", "config", "revision", "splits"} if files is None else set[str]()
     settings = [
         *(
@@ -151,21 +153,21 @@ def _fingerprint(file: Path) -> list[str]:
 
 
 def _prepare(
-    folder: Path, data: Corpus, tokenizer: PreTrainedTokenizerFast, progress: Progress
+    folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress
 ) -> tuple[dict[str, Numbers], dict[str, Any]]:
     """Write the columns of a corpus, starting where an earlier process stopped, and map them."""
     began = time.monotonic()
-    deduplication = find_duplicates(data, progress)
+    deduplication = find_duplicates(source, progress)
     with ColumnWriter(folder, _dtypes(tokenizer), deduplication.content) as columns:
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
         progress.start("preparing documents", deduplication.documents, state["read"])
         try:
-            _write(columns, state, split_documents(data, deduplication), tokenizer, progress)
+            _write(columns, state, split_documents(source, deduplication), tokenizer, progress)
         finally:
             progress.finish()
-        _check(state["facts"], data)
+        _check(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)
     mapped = map_columns(folder)

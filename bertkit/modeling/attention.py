@@ -1,4 +1,4 @@
-"""The speed paths of a model in training, in the order in which they build on each other, and attention that is kept.
+"""The speed paths of a model in training, in the order in which they build on each other, and what layers can keep.
 
 A path that does not fit a model, or what is patched already, leaves it as it is. `SpeedPaths` tells what was done.
 """
@@ -76,6 +76,19 @@ def kept_attention(model: PreTrainedModel, *, in_training_only: bool) -> Iterato
             what = f"the attention of a {model.config.model_type} model cannot be read"
             raise ModelError(what, "match hidden states alone")
         yield maps
+
+
+@contextmanager
+def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
+    """Let layers write the hidden states that they compute into a dictionary: (texts, tokens, width)."""
+
+    def keep(layer: nn.Module, _: Any, output: Any) -> None:
+        states[layer] = output[0] if isinstance(output, tuple) else output
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_hook(keep).remove)
+        yield
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.fp32_head import compute_head_in_fp32
+from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 from bertkit.storage.fingerprints import feed_file

@@ -6,11 +6,15 @@ it, and from the token's position in the span. So these two states learn to repr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from bertkit.modeling.masked_head import run_at_masked
+from bertkit.tokens.features import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,3 +71,37 @@ def add_span_boundary(model: PreTrainedModel) -> None:
     vocabulary, width = model.get_input_embeddings().weight.shape
     deviation = getattr(model.config, "initializer_range", 0.02)
     model.span_boundary = SpanBoundary(model.config.hidden_size, width, vocabulary, deviation)
+
+
+def run_with_boundaries(
+    model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], starts: torch.Tensor, ends: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Run a model with its boundary head, which is part of its forward pass.
+
+    Only there is autocast on, and only there do several processes add up gradients.
+
+    Args:
+        model: with the submodule ``span_boundary``; possibly in a wrapper for several processes.
+        inputs: of the model, with ``labels``.
+        starts: as in `SpanBoundary.forward`.
+        ends: likewise.
+
+    Returns:
+        logits of masked tokens, shape (1, masked, vocabulary); their labels, shape (masked,); their logits from the
+        boundaries, shape (masked, vocabulary).
+    """
+    boundary_logits = []
+    unwrapped = getattr(model, "module", model)
+
+    def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
+        states, is_masked = outputs["last_hidden_state"], inputs["labels"] != IGNORED
+        embeddings = unwrapped.get_input_embeddings().weight
+        boundary_logits.append(unwrapped.span_boundary(states, is_masked, starts, ends, embeddings))
+
+    # registered before the hook that gathers the masked positions, so it sees the states of all tokens
+    hook = unwrapped.base_model.register_forward_hook(run_boundary_head)
+    try:
+        outputs, labels = run_at_masked(model, inputs)
+    finally:
+        hook.remove()
+    return outputs.logits, labels, boundary_logits[0]

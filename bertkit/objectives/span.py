@@ -121,28 +121,11 @@ def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
 def _run(
     model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them).
-
-    Shapes are (1, masked, vocabulary), (masked,) and (masked, vocabulary). The boundary head runs inside the model's
-    forward pass, because only there autocast is on and gradients of several processes are added up.
-    """
+    """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
         outputs, labels = run_at_masked(model, inputs)
         return outputs.logits, labels, None
-    boundary_logits = []
-    unwrapped = getattr(model, "module", model)
+    from bertkit.modeling.span_boundary import run_with_boundaries
 
-    def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
-        states, is_masked = outputs["last_hidden_state"], batch["labels"] != IGNORED
-        embeddings = unwrapped.get_input_embeddings().weight
-        logits = unwrapped.span_boundary(states, is_masked, batch["span_starts"], batch["span_ends"], embeddings)
-        boundary_logits.append(logits)
-
-    # registered before the hook that gathers the masked positions, so it sees the states of all tokens
-    hook = unwrapped.base_model.register_forward_hook(run_boundary_head)
-    try:
-        outputs, labels = run_at_masked(model, inputs)
-    finally:
-        hook.remove()
-    return outputs.logits, labels, boundary_logits[0]
+    return run_with_boundaries(model, inputs, *(batch[name] for name in _EDGES))

@@ -80,6 +80,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
+    from bertkit.modeling.heads import mask_missing_choices
+
     model = load_pretrained(
         "AutoModelForMultipleChoice",
         folder,
@@ -87,7 +89,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         new_head=new_head,
         cls_only=setup.recipe.training.cls_only_last_layer,
     )
-    model.register_forward_hook(_mask_missing_choices, with_kwargs=True)
+    mask_missing_choices(model)
     return model
 
 
@@ -184,18 +186,3 @@ def _read_index(label: Any, count: int) -> int:
         what = f"label {spelling!r} is none of the {count} choices"
         raise DataError(what, f"count them from 0 to {count - 1}", column="label")
     return int(spelling)
-
-
-def _mask_missing_choices(
-    model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Mapping[str, torch.Tensor], output: Any
-) -> Any:
-    """Take the choices that a row lacks out of the softmax and the loss; logits have shape (rows, choices)."""
-    import torch
-    from torch.nn import functional
-
-    missing = inputs["attention_mask"].sum(dim=-1) == 1
-    logits = output.logits.float()
-    output.logits = logits.masked_fill(missing, torch.finfo(logits.dtype).min)
-    if output.loss is not None:
-        output.loss = functional.cross_entropy(output.logits, inputs["labels"])
-    return output

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, UsageError, closest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -49,12 +49,37 @@ class TokenizerType:
     train: Callable[[TokenizerSpec, ReadTexts], PreTrainedTokenizerFast]
 
 
-def check_spec(spec: TokenizerSpec) -> None:
-    """Check the settings of a tokenizer before any text is read.
+def make_spec(
+    type: str,
+    *,
+    vocabulary_size: int | None = None,
+    lowercase: bool | None = None,
+    min_frequency: int | None = None,
+    special: Sequence[str] = (),
+    max_length: int = 512,
+) -> TokenizerSpec:
+    """Return the settings of a new tokenizer; those that are None have the defaults of its type.
 
     Raises:
-        UsageError: a special token is empty, repeated or already there, or the vocabulary is too small for letters.
+        UsageError: there is no such type, a special token is empty, repeated or already there, or the vocabulary is
+            too small for letters.
     """
+    if type not in TOKENIZER_TYPES:
+        raise UsageError(f"no type of tokenizer is called {type!r}", closest(type, TOKENIZER_TYPES))
+    defaults = TOKENIZER_TYPES[type]
+    spec = TokenizerSpec(
+        type=type,
+        vocabulary_size=defaults.vocabulary_size if vocabulary_size is None else vocabulary_size,
+        lowercase=defaults.lowercase if lowercase is None else lowercase,
+        min_frequency=2 if min_frequency is None else min_frequency,
+        special=tuple(special),
+        max_length=max_length,
+    )
+    _check(spec)
+    return spec
+
+
+def _check(spec: TokenizerSpec) -> None:
     special = TOKENIZER_TYPES[spec.type].special
     for token in spec.special:
         if token in special or spec.special.count(token) > 1 or not token or token != token.strip():
@@ -118,7 +143,7 @@ def _frequent_letters(normalizer: Any, texts: Iterable[str], spec: TokenizerSpec
     most = (spec.vocabulary_size - len(TOKENIZER_TYPES[spec.type].special) - len(spec.special)) // 4
     letters = [letter for _, letter in frequent if not letter.isspace()][:most]
     if not letters:
-        raise DataError("no letter of the text is frequent enough", "give more text, or a lower --min-frequency")
+        raise DataError("no letter of the text is frequent enough", "use more text, or a lower --min-frequency")
     return letters
 
 

@@ -38,13 +38,13 @@ def caught_signals() -> Iterator[StopFlag]:
         yield flag
         return
 
-    def request_stop(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, _: FrameType | None) -> None:
         if flag.signal:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         flag.signal = number
 
-    def request_save(number: int, frame: FrameType | None) -> None:
+    def request_save(number: int, _: FrameType | None) -> None:
         flag.save = True
 
     before = {number: signal.signal(number, request_stop) for number in _CAUGHT}

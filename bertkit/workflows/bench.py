@@ -139,15 +139,15 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"
             raise UsageError(what, f"give --batch-size at most {rows}")
     kind = models.read_config(inputs.model_folder)["model_type"]
-    wanted = dict.fromkeys(recipe.training.precision for recipe in recipes)
-    machines = {precision: _choose_machines(precision, kind) for precision in wanted}
+    precisions = dict.fromkeys(recipe.training.precision for recipe in recipes)
+    machines = {precision: _choose_machines(precision, kind) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
     from bertkit.training.signals import caught_signals
 
     with caught_signals() as stop:
-        watched = _Stoppable(progress, stop)
+        stoppable = _Stoppable(progress, stop)
         speeds = [
-            _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, watched)
+            _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, stoppable)
             for recipe, machine in chosen
         ]
     first = chosen[0][1]

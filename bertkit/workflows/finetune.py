@@ -75,10 +75,10 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
     scorer = _Scorer(inputs, checkpoint, features, progress)
-    fitted = untrained() if is_complete else _fit(inputs, scorer)
-    scored = scorer.score_best(fitted.best_step, list(baseline))
+    fit_result = untrained() if is_complete else _fit(inputs, scorer)
+    scored = scorer.score_best(fit_result.best_step, list(baseline))
     checkpoint = replace(checkpoint, setup=scored[inputs.validation.name].setup)
-    return publish(inputs, run, fitted, checkpoint, scored, baseline)
+    return publish(inputs, run, fit_result, checkpoint, scored, baseline)
 
 
 def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:

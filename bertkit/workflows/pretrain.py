@@ -61,23 +61,23 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
     with caught_signals() as stop:
-        fitted = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+        fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
-        scores=evaluate(model, fitted.best_step),
+        scores=evaluate(model, fit_result.best_step),
         baseline=_baseline(inputs),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        steps=fitted.steps,
-        tokens=round(batches.tokens(fitted.steps)),
+        steps=fit_result.steps,
+        tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
         warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"]),
         compared_models=beside_teacher(model, (str(recipe.model), str(inputs.plan.folder)), held_out, collate, machine),
     )
-    publish(inputs, run, fitted, model, result)
+    publish(inputs, run, fit_result, model, result)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Learn a tokenizer from text, and see on held-out text what it does to words."""
+"""Train a tokenizer on text, and measure on held-out text how it splits words."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.corpus.deduplicate import find_duplicates, split_documents
-from bertkit.errors import UsageError, closest
+from bertkit.corpus.documents import find_corpus
+from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
-from bertkit.tokens.train import TOKENIZER_TYPES, TokenizerSpec, check_spec, train_from_texts
+from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 log = logging.getLogger("bertkit")
 
 _BATCH = 256  # documents
 _WORD = re.compile(r"\w+")
-_RARELY = 0.001  # a share of unknown tokens above which people should look
+_MAX_UNKNOWN = 0.001  # a larger share of unknown tokens is worth a warning
 
 
 @dataclass(frozen=True)
 class TokenizerReport:
-    """A new tokenizer, and what it does to documents it has not seen."""
+    """A new tokenizer, and how it splits held-out documents."""
 
     folder: str
-    kind: str
+    type: str
     lowercase: bool
     vocabulary_size: int
     documents: int
-    """In all, copies and held-out ones among them."""
+    """All of them, with duplicates and held-out ones."""
     held_out: int
-    """Those measured on."""
+    """Those that the figures come from."""
     words: int
     fertility: float
-    """Tokens a word."""
+    """Tokens per word."""
     coverage: float
     """Share of words that are one token."""
     unknown_rate: float
@@ -52,62 +53,42 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(
-    data: Corpus,
-    kind: str,
-    *,
-    output: Path,
-    vocabulary_size: int | None = None,
-    lowercase: bool | None = None,
-    min_frequency: int | None = None,
-    special: Sequence[str] = (),
-    max_length: int = 512,
-    progress: Progress = SILENT,
-) -> TokenizerReport:
-    """Learn a tokenizer from the documents that pretraining trains on, write it, and measure it on those held out.
+def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress: Progress = SILENT) -> TokenizerReport:
+    """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
-        UsageError: a folder that holds something, or a tokenizer that cannot be.
-        DataError: no text, or too little.
+        UsageError: the output folder is not empty.
+        DataError: there is no text, or too little.
     """
-    if kind not in TOKENIZER_TYPES:
-        raise UsageError(f"no kind of tokenizer is called {kind!r}", closest(kind, TOKENIZER_TYPES))
     _check_free(output)
-    plan = TokenizerSpec(
-        type=kind,
-        vocabulary_size=TOKENIZER_TYPES[kind].vocabulary_size if vocabulary_size is None else vocabulary_size,
-        lowercase=TOKENIZER_TYPES[kind].lowercase if lowercase is None else lowercase,
-        min_frequency=2 if min_frequency is None else min_frequency,
-        special=tuple(special),
-        max_length=max_length,
-    )
-    check_spec(plan)
-    survey = find_duplicates(data, progress)
+    source = find_corpus(data)
+    first_pass = find_duplicates(source, progress)
 
-    def read(split: str) -> Iterator[str]:
-        parted = split_documents(data, survey)
-        return (each.text for each in parted if each.split == split and not each.is_duplicate)
+    def read_texts(split: str) -> Iterator[str]:
+        documents = split_documents(source, first_pass)
+        return (document.text for document in documents if document.split == split and not document.is_duplicate)
 
-    log.info(f"learning {plan.vocabulary_size:,} tokens ({kind})")
+    log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
     quiet_transformers()
-    tokenizer = train_from_texts(plan, lambda: read("train"))
-    figures, unknown = _measure(tokenizer, read("validation"))
+    tokenizer = train_from_texts(spec, lambda: read_texts("train"))
+    figures, unknown = _measure(tokenizer, read_texts("validation"))
     _save(tokenizer, output)
     return TokenizerReport(
         folder=str(output),
-        kind=kind,
-        lowercase=plan.lowercase,
+        type=spec.type,
+        lowercase=spec.lowercase,
         vocabulary_size=len(tokenizer),
-        documents=survey.documents,
+        documents=first_pass.documents,
         **figures,
-        warnings=_warnings(plan, len(tokenizer), figures["unknown_rate"], unknown),
+        warnings=_warnings(spec, len(tokenizer), figures["unknown_rate"], unknown),
     )
 
 
 def _measure(tokenizer: Any, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
-    """Count tokens of words on held-out text; a word is a run of letters and digits.
+    """Count tokens per word on held-out text; a word is a run of letters and digits.
 
-    Gives the figures of `TokenizerReport`, and what became unknown with how often.
+    Returns:
+        the figures of `TokenizerReport`, and how often each text became the unknown token.
     """
     held_out = words = tokens_of_words = whole = 0
     seen: Counter[int] = Counter()
@@ -142,36 +123,40 @@ def _tokens_per_word(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]
     """
     import numpy as np
 
+    # Words and tokens are sorted spans of characters, shape (n, 2). The tokens of a word are those between the first
+    # that ends behind its start and the first that starts behind its end: two binary searches instead of a loop.
     words = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
     tokens = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
-    before = np.searchsorted(tokens[:, 1], words[:, 0], side="right")
-    counts: list[int] = (np.searchsorted(tokens[:, 0], words[:, 1], side="left") - before).tolist()
+    ended = np.searchsorted(tokens[:, 1], words[:, 0], side="right")
+    counts: list[int] = (np.searchsorted(tokens[:, 0], words[:, 1], side="left") - ended).tolist()
     return counts
 
 
-def _warnings(plan: TokenizerSpec, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
-    found = []
-    if size < plan.vocabulary_size:
-        found.append(
-            f"the text has only {size:,} of the {plan.vocabulary_size:,} tokens asked for: it is small for them; "
-            "give more text, or a lower --min-frequency"
+def _warnings(spec: TokenizerSpec, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
+    warnings = []
+    if size < spec.vocabulary_size:
+        warnings.append(
+            f"the vocabulary has {size:,} tokens, not {spec.vocabulary_size:,}: the text is too small for more; "
+            "use more text, or a lower --min-frequency"
         )
-    if unknown_rate > _RARELY:
-        examples = ", ".join(repr(text) for text, _ in sorted(unknown.most_common(), key=lambda e: (-e[1], e[0]))[:5])
-        found.append(
+    if unknown_rate > _MAX_UNKNOWN:
+        examples = ", ".join(
+            repr(text) for text, _ in sorted(unknown.most_common(), key=lambda entry: (-entry[1], entry[0]))[:5]
+        )
+        warnings.append(
             f"{unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare or missing "
-            "in the text; give more text, or --type bpe, which knows every letter"
+            "in the training text; use more text, or --type bpe, which has no unknown tokens"
         )
-    return found
+    return warnings
 
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} holds something already", "nothing was written; choose another --output")
+        raise UsageError(f"{folder} is not empty", "nothing was written; choose another --output")
 
 
 def _save(tokenizer: Any, folder: Path) -> None:
-    """Write the folder whole or not at all."""
+    """Write the folder so that it is there complete or not at all."""
     beside = folder.parent / f".{folder.name}.{os.getpid()}"
     beside.mkdir(parents=True)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.corpus.deduplicate import find_duplicates, split_documents
+from bertkit.corpus.documents import find_corpus
 from bertkit.errors import DataError
 from bertkit.progress import SILENT
 from bertkit.recipe.pretraining import Corpus
@@ -18,7 +19,7 @@ def write(name: str, documents: list[str]) -> None:
 
 
 def read(data: Corpus) -> list[tuple[str, str, bool]]:
-    return [document[:3] for document in split_documents(data, find_duplicates(data, SILENT))]
+    return [document[:3] for document in split_documents(find_corpus(data), find_duplicates(find_corpus(data), SILENT))]
 
 
 def test_only_the_first_of_equal_documents_is_no_duplicate(here):
@@ -65,7 +66,7 @@ def test_the_content_is_that_of_the_text_and_its_order(here):
     contents = []
     for documents in (["one", "two"], ["one", "two"], ["two", "one"], ["one", "three"]):
         write("a.txt", documents)
-        contents.append(find_duplicates(Corpus(source="a.txt"), SILENT).content)
+        contents.append(find_duplicates(find_corpus(Corpus(source="a.txt")), SILENT).content)
     assert contents[0] == contents[1]
     assert len(set(contents)) == 3
 
@@ -82,4 +83,4 @@ def test_too_few_documents_are_refused(here, files, message):
     for name, documents in files.items():
         write(name, documents)
     with pytest.raises(DataError, match=message):
-        find_duplicates(Corpus(source="d"), SILENT)
+        find_duplicates(find_corpus(Corpus(source="d")), SILENT)

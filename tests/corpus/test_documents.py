@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertkit.corpus import documents
-from bertkit.corpus.documents import corpus_files, has_validation, read_documents
+from bertkit.corpus.documents import find_corpus, has_validation, read_documents
 from bertkit.errors import BertkitError, DataError, RecipeError
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
@@ -27,7 +27,7 @@ def _said():
 
 
 def texts(split: str = "train", **settings: object) -> list[str]:
-    return [document.text for document in read_documents(Corpus(**settings), split)]
+    return [document.text for document in read_documents(find_corpus(Corpus(**settings)), split)]
 
 
 def write(name: str, content: str) -> str:
@@ -58,7 +58,7 @@ def write_rows(name: str, column: str = "text") -> str:
     "content", ["\n\none\ntwo\n\n \t\n\nthree\n", "one\r\ntwo\r\n\r\nthree", "one\ntwo\n\n\nthree"]
 )
 def test_a_blank_line_ends_a_document_of_a_text_file(here, content):
-    read = list(read_documents(Corpus(source=write("a.txt", content)), "train"))
+    read = list(read_documents(find_corpus(Corpus(source=write("a.txt", content))), "train"))
     assert [document.text for document in read] == ["one\ntwo", "three"]
     lines = [line.strip() for line in content.splitlines()]
     assert [document.line for document in read] == [lines.index("one") + 1, lines.index("three") + 1]
@@ -112,7 +112,7 @@ def test_files_of_a_folder_are_read_in_order_whatever_is_in_the_folders_of_it(he
     for name in ("c/b.txt", "c/a.txt", "b.txt", ".hidden/x.txt", ".y.txt", "notes.md"):
         write(f"books/{name}", f"text of {name}")
     assert texts(source="books") == ["text of b.txt", "text of c/a.txt", "text of c/b.txt"]
-    assert not has_validation(Corpus(source="books"))
+    assert not has_validation(find_corpus(Corpus(source="books")))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_files_and_folders_named_after_splits_are_these(here, train, validation)
     write("d/test.txt", "not this")
     assert texts(source="d") == ["t"]
     assert texts("validation", source="d") == ["v"]
-    assert has_validation(Corpus(source="d"))
+    assert has_validation(find_corpus(Corpus(source="d")))
 
 
 def test_what_is_left_out_is_told(here, caplog):
@@ -157,7 +157,7 @@ def test_splits_may_go_by_other_names(here):
     write("d/lern.txt", "t")
     write("d/pruef.txt", "v")
     data = Corpus(source="d", splits={"train": "lern", "validation": "pruef"})
-    assert corpus_files(data) == {"train": [Path("d/lern.txt")], "validation": [Path("d/pruef.txt")]}
+    assert find_corpus(data).files == {"train": [Path("d/lern.txt")], "validation": [Path("d/pruef.txt")]}
 
 
 def test_files_may_be_named_one_by_one_and_be_folders(here):
@@ -186,21 +186,21 @@ def test_a_data_set_of_the_hub_is_requested_for_its_splits(monkeypatch, streamin
 
     monkeypatch.setattr(documents, "read_hub_split", read)
     data = Corpus(source="x/y", config="raw", revision="abc", streaming=streaming)
-    assert not has_validation(data)
-    assert [document[:] for document in read_documents(data, "train")] == [
+    assert not has_validation(find_corpus(data))
+    assert [document[:] for document in read_documents(find_corpus(data), "train")] == [
         ("one", "x/y:train", 1),
         ("two", "x/y:train", 3),
     ]
     assert requested == [("x/y", "raw", "abc", streaming, split) for split in ("validation", "train")]
     named = data.model_copy(update={"splits": {"validation": "held"}})
-    assert has_validation(named)
+    assert has_validation(find_corpus(named))
     with pytest.raises(DataError, match="Unknown split 'held'"):
-        list(read_documents(named, "validation"))
+        list(read_documents(find_corpus(named), "validation"))
 
 
 def test_the_demo_text():
     assert len(texts(source="demo", limit=20)) == 20
-    assert not has_validation(Corpus(source="demo"))
+    assert not has_validation(find_corpus(Corpus(source="demo")))
 
 
 # --- mistakes

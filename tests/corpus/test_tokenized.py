@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 import bertkit
 from bertkit.corpus import tokenize
 from bertkit.corpus import tokenized as corpus
+from bertkit.corpus.documents import find_corpus
 from bertkit.corpus.sentences import split_sentences
 from bertkit.corpus.tokenize import DocumentTokenizer
 from bertkit.corpus.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
@@ -61,7 +62,7 @@ def write(name: str, documents: list[str]) -> str:
 
 
 def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, TokenizedCorpus]:
-    return read_corpus(Corpus(source=source, **settings), tokenizer, progress)
+    return read_corpus(find_corpus(Corpus(source=source, **settings)), tokenizer, progress)
 
 
 def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
@@ -482,8 +483,8 @@ def test_progress_is_reported_and_ends(here):
 def test_text_and_settings_change_the_key(changes):
     write("a.txt", ["a", "the"])
     write("b.txt", ["a", "the."])
-    assert content_key(Corpus(source="a.txt"), TOKENIZER) != content_key(
-        Corpus(**{"source": "a.txt", **changes}), TOKENIZER
+    assert content_key(find_corpus(Corpus(source="a.txt")), TOKENIZER) != content_key(
+        find_corpus(Corpus(**{"source": "a.txt", **changes})), TOKENIZER
     )
 
 
@@ -494,11 +495,13 @@ def test_names_of_the_hub_change_the_key():
         Corpus(source="x/y", config="c"),
         Corpus(source="x/y", revision="r"),
     ]
-    assert len({content_key(each, TOKENIZER) for each in data}) == 4
+    assert len({content_key(find_corpus(corpus), TOKENIZER) for corpus in data}) == 4
 
 
 def test_how_the_hub_is_read_does_not_change_the_key():
-    keys = {content_key(Corpus(source="x/y", streaming=streaming), TOKENIZER) for streaming in (False, True)}
+    keys = {
+        content_key(find_corpus(Corpus(source="x/y", streaming=streaming)), TOKENIZER) for streaming in (False, True)
+    }
     assert len(keys) == 1
 
 
@@ -507,13 +510,13 @@ def test_tokenizer_and_code_change_the_key(monkeypatch):
     data = Corpus(source="a.txt")
     more = make_tokenizer()
     more.add_tokens(["superfilm"])
-    keys = {content_key(data, TOKENIZER), content_key(data, more)}
+    keys = {content_key(find_corpus(data), TOKENIZER), content_key(find_corpus(data), more)}
     for owner, name in ((bertkit, "__version__"), (corpus, "_SCHEMA")):
         with monkeypatch.context() as patched:
             patched.setattr(owner, name, "99")
-            keys.add(content_key(data, TOKENIZER))
+            keys.add(content_key(find_corpus(data), TOKENIZER))
     monkeypatch.setattr(corpus, "package_fingerprint", lambda: "other")
-    keys.add(content_key(data, TOKENIZER))
+    keys.add(content_key(find_corpus(data), TOKENIZER))
     assert len(keys) == 5
 
 

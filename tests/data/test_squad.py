@@ -82,7 +82,7 @@ def test_rows_without_paragraphs_stay_as_they_are():
 
 
 def changed(place, value):
-    """Give the articles with another value in one place, or without that place."""
+    """Return the articles with another value in one place, or without that place."""
     articles = json.loads(json.dumps(ARTICLES))
     thing = articles
     for key in place[:-1]:

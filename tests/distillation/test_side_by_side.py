@@ -18,7 +18,7 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
     ended = distill(run, trained, toy_data, *options)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
-    title = lines.index("  side by side, timed by turns on this machine")
+    title = lines.index("  size and speed on this machine")
     head, first, second, student = lines[title + 1 : title + 5]
     assert head.split()[:2] == ["model", "parameters"]
     assert [line.split()[0] for line in (first, second, student)] == ["teacher", "teacher", "student"]

@@ -132,7 +132,7 @@ MISTAKES = [
     (
         ["--teacher", "{trained}", "--student-layers", "1,0"],
         2,
-        "distillation.student_layers = '1,0' is wrong: must be layers that rise",
+        "distillation.student_layers = '1,0' is wrong: must be layers in ascending order",
     ),
     (
         [

@@ -42,8 +42,8 @@ def test_names_that_cannot_be_matched_are_refused_with_both_lists(run, foreign, 
     ended = run("eval", "classify", "--model", foreign, "--data", rows, *COLA)
     assert ended.code == 4
     assert ended.last == (
-        "error: the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (bad, good) - if you know what its "
-        "outputs mean, say so in its order: --set 'model_labels=[bad, good]'"
+        "error: the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (bad, good) - if you know the meaning "
+        "of its outputs, name them in its order: --set 'model_labels=[bad, good]'"
     )
 
 

@@ -82,7 +82,7 @@ def official_best(
 
 
 def official_scores(nested: dict, predictions: dict[str, str], odds: dict[str, float] | None = None) -> dict:
-    """Give what evaluate-v1.1.py prints, or with null odds evaluate-v2.0.py, under bertkit's names."""
+    """Return what evaluate-v1.1.py prints, or with null odds evaluate-v2.0.py, under bertkit's names."""
     raw = official_raw(nested, predictions, "1.1" if odds is None else "2.0")
 
     def mean(names, which: int) -> float:

@@ -42,7 +42,7 @@ def test_a_module_of_your_own_must_have_what_is_required(mypackage):
     ("name", "message"),
     [
         ("cvs", "no format is called 'cvs' - did you mean csv"),
-        ("mine", "no format is called 'mine' - there are: "),
+        ("unheard", "no format is called 'unheard' - there are: "),
         ("mypackage.yours", "no format is called 'mypackage.yours' - there are: "),
         ("nopackage.mine", "no format is called 'nopackage.mine' - there are: "),
     ],

@@ -332,7 +332,7 @@ def test_plain_tags_have_no_entities_and_every_word_is_read():
 
 @st.composite
 def tagged_rows(draw, labels, *, valid):
-    """Give rows of gold tags and predicted ones."""
+    """Return rows of gold tags and predicted ones."""
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
     gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]

@@ -335,7 +335,7 @@ def nearest(data, deep_model) -> Path:
 
 
 def word_vectors(rows, folder):
-    """Give the mean over the target's tokens of the sum of the last four layers, by plain transformers."""
+    """Compute the mean over the target's tokens of the sum of the last four layers, by plain transformers."""
     model = AutoModel.from_pretrained(folder).eval()
     vectors = []
     for row in rows:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.tokens.train import TOKENIZER_TYPES, TokenizerSpec, check_spec, train_from_texts
+from bertkit.tokens.train import TOKENIZER_TYPES, TokenizerSpec, make_spec, train_from_texts
 
 WORDS = ["The", "old", "Doctor", "doctors", "sleep", "sleeps", "slept", "house", "houses", "near", "water", "and"]
 
@@ -17,13 +17,14 @@ def texts(count: int = 200) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(4, 12))) + f" {number}." for number in range(count)]
 
 
-def make_spec(tokenizer_type: str, *, size: int = 300, lowercase: bool = True, frequency: int = 2, special=()):
-    return TokenizerSpec(tokenizer_type, size, lowercase, frequency, tuple(special), max_length=64)
+def make_small_spec(tokenizer_type: str, **changes: object) -> TokenizerSpec:
+    settings = {"vocabulary_size": 300, "lowercase": True, "max_length": 64, **changes}
+    return make_spec(tokenizer_type, **settings)
 
 
 @pytest.mark.parametrize("tokenizer_type", TOKENIZER_TYPES)
 def test_special_tokens_come_first_and_tokens_are_longer_than_letters(tokenizer_type):
-    tokenizer = train_from_texts(make_spec(tokenizer_type, special=["[X]"]), texts)
+    tokenizer = train_from_texts(make_small_spec(tokenizer_type, special=["[X]"]), texts)
     special = [*TOKENIZER_TYPES[tokenizer_type].special, "[X]"]
     assert tokenizer.convert_ids_to_tokens(range(len(special))) == special
     assert len(tokenizer) <= 300
@@ -36,7 +37,7 @@ def test_special_tokens_come_first_and_tokens_are_longer_than_letters(tokenizer_
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("tokenizer_type", TOKENIZER_TYPES)
 def test_the_same_text_gives_the_same_tokenizer(tokenizer_type, lowercase):
-    spec = make_spec(tokenizer_type, lowercase=lowercase)
+    spec = make_small_spec(tokenizer_type, lowercase=lowercase)
     first, again = (train_from_texts(spec, texts).backend_tokenizer.to_str() for _ in range(2))
     assert first == again
     tokenizer = train_from_texts(spec, texts)
@@ -48,13 +49,13 @@ def test_rare_letters_are_no_tokens(tokenizer_type):
     def read_texts():
         return [*texts(), "The Ω sleeps"]
 
-    assert "ω" not in "".join(train_from_texts(make_spec(tokenizer_type), read_texts).get_vocab())
+    assert "ω" not in "".join(train_from_texts(make_small_spec(tokenizer_type), read_texts).get_vocab())
     with pytest.raises(DataError, match="no letter of the text is frequent enough"):
-        train_from_texts(make_spec(tokenizer_type, frequency=10**6), texts)
+        train_from_texts(make_small_spec(tokenizer_type, min_frequency=10**6), texts)
 
 
 def test_bytes_know_every_letter():
-    tokenizer = train_from_texts(make_spec("bpe"), texts)
+    tokenizer = train_from_texts(make_small_spec("bpe"), texts)
     assert tokenizer.unk_token_id not in tokenizer("Ω 東京")["input_ids"]
 
 
@@ -64,11 +65,11 @@ def test_bytes_know_every_letter():
         ("wordpiece", {"special": ["[MASK]"]}, r"--special '\[MASK\]' - give new tokens; there are: \[PAD\]"),
         ("bpe", {"special": ["[X]", "[X]"]}, r"--special '\[X\]'"),
         ("bpe", {"special": [" "]}, "--special ' '"),
-        ("bpe", {"size": 260}, "--vocabulary-size 260 - special tokens and one per byte need at least 261"),
-        ("unigram", {"size": 8}, "--vocabulary-size 8 - special tokens and letters need at least 9"),
+        ("bpe", {"vocabulary_size": 260}, "--vocabulary-size 260 - special tokens and one per byte need at least 261"),
+        ("unigram", {"vocabulary_size": 8}, "--vocabulary-size 8 - special tokens and letters need at least 9"),
     ],
 )
 def test_specs_that_cannot_be_are_refused(tokenizer_type, changes, message):
     with pytest.raises(UsageError, match=message):
-        check_spec(make_spec(tokenizer_type, **changes))
-    check_spec(make_spec(tokenizer_type))
+        make_small_spec(tokenizer_type, **changes)
+    assert make_small_spec(tokenizer_type).type == tokenizer_type

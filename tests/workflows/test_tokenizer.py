@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from bertkit.corpus.deduplicate import find_duplicates, split_documents
+from bertkit.corpus.documents import find_corpus
 from bertkit.progress import Silent
 from bertkit.recipe import Corpus
+from bertkit.tokens.train import make_spec
 from bertkit.workflows.tokenizer import train_tokenizer
 
 KINDS = ("wordpiece", "bpe", "unigram")
@@ -40,7 +42,7 @@ def corpus(tmp_path_factory) -> Corpus:
 def learn(corpus: Corpus, kind: str, folder: Path, size: int = 400, **options):
     from transformers import AutoTokenizer
 
-    learned = train_tokenizer(corpus, kind, output=folder, vocabulary_size=size, **options)
+    learned = train_tokenizer(corpus, make_spec(kind, vocabulary_size=size, **options), output=folder)
     return learned, AutoTokenizer.from_pretrained(folder)
 
 
@@ -122,8 +124,8 @@ def test_the_figures_are_those_of_held_out_documents(tmp_path):
 def test_what_pretraining_holds_out_is_not_learned_from(tmp_path):
     texts = [f"{text} {number}" for number, text in enumerate(documents(40), start=100)]
     corpus = write([*texts, *texts], tmp_path / "d.jsonl")
-    duplicates = find_duplicates(corpus, Silent())
-    held_out = {part.text for part in split_documents(corpus, duplicates) if part.split == "validation"}
+    duplicates = find_duplicates(find_corpus(corpus), Silent())
+    held_out = {part.text for part in split_documents(find_corpus(corpus), duplicates) if part.split == "validation"}
     learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t", min_frequency=1)
     assert learned.held_out == len(held_out) > 0
     names = {text.split()[-1] for text in texts}
@@ -134,8 +136,8 @@ def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
     learned, _ = learn(corpus, "wordpiece", tmp_path / "t", size=5000)
     assert learned.vocabulary_size < 5000
     assert learned.warnings == [
-        f"the text has only {learned.vocabulary_size} of the 5,000 tokens asked for: it is small for them; "
-        "give more text, or a lower --min-frequency"
+        f"the vocabulary has {learned.vocabulary_size} tokens, not 5,000: the text is too small for more; "
+        "use more text, or a lower --min-frequency"
     ]
 
 
@@ -145,7 +147,7 @@ def test_letters_that_were_lost_are_said(tmp_path):
     learned, _ = learn(Corpus(source=str(tmp_path)), "wordpiece", tmp_path / "t", lowercase=False)
     assert learned.unknown_rate == pytest.approx(3 / 9)
     assert "33.33% of the tokens are unknown (most often 'Ωmega', 'éa')" in learned.warnings[-1]
-    assert "--type bpe, which knows every letter" in learned.warnings[-1]
+    assert "--type bpe, which has no unknown tokens" in learned.warnings[-1]
     learned, _ = learn(Corpus(source=str(tmp_path)), "bpe", tmp_path / "b")
     assert learned.unknown_rate == 0
 
@@ -178,7 +180,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     ended = run(*options, "--type", "bpe")
     assert (ended.code, ended.last) == (
         2,
-        "error: mine holds something already - nothing was written; choose another --output",
+        "error: mine is not empty - nothing was written; choose another --output",
     )
     assert {file: file.read_bytes() for file in Path("mine").iterdir()} == before
     ended = run(*options[:-1], "other", "--cased")
@@ -191,7 +193,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     ("arguments", "code", "expected"),
     [
         ([], 2, "no text is named - --data FILE, a directory, or a hub data set"),
-        (["--data", "demo", "--type", "word"], 2, "no kind of tokenizer is called 'word' - did you mean wordpiece?"),
+        (["--data", "demo", "--type", "word"], 2, "no type of tokenizer is called 'word' - did you mean wordpiece?"),
         (
             ["--data", "demo", "--type", "bpe", "--vocabulary-size", "200"],
             2,
@@ -210,7 +212,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
         (
             ["--data", "demo", "--limit", "50", "--min-frequency", "1000000"],
             3,
-            "no letter of the text is frequent enough - give more text, or a lower --min-frequency",
+            "no letter of the text is frequent enough - use more text, or a lower --min-frequency",
         ),
         (["--data", "demo", "--set", "data.colum=body"], 2, "unknown key 'data.colum' - did you mean column?"),
         (

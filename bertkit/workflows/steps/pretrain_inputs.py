@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.corpus.documents import corpus_files
+from bertkit.corpus.documents import find_corpus
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
@@ -49,14 +49,14 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
-    corpus_files(recipe.data)  # a missing file ends in its error before anything heavy is imported
+    source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     setup = _make_setup(recipe, model_folder, tokenizer_folder)
     objective.check(setup)
     from bertkit.corpus.tokenized import read_corpus
 
-    corpus = read_corpus(recipe.data, setup.tokenizer, progress)
+    corpus = read_corpus(source, setup.tokenizer, progress)
     plan = RunPlan(
         recipe=recipe,
         folder=Path(output) if output else runs.default_folder(recipe.name),

@@ -35,7 +35,7 @@ class _Outcome:
     """What a run came to, split by split."""
 
     inputs: FinetuneInputs
-    fitted: FitResult
+    fit_result: FitResult
     scored: Mapping[str, Scored]
     details: Mapping[str, Details]
     results: list[Result]
@@ -45,7 +45,7 @@ class _Outcome:
 def publish(
     inputs: FinetuneInputs,
     run: Run,
-    fitted: FitResult,
+    fit_result: FitResult,
     checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
     baseline: Mapping[str, dict[str, float]],
@@ -58,16 +58,16 @@ def publish(
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
     results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
-    outcome = _Outcome(inputs, fitted, scored, details, results, seconds)
+    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds)
     export_model(checkpoint.model, setup.tokenizer, folder)
-    write_settings(run, setup.recipe, fitted)
+    write_settings(run, setup.recipe, fit_result)
     for name, split in scored.items():
         write_predictions(folder, inputs.splits[name], split.predictions, details[name])
     _write_results(outcome, folder)
     untuned, options = inputs.recipe.options, setup.recipe.options
     record = finished_record(
         run,
-        fitted,
+        fit_result,
         round(seconds, 3),
         tuned={name: value for name, value in options.items() if untuned.get(name) != value},
         results=[dataclasses.asdict(result) for result in results],
@@ -113,17 +113,17 @@ def find_warnings(inputs: FinetuneInputs, scored: Scored) -> list[str]:
 
 def _write_results(outcome: _Outcome, folder: Path) -> None:
     """Write the result files under the names and keys of the Hugging Face example scripts."""
-    fitted, seconds, training = outcome.fitted, outcome.seconds, outcome.inputs.recipe.training
+    fit_result, seconds, training = outcome.fit_result, outcome.seconds, outcome.inputs.recipe.training
     rows = outcome.inputs.rows["train"]
-    seen = fitted.steps * training.batch_size if rows is None else rows * fitted.epochs
-    epochs = None if rows is None else fitted.epochs  # the epochs of a stream are not counted
+    seen = fit_result.steps * training.batch_size if rows is None else rows * fit_result.epochs
+    epochs = None if rows is None else fit_result.epochs  # the epochs of a stream are not counted
     train = {
         "epoch": epochs,
-        "train_loss": fitted.train_loss,
+        "train_loss": fit_result.train_loss,
         "train_runtime": round(seconds, 4),
         "train_samples": rows,
         "train_samples_per_second": round(seen / seconds, 3),
-        "train_steps_per_second": round(fitted.steps / seconds, 3),
+        "train_steps_per_second": round(fit_result.steps / seconds, 3),
     }
     evaluation: dict[str, Any] = {"epoch": epochs}
     for result in outcome.results:
@@ -156,8 +156,8 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         intervals=first.intervals,
         baseline=first.baseline,
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
-        history=outcome.fitted.history,
-        best_step=outcome.fitted.best_step,
+        history=outcome.fit_result.history,
+        best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
         tables=outcome.details[split.name].tables,

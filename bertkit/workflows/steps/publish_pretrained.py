@@ -44,7 +44,9 @@ class Pretrained:
     warnings: list[str] = field(default_factory=list)
 
 
-def publish(inputs: PretrainInputs, run: Run, fitted: FitResult, model: PreTrainedModel, result: Pretrained) -> None:
+def publish(
+    inputs: PretrainInputs, run: Run, fit_result: FitResult, model: PreTrainedModel, result: Pretrained
+) -> None:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return
@@ -54,12 +56,12 @@ def publish(inputs: PretrainInputs, run: Run, fitted: FitResult, model: PreTrain
     export_model(encoder, tokenizer, folder)
     for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
         export_model(auxiliary, tokenizer, folder, name)
-    write_settings(run, recipe, fitted)
+    write_settings(run, recipe, fit_result)
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
-    write_json(folder / "all_results.json", null_for_nan({**scores, **totals, "train_loss": fitted.train_loss}))
-    record = finished_record(run, fitted, result.seconds, result=dataclasses.asdict(result))
-    write_report(folder, _gather_facts(recipe, result, fitted, record, objective.BEST_METRIC))
+    write_json(folder / "all_results.json", null_for_nan({**scores, **totals, "train_loss": fit_result.train_loss}))
+    record = finished_record(run, fit_result, result.seconds, result=dataclasses.asdict(result))
+    write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -67,7 +69,7 @@ def publish(inputs: PretrainInputs, run: Run, fitted: FitResult, model: PreTrain
 
 
 def _gather_facts(
-    recipe: PretrainRecipe, result: Pretrained, fitted: FitResult, record: dict[str, Any], best_metric: str
+    recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: dict[str, Any], best_metric: str
 ) -> Facts:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
     return Facts(
@@ -84,8 +86,8 @@ def _gather_facts(
         scores=result.scores,
         baseline=result.baseline,
         baseline_name="the frequencies of tokens alone",
-        history=fitted.history,
-        best_step=fitted.best_step,
+        history=fit_result.history,
+        best_step=fit_result.best_step,
         tables={"Text": texts, "Teacher and student": result.compared_models},
         warnings=result.warnings,
         provenance={

@@ -112,23 +112,23 @@ def export_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, fol
     staging.rmdir()
 
 
-def write_settings(run: Run, recipe: Recipe | PretrainRecipe, fitted: FitResult) -> None:
+def write_settings(run: Run, recipe: Recipe | PretrainRecipe, fit_result: FitResult) -> None:
     """Write the resolved recipe and the state of the Trainer into a run's folder."""
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), run.plan.folder / "recipe.yaml")
-    if fitted.last is not None:
-        shutil.copyfile(fitted.last / "trainer_state.json", run.plan.folder / "trainer_state.json")
+    if fit_result.last is not None:
+        shutil.copyfile(fit_result.last / "trainer_state.json", run.plan.folder / "trainer_state.json")
 
 
-def finished_record(run: Run, fitted: FitResult, seconds: float, **facts: Any) -> dict[str, Any]:
+def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: Any) -> dict[str, Any]:
     """Return the record of a finished run; it is written last of all, when everything else is in the folder."""
     return {
         **run.record,
         "status": "finished",
         "finished": runs.now(),
         "seconds": seconds,
-        "steps": fitted.steps,
-        "best_step": fitted.best_step,
-        "best_checkpoint": fitted.best.name if fitted.best else None,
+        "steps": fit_result.steps,
+        "best_step": fit_result.best_step,
+        "best_checkpoint": fit_result.best.name if fit_result.best else None,
         **facts,
     }
 

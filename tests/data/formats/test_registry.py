@@ -19,7 +19,7 @@ from bertkit.data.formats import Format, find_format, format_of, load_formats
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
-from tests.test_habits import HEAVY, imported_by
+from tests.kills import HEAVY
 
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
 
@@ -116,10 +116,10 @@ def test_the_table_of_endings_in_the_docs_is_the_folder():
     assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.ENDINGS)
 
 
-def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model):
+def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model, light_zygote):
     (tmp_path / "d.csv").write_text("text,label\nfine,1\nbad,0\n")
-    arguments = ("finetune", "classify", "--model", str(tiny_model), "--set", "data.format=cvs", "--data")
-    assert imported_by(*arguments, "d.csv", folder=tmp_path) <= {"numpy"}
+    arguments = ["finetune", "classify", "--model", tiny_model, "--set", "data.format=cvs", "--data", "d.csv"]
+    assert HEAVY & light_zygote.imports(tmp_path, arguments) <= {"numpy"}
 
 
 @pytest.mark.parametrize("source", ["d.csv", "demo"])

@@ -66,7 +66,7 @@ def test_a_folder_of_something_else_is_left_alone(run, tiny_model, toy_data):
     Path("mine").mkdir()
     Path("mine/notes.txt").write_text("dear diary")
     ended = finetune(run, tiny_model, toy_data, "--output", "mine")
-    expected = "error: the folder holds something that is no run of bertkit (mine) - choose another --output"
+    expected = "error: the folder holds something that is not a run of bertkit (mine) - choose another --output"
     assert (ended.code, ended.last) == (2, expected)
     assert [file.name for file in Path("mine").iterdir()] == ["notes.txt"]
     Path("file").write_text("")

@@ -96,19 +96,18 @@ def command(
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
     corpus = load_pretraining(recipe or "mlm", {"data.source": data, "data.limit": limit}, changes).data
+    from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
 
-    report = train_tokenizer(
-        corpus,
+    spec = make_spec(
         tokenizer_type,
-        output=output,
         vocabulary_size=vocabulary_size,
         lowercase=lowercase,
         min_frequency=min_frequency,
         special=special or (),
         max_length=max_length,
-        progress=TerminalProgress(),
     )
+    report = train_tokenizer(corpus, spec, output=output, progress=TerminalProgress())
     print_tokenizer(report, as_json=json)
 
 
@@ -118,7 +117,7 @@ def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(report))
         return
     case = "lowercase" if report.lowercase else "cased"
-    print_line(f"{report.folder}: {report.kind}, {case}, {report.vocabulary_size:,} tokens")
+    print_line(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_line(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
     print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
     print_line(f"  single-token words           {report.coverage:7.1%}")

@@ -35,7 +35,7 @@ def test_what_the_tokenizer_does_to_held_out_text(capsys):
 )
 def test_kind_is_a_deprecated_name_of_type(run, monkeypatch, option, warning):
     types = []
-    monkeypatch.setattr(tokenizer, "train_tokenizer", lambda data, name, **_: types.append(name) or REPORT)
+    monkeypatch.setattr(tokenizer, "train_tokenizer", lambda data, spec, **_: types.append(spec.type) or REPORT)
     ended = run("pretrain", "tokenizer", "--data", "demo", option, "bpe", "-o", "tok")
     assert (ended.code, ended.err, types) == (0, warning, ["bpe"])
 

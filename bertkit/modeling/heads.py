@@ -1,11 +1,13 @@
-"""A head that is computed in float32 while the encoder runs in bf16."""
+"""Changes to the head of a model: its precision, and choices that a row lacks."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 
@@ -27,3 +29,26 @@ def compute_head_in_fp32(model: PreTrainedModel) -> None:
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
                 layer.forward = functools.partial(in_fp32, layer)  # type: ignore[method-assign]
+
+
+def mask_missing_choices(model: PreTrainedModel) -> None:
+    """Take the choices that a row lacks out of a model's softmax and loss.
+
+    A collator pads such a row with choices of one token. A row of another length would otherwise have other
+    probabilities in a batch than alone.
+    """
+    model.register_forward_hook(_mask_missing, with_kwargs=True)
+
+
+def _mask_missing(
+    model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Mapping[str, torch.Tensor], output: Any
+) -> Any:
+    import torch
+    from torch.nn import functional
+
+    missing = inputs["attention_mask"].sum(dim=-1) == 1  # (rows, choices), as the logits
+    logits = output.logits.float()
+    output.logits = logits.masked_fill(missing, torch.finfo(logits.dtype).min)
+    if output.loss is not None:
+        output.loss = functional.cross_entropy(output.logits, inputs["labels"])
+    return output

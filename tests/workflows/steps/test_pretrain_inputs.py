@@ -1,0 +1,75 @@
+"""The inputs of a pretraining run: what is part of its identity, and mistakes that end before text is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertkit.errors import RecipeError
+from bertkit.progress import SILENT
+from bertkit.recipe import load_pretrain_recipe
+from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
+
+DEMO = Path(__file__).parents[3] / "bertkit" / "demo" / "model"
+
+
+@pytest.fixture
+def read(tmp_path, monkeypatch):
+    """Read the inputs of a small run on a text file, with changes to its recipe."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"The cat number {n} sleeps.\n\n" for n in range(60)))
+    shape = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    settings = {
+        "size": "tiny",
+        "model_options": shape,
+        "tokenizer": str(DEMO),
+        "data.source": str(text),
+        "training.max_length": 32,
+        "training.steps": 4,
+    }
+
+    def read_with(**changes: object) -> PretrainInputs:
+        named = {name.replace("__", "."): value for name, value in changes.items()}
+        return read_inputs(load_pretrain_recipe("mlm", {**settings, **named}), tmp_path / "run", SILENT)
+
+    return read_with
+
+
+def test_what_makes_a_run_the_one_it_is(read, tmp_path):
+    identity = read().plan.identity
+    assert read(training__workers=2, about="another text").plan.identity == identity
+    assert read(training__seed=7).plan.identity != identity
+    copy = tmp_path / "copy.txt"
+    copy.write_text((tmp_path / "text.txt").read_text())
+    assert read(data__source=str(copy)).plan.identity == identity  # text counts by content, not by name
+    copy.write_text(copy.read_text() + "\n\nOne sentence more.\n")
+    assert read(data__source=str(copy)).plan.identity != identity
+
+
+def test_the_weights_of_a_new_model_follow_from_the_seed(read):
+    first, same, other = (read(training__seed=seed).load_model().state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(values, same[name]) for name, values in first.items())
+    assert not all(torch.equal(values, other[name]) for name, values in first.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": None}, "a new model needs a tokenizer - --tokenizer DIR"),
+        ({"model": "demo"}, "a checkpoint brings its own tokenizer - leave --tokenizer out"),
+        ({"model": "demo", "tokenizer": None}, "model_options shape a new model, not a checkpoint"),
+    ],
+)
+def test_a_model_and_a_tokenizer_that_do_not_go_together(read, changes, message):
+    with pytest.raises(RecipeError) as mistake:
+        read(data__source="nothing.txt", **changes)  # which is not looked for yet
+    assert str(mistake.value).startswith(message)
+    assert not Path("run").exists()
+
+
+def test_texts_longer_than_the_model_reads_are_refused(read):
+    with pytest.raises(RecipeError, match=r"training.max_length 9000 exceeds the model's \d+ - --max-length \d+"):
+        read(training__max_length=9000)
