@@ -105,6 +105,23 @@ def test_every_package_is_in_one_layer():
     assert sorted(layers) == sorted(packages | loose)
 
 
+def test_no_imports_go_in_a_circle():
+    """Neither at run time nor for types alone."""
+    names = {module: module.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for module in TREES}
+    modules = {f"bertkit.{name}": module for module, name in names.items()} | {"bertkit": "__init__.py"}
+    imports = {module: set() for module in TREES}
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module in modules:
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                imports[module] |= {modules[name if name in modules else node.module] for name in inner}
+    assert len([target for targets in imports.values() for target in targets]) > 500
+    while leaves := [module for module, targets in imports.items() if not targets & imports.keys()]:
+        for module in leaves:
+            del imports[module]
+    assert sorted(imports) == []
+
+
 def test_workflows_are_the_commands():
     """A workflow is a verb, and each verb is a command of the same name."""
     commands = {file.stem for file in (PACKAGE / "cli" / "commands").rglob("*.py")}

@@ -16,8 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import occurring_embeddings
-from bertkit.modeling.info import SpeedPaths, info_of, patched_attention
+from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
+from bertkit.modeling.info import patched_attention
 from bertkit.modeling.unpadding import unpadded
 
 if TYPE_CHECKING:
@@ -32,8 +32,10 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 @contextmanager
 def speed_paths(
     model: PreTrainedModel, dropout: DropoutStream | None, *, unpad: bool, tokens: Iterable[int] | None
-) -> Iterator[SpeedPaths]:
+) -> Iterator[OccurringEmbeddings | None]:
     """Train a model on its speed paths; afterwards it is as before, but for what was trained.
+
+    Yields what stands in for the word embeddings, if anything does. `SpeedPaths` tells the rest.
 
     Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
     for groups of rows, so that dropout draws nothing for padding. Both leave alone a last layer that computes the first
@@ -50,9 +52,8 @@ def speed_paths(
             patches.enter_context(fast_dropout(model, dropout))
         if unpad:
             patches.enter_context(unpadded(model))
-        if tokens is not None:
-            patches.enter_context(occurring_embeddings(model, tokens))
-        yield info_of(model).speed_paths
+        embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
+        yield embeddings
 
 
 @contextmanager

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from bertkit.modeling.dropout import DropoutStream
-    from bertkit.modeling.embeddings import OccurringEmbeddings
-
 _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
 
@@ -39,13 +36,13 @@ class SpeedPaths:
 
     cls_only_layer: nn.Module | None = None
     """The last layer, where it computes the first token only."""
-    dropout: DropoutStream | None = None
+    dropout: object | None = None
     """Where its dropout draws from, where that is not torch's generator."""
     attention: list[AttentionPatch] = field(default_factory=list)
     """Patches of its attention, the one in force last."""
     unpadded_layers: tuple[nn.Module, ...] = ()
     """Layers that compute no padding in training."""
-    embeddings: OccurringEmbeddings | None = None
+    embeddings: nn.Module | None = None
     """What stands in for its word embeddings."""
 
     def attention_splits_rows(self, implementation: str) -> bool:

@@ -216,12 +216,12 @@ def fit(
         dropout if training.fast_dropout and runs_once else None,
         unpad=training.unpad and runs_once,
         tokens={*tokens, trainee.tokenizer.pad_token_id} if tokens else None,
-    ) as paths:
+    ) as embeddings:
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
-            embeddings=paths.embeddings,
+            embeddings=embeddings,
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],

@@ -20,12 +20,12 @@ def test_all_paths_together_say_what_they_did_and_undo_it():
     model, stream = make_tiny("bert", AutoModelForSequenceClassification), DropoutStream(0)
     cls_only_last_layer(model)
     first, last = model.bert.encoder.layer
-    with speed_paths(model, stream, unpad=True, tokens=IDS) as paths:
-        assert paths is info_of(model).speed_paths
+    with speed_paths(model, stream, unpad=True, tokens=IDS) as embeddings:
+        paths = info_of(model).speed_paths
         assert [patch.name for patch in paths.attention] == ["bertkit-dropout", "bertkit-unpadded"]
         assert paths.attention[-1].wraps == "bertkit-dropout"
         assert (paths.dropout, paths.unpadded_layers, paths.cls_only_layer) == (stream, (first,), last)
-        assert model.get_input_embeddings() is paths.embeddings
+        assert model.get_input_embeddings() is paths.embeddings is embeddings
     assert info_of(model).speed_paths == SpeedPaths(cls_only_layer=last)
     assert model.config._attn_implementation == "sdpa"
 
@@ -40,16 +40,18 @@ def test_all_paths_together_compute_what_the_plain_model_does():
 
 def test_no_path_is_taken_that_is_not_asked_for():
     model = make_tiny("bert", AutoModel)
-    with speed_paths(model, None, unpad=False, tokens=None) as paths:
-        assert paths == SpeedPaths()
+    with speed_paths(model, None, unpad=False, tokens=None) as embeddings:
+        assert embeddings is None
+        assert info_of(model).speed_paths == SpeedPaths()
 
 
 def test_attention_that_is_kept_is_neither_unpadded_nor_replaced():
     model = make_tiny("bert", AutoModel)
     with (
         kept_attention(model, in_training_only=True) as maps,
-        speed_paths(model, DropoutStream(0), unpad=True, tokens=None) as paths,
+        speed_paths(model, DropoutStream(0), unpad=True, tokens=None),
     ):
+        paths = info_of(model).speed_paths
         assert [patch.name for patch in paths.attention] == ["bertkit-keeping-in-training"]
         assert not paths.unpadded_layers
         model(**make_tiny_batch())
