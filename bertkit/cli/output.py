@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.storage.runs import is_main_process
 
 WIDTH = 80  # columns
-_SCHEMA = 1
+_SCHEMA = 2
 
 
 def print_line(line: str = "") -> None:

@@ -85,7 +85,7 @@ def _find_warnings(recipe: PretrainRecipe, tokens: int) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
-        warnings.append("Demo text or model: an artificial grammar. These scores compare with nothing.")
+        warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."

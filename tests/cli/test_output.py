@@ -18,7 +18,7 @@ def test_json_is_strict_and_one_line(capsys):
     assert "é" in out
     printed = json.loads(out, parse_constant=pytest.fail)
     assert printed == {
-        "schema_version": 1,
+        "schema_version": 2,
         "status": "done",
         "loss": None,
         "scores": {"f1": [None, 0.5]},
@@ -66,4 +66,4 @@ def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
     print_file(Path("p.csv"), 3, as_json=True)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == ["p.csv: 1 row", "p.csv: 2,000 rows", "m.yaml: written", "", "Next:", "  bertkit finetune m.yaml"]
-    assert json.loads(last) == {"schema_version": 1, "status": "done", "file": "p.csv", "rows": 3}
+    assert json.loads(last) == {"schema_version": 2, "status": "done", "file": "p.csv", "rows": 3}

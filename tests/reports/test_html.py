@@ -106,7 +106,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         best_step=20,
         examples=classified(["bad", "good"], 200),
         labels=["bad", "good"],
-        warnings=["The demo corpus: these scores compare with nothing."],
+        warnings=["The demo corpus: these scores cannot be compared with others."],
         other_splits={"test": {"accuracy": 0.7, "f1": 0.6}},
         provenance={"torch": "2.9.0", "data": "sha256:abc"},
         seed=42,
@@ -117,7 +117,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     expected = "headline scores published training confusion labels behavior mistakes repeat"
     assert " ".join(parsed.ids) == expected
     for word in (
-        "The demo corpus: these scores compare with nothing.",
+        "The demo corpus: these scores cannot be compared with others.",
         "0.6100 – 0.8900",
         "0.7100 – 0.7300",
         "Devlin et al. 2019",

@@ -102,7 +102,7 @@ def find_warnings(inputs: FinetuneInputs, scored: Scored) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (inputs.recipe.data.source, inputs.recipe.model):
-        warnings.append("Demo data or model: an artificial grammar. These scores compare with nothing.")
+        warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(scored.predictions) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
