@@ -46,6 +46,8 @@ def measure(
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         for done, numbers in enumerate(batches, start=1):
             batch = collate([features[number] for number in numbers])
+            # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
+            # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             progress.update(done, {})
@@ -55,4 +57,5 @@ def measure(
     if together:
         shares = [{}] * processes
         distributed.all_gather_object(shares, totals)
+    # with fewer batches than processes some have no sums, but the first process always has a batch
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})
