@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature, count_items
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
@@ -15,7 +18,7 @@ Tick = Callable[[int], None]
 
 
 def forward(
-    model: Any,
+    model: nn.Module,
     features: Sequence[Feature],
     collate: Collator,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from bertkit.objectives import Objective, PretrainSetup, Totals
 from bertkit.progress import Progress
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
@@ -30,7 +33,12 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: Any, features: Sequence[Feature], collate: Collator, objective: Objective, precision: str, progress: Progress
+    model: PreTrainedModel,
+    features: Sequence[Feature],
+    collate: Collator,
+    objective: Objective,
+    precision: str,
+    progress: Progress,
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
     from torch import distributed

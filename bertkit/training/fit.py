@@ -260,7 +260,7 @@ def untrained() -> FitResult:
     return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
-def _load_best(model: Any, folder: Path) -> FitResult:
+def _load_best(model: PreTrainedModel, folder: Path) -> FitResult:
     last, _ = newest_whole(folder)
     if last is None:
         raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)
