@@ -74,6 +74,7 @@ def find_duplicates(source: CorpusSource, progress: Progress) -> DeduplicationPa
     different = len(np.unique(validation)) if data.deduplicate else 0
     sorted_digests.sort()
     is_repeated = sorted_digests[1:] == sorted_digests[:-1]
+    # if both splits have as many distinct documents as validation alone, nothing of train is left
     if different and len(sorted_digests) - int(is_repeated.sum()) == different:
         raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
     repeated = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
@@ -92,6 +93,8 @@ def split_documents(source: CorpusSource, deduplication: DeduplicationPass) -> I
         for document in read_documents(source, split):
             text = document.text.encode()
             digest = int.from_bytes(_digest(text), "big")
+            # Only digests that occur more than once are kept, (repeated,), and `seen` has one flag for each. So a
+            # document that occurs once needs no memory in this pass.
             index = int(np.searchsorted(deduplication.repeated, np.uint64(digest)))
             is_repeated = index < len(seen) and int(deduplication.repeated[index]) == digest
             is_duplicate = is_repeated and bool(seen[index])

@@ -49,9 +49,11 @@ def _ends_sentence(line: str, start: int, mark: re.Match[str], is_lower: bool) -
     """Tell whether the sentence that begins at `start` ends with these marks."""
     if mark[0][0] in "。！？｡":
         return True
+    # a slice to the end of the line would take quadratic time in a line of many sentences
     after = line[mark.end() : mark.end() + 40].lstrip().lstrip(_OPENING)[:1]
     if after.islower() and not is_lower:
         return False
+    # only a single period may belong to an abbreviation
     if mark[0][0] != "." or mark[0].startswith(".."):
         return True
     before = line[max(start, mark.start() - 40) : mark.start()]

@@ -90,6 +90,7 @@ def read_corpus(
         mapped = map_columns(folder)
         if mapped is None:
             with locked(folder):
+                # once more under the lock: another process may have prepared it while this one was waiting
                 mapped = map_columns(folder) or _prepare(folder, source, tokenizer, progress)
             sweep(folder.parent)
     except OSError as error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature, count_items
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _EVALUATION_TOKENS = 4096  # padded tokens of one forward pass without gradients
 
@@ -15,7 +18,7 @@ Tick = Callable[[int], None]
 
 
 def forward(
-    model: Any,
+    model: nn.Module,
     features: Sequence[Feature],
     collate: Collator,
     *,
@@ -38,21 +41,26 @@ def forward(
     model.eval()
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
+    # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
     batches = sorted_batches(lengths_of(features).tolist())[process::processes]
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), autocast:
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
             fields = dict(model(**{name: value.to(device) for name, value in batch.items()}))
+            # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
             loss = fields.pop("loss", None)
             items = count_items(batch)
             if loss is not None and items:
                 total, count = total + float(loss) * items, count + items
+            # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
+            # which tokens of a row are real.
             arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))
     model.train(was_training)
+    # outputs go by the number of their row, so those of all processes merge in any order
     shares: list[Any] = [(outputs, total, count)]
     if together:
         shares = [None] * processes
@@ -71,6 +79,7 @@ def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> 
     """
     batches: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        # the first row of a batch is its longest, so all others are padded to that
         if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
             batches[-1].append(row)
         else:

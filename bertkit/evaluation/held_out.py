@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from bertkit.objectives import Objective, PretrainSetup, Totals
 from bertkit.progress import Progress
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
@@ -30,7 +33,12 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: Any, features: Sequence[Feature], collate: Collator, objective: Objective, precision: str, progress: Progress
+    model: PreTrainedModel,
+    features: Sequence[Feature],
+    collate: Collator,
+    objective: Objective,
+    precision: str,
+    progress: Progress,
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
     from torch import distributed
@@ -46,6 +54,8 @@ def measure(
     with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         for done, numbers in enumerate(batches, start=1):
             batch = collate([features[number] for number in numbers])
+            # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
+            # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             progress.update(done, {})
@@ -55,4 +65,5 @@ def measure(
     if together:
         shares = [{}] * processes
         distributed.all_gather_object(shares, totals)
+    # with fewer batches than processes some have no sums, but the first process always has a batch
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

@@ -66,6 +66,7 @@ def score_split(
     features = features if features is not None else encode_split(split, setup, task.encode)
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}")
     predictions = task.decode(outputs, features, split.rows, setup)
+    # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(predictions, split.rows, setup) if tune else {}
     if tuned:
         setup = with_options(setup, tuned)
@@ -104,6 +105,8 @@ def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]
     """Compute a 95 % bootstrap interval over rows for each metric."""
     from bertkit.metrics.statistics import bootstrap_intervals
 
+    # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
+    # text is compared again.
     def score(rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 

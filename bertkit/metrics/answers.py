@@ -114,6 +114,8 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         DataError: another form, or an answer that is not at its ``answer_start``; the question is named by its ``id``.
     """
     value = row["answers"]
+    # Each form is rewritten step by step until it is SQuAD's. A text in brackets that occurs in the context is an
+    # answer, and any other such text is JSON.
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and value not in row["context"]:
         try:
             value = json.loads(value)
@@ -176,6 +178,8 @@ def describe_mismatch(context: str, text: str, start: int) -> str:
     """Describe what stands at an answer's start instead, and where the answer is or what its start counts."""
     there = context[max(start, 0) : max(start, 0) + len(text)]
     what = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
+    # The usual mistakes: offsets in UTF-8 (Rust, Go) or in UTF-16 (Java, JavaScript) run ahead of characters after the
+    # first one that needs several units.
     as_bytes = text.encode(errors="surrogatepass")
     if start >= 0 and context.encode(errors="surrogatepass")[start:].startswith(as_bytes):
         return f"{what}; answer_start counts bytes, not characters"

@@ -70,6 +70,7 @@ def word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
     >>> word_offsets(["a", "bcd"])
     [(0, 1), (2, 5)]
     """
+    # every word with the space after it; one less is where the word itself ends
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for end, word in zip(ends, words, strict=True)]
 
@@ -114,6 +115,8 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     gold_spans, predicted_spans = set(gold), set(predicted)
     right = gold_spans & predicted_spans
     counts: Counter[str] = Counter()
+    # Sorted by words, since the order of a set of texts differs between processes. Of the gold entities that overlap,
+    # one with the same words comes first, then one of the same type.
     unpaired = sorted(gold_spans - right, key=lambda span: span[1:])
     if right:
         counts["right"] = len(right)
@@ -166,10 +169,13 @@ def compute_metric(name: str, counts: Mapping[str, Counts]) -> float:
         name: ``accuracy``, ``f1_macro``, or precision, recall or F1 over all spans, with ``_strict`` or without.
         counts: ``tags`` (of words) and, where tags mark entities, ``entities`` and ``strict``.
     """
+    # every word is a span of its own here, so recall over all tags is the share of words that are right
     if name == "accuracy":
         return float(ratios(counts["tags"].sum(axis=(0, 1)))["recall"])
     of_spans = counts["strict" if name.endswith("_strict") else "entities" if "entities" in counts else "tags"]
     if name == "f1_macro":
+        # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it
+        # would lower the mean.
         by_type = of_spans.sum(axis=0)
         seen = by_type[by_type[:, 1:].any(axis=1)]
         return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0

@@ -38,6 +38,7 @@ def bootstrap_intervals(
     tail = _tail(level)
     rng = np.random.default_rng(seed)
     values: dict[str, list[float]] = {}
+    # each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows
     for _ in range(samples):
         for metric, value in score(rng.integers(0, rows, size=rows)).items():
             values.setdefault(metric, []).append(value)
@@ -79,8 +80,11 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
     if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):  # a float32 softmax can end just above 1
         raise ValueError("a confidence must lie in [0, 1]")
     edges = np.linspace(0, 1, bins + 1)
+    # The bin of each row, (rows,). A confidence that equals an edge belongs to the bin below it. 0 is below the first
+    # bin, and a little above 1 is beyond the last, hence the clip.
     bin_of_row = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
     counts = np.bincount(bin_of_row, minlength=bins)
+    # sums of each bin over its count, (bins,); an empty bin divides 0 by 0, which is nan
     with np.errstate(invalid="ignore"):
         mean_confidence = np.bincount(bin_of_row, confidence, bins) / counts
         accuracy = np.bincount(bin_of_row, right, bins) / counts
@@ -111,6 +115,8 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
     if total == 0:
         return 0.0, 1.0
     share = successes / total
+    # The interval holds the shares whose distance from the observed one is at most z of their own standard errors. Its
+    # ends are the roots of a quadratic equation.
     spread = 1 + z * z / total
     middle = (share + z * z / (2 * total)) / spread
     half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
@@ -183,6 +189,8 @@ def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]
     >>> quantile_bins([3, 3, 4, 7, 8, 30], bins=3)
     [(3, 3), (4, 7), (8, 30)]
     """
+    # `inverted_cdf` returns values that occur, so a bin ends at a value and not between two. The set merges bins that
+    # would end at the same one.
     ends = sorted(set(np.quantile(values, np.linspace(0, 1, bins + 1)[1:], method="inverted_cdf").tolist()))
     starts = [min(values), *(end + 1 for end in ends[:-1])]
     return list(zip(starts, ends, strict=True))

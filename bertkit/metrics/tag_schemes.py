@@ -35,6 +35,7 @@ def find_invalid_tag(tags: Sequence[str | None], scheme: str = "iob2") -> int | 
     Before and after an unlabelled word (None) any tag is allowed.
     """
     before: str | None = "O"
+    # in BIOES an entity must not be open at the end, which an O after the last tag reveals
     for index, tag in enumerate([*tags, "O"] if scheme == "bioes" else tags):
         if tag is not None and before is not None:
             continues = tag[:2] in ("I-", "E-", "L-")
@@ -139,6 +140,7 @@ def most_probable_valid(probabilities: Values, labels: Sequence[str]) -> list[in
 @functools.cache
 def _transitions(labels: tuple[str, ...]) -> tuple[Values, Values]:
     """Return 0 where a label may begin a text, shape (labels,), or follow another, (before, after), else -inf."""
+    # An I- only follows tags of its own type. The type of O is the empty text, which the last comparison excludes.
     begins = [not label.startswith("I-") for label in labels]
     follows = [[not new.startswith("I-") or old[2:] == new[2:] != "" for new in labels] for old in labels]
     starts = np.where(np.array(begins) | (not any(begins)), 0.0, -np.inf)

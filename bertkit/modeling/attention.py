@@ -23,6 +23,8 @@ from bertkit.modeling.unpadding import unpadded
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# Two names, since transformers registers attention functions for the whole process, and a student and its teacher are
+# patched at once.
 _KEEPING, _KEEPING_IN_TRAINING = "bertkit-keeping", "bertkit-keeping-in-training"
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
@@ -72,6 +74,8 @@ def kept_attention(model: PreTrainedModel, *, in_training_only: bool) -> Iterato
         return outputs, None
 
     name = _KEEPING_IN_TRAINING if in_training_only else _KEEPING
+    # Unpadding calls attention for groups of rows, but a map has to be that of the whole batch. So unpadding has to
+    # leave this model as it is.
     with patched_attention(model, name, attend, splits_rows=False):
         if model.config._attn_implementation != name:
             what = f"the attention of a {model.config.model_type} model cannot be read"
@@ -108,6 +112,7 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return log-probabilities (rows, heads, tokens, tokens), and attended values (rows, tokens, heads, width)."""
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
+    # not -inf: the logarithms of two models are subtracted later, and -inf minus -inf is NaN
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)
     logs = scores.log_softmax(dim=-1)

@@ -51,6 +51,7 @@ def _forward(
         split_heads(attention.query(first)),
         split_heads(attention.key(hidden_states)),
         split_heads(attention.value(hidden_states)),
+        # of (rows, 1, queries, keys) the first query, as the only one that is computed
         None if attention_mask is None else attention_mask[:, :, :1],
         dropout=attention.dropout.p if attention.training else 0.0,
         scaling=attention.scaling,

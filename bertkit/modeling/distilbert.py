@@ -126,6 +126,7 @@ def _take(weights: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}
     taken = {}
+    # of bert.encoder.layer.11.output.dense.weight only the number changes, and names outside of layers stay
     for name, values in weights.items():
         before, middle, after = name.partition(".encoder.layer.")
         number, _, rest = after.partition(".")

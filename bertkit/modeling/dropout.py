@@ -47,12 +47,16 @@ class DropoutStream:
         One 64-bit draw decides about four values: each 16 bits are compared with a threshold, as a signed number. That
         avoids a conversion to float, and the -1 of a negated True is already the mask of `_Masked`.
         """
+        # `drawn` (count,) are the 16-bit quarters of 64-bit numbers, seen without a copy. Comparison and negation
+        # overwrite them, so nothing else of this size is allocated.
         count = math.prod(shape)
         drawn = self.numbers.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(drawn).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
     def drop(self, values: torch.Tensor, p: float) -> torch.Tensor:
         """Zero each value with probability `p`; the others are not scaled."""
+        # The mask has to be as wide as the values. A cast from int16 to int32 extends the sign, so -1
+        # keeps all its bits.
         mask = self.draw_mask(values.shape, p)
         return _Masked.apply(values, mask if values.element_size() == 2 else mask.int())  # type: ignore[no-any-return, no-untyped-call]
 
@@ -70,6 +74,7 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        # the gradient passes where its value was kept, so the values need not be saved
         (mask,) = ctx.saved_tensors
         (gradient,) = gradients
         return (gradient.contiguous().view(mask.dtype) & mask).view(gradient.dtype), None
@@ -81,6 +86,7 @@ def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
     paths = info_of(model).speed_paths
     with ExitStack() as patches:
+        # an attribute of the instance comes before the method of its class, so deleting it restores the layer
         for layer in layers:
             layer.forward = partial(_drop, layer, stream)  # type: ignore[method-assign]
             patches.callback(delattr, layer, "forward")
@@ -119,8 +125,11 @@ def _attend(
             module, query, key, value, attention_mask, dropout, scaling, **others
         )
         return attended
+    # The query (rows, heads, tokens, width) is scaled, and not the scores (rows, heads, tokens, tokens), which are
+    # larger where texts are longer than a head is wide.
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3))
     if attention_mask is not None:
+        # the lowest finite number, because a softmax over nothing but -inf is NaN
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     weights = stream.drop(scores.softmax(dim=-1).to(query.dtype), dropout)
     summed = torch.matmul(weights, value) / (1 - dropout)

@@ -40,6 +40,8 @@ class OccurringEmbeddings(nn.Module):
         )  # as before training; the embeddings that do not occur are these, decayed
         self.rows = rows.to(self.start.device)
         self.weight = nn.Parameter(self.start[self.rows])
+        # The inverse of `rows`: an array turns a batch of ids into rows in one lookup. The padding embedding, which
+        # gets no gradient, is named by its row too.
         self.row_of_id = torch.full((len(self.start),), -1, device=self.start.device)
         self.row_of_id[self.rows] = torch.arange(len(rows), device=self.start.device)
         self.padding_idx = None if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
@@ -51,6 +53,8 @@ class OccurringEmbeddings(nn.Module):
         rows = self.row_of_id[input_ids]
         if self.training:
             return functional.embedding(rows, self.weight, padding_idx=self.padding_idx)
+        # Both lookups are (..., width), so the whole table is never built. The clamp turns -1 into a valid row, whose
+        # embedding `where` then replaces by the decayed start.
         others = functional.embedding(input_ids, self.start) * self.decay
         return torch.where((rows < 0)[..., None], others, functional.embedding(rows.clamp(min=0), self.weight))
 
@@ -59,6 +63,8 @@ class OccurringEmbeddings(nn.Module):
         self.optimizer = optimizer
 
         def decay(*_: Any) -> None:
+            # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
+            # other embeddings have left, so one number stands for all of them.
             group = self._group()
             group[_DECAY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
 
@@ -81,6 +87,7 @@ class OccurringEmbeddings(nn.Module):
 
     @staticmethod
     def _write_whole(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+        # a checkpoint has (vocabulary, width) under the usual name, so any model of this architecture loads it
         state[f"{prefix}weight"] = module.whole()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
@@ -96,6 +103,8 @@ def occurring_embeddings(model: PreTrainedModel, ids: Iterable[int]) -> Iterator
     """
     embedding = model.get_input_embeddings()
     rows = torch.tensor(sorted(set(ids)), dtype=torch.long)
+    # A tied output layer has the same parameter under a second name. It scores every token of the vocabulary, so all
+    # embeddings have gradients.
     uses = sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False))
     is_plain = type(embedding) is nn.Embedding and embedding.weight.requires_grad and embedding.max_norm is None
     if not is_plain or uses > 1 or len(rows) > _WORTHWHILE * len(embedding.weight):

@@ -46,6 +46,8 @@ def _mask_missing(
     import torch
     from torch.nn import functional
 
+    # A choice that a row lacks is a single token, and real ones have special tokens besides their text. The model has
+    # computed its loss over both kinds, so it is computed anew.
     missing = inputs["attention_mask"].sum(dim=-1) == 1  # (rows, choices), as the logits
     logits = output.logits.float()
     output.logits = logits.masked_fill(missing, torch.finfo(logits.dtype).min)

@@ -47,6 +47,8 @@ class LayerTagger:
         setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
+        # The hidden states are the embeddings and the output of every layer. Weights of 0 are equal ones after the
+        # softmax, so training begins with the mean of the layers.
         count = len(range(config.num_hidden_layers + 1)[self.choice.states])
         width = config.hidden_size * (count if self.choice.merged == "concat" else 1)
         self.weights = nn.Parameter(torch.zeros(count)) if self.choice.merged == "weighted" else None
@@ -106,8 +108,10 @@ class LayerTagger:
         states = states.half().float()
         with torch.autocast(states.device.type, enabled=False):
             if self.weights is not None:
+                # (rows, tokens, layers, width) times (layers, 1), summed over layers: (rows, tokens, width)
                 states = (states * self.weights.softmax(dim=0)[:, None]).sum(dim=2)
             if self.lstm is not None:
+                # packed, so that the backward direction begins at a text's last token and not at its padding
                 lengths = attention_mask.sum(dim=1).cpu()
                 packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
@@ -151,6 +155,8 @@ def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None
 def tagger_class(config_class: type) -> type:
     """Build the class of a tagger over a config class's encoder, which loads from any checkpoint of that encoder."""
     encoder = MODEL_MAPPING[config_class]
+    # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
+    # for transformers' own models with a head.
     base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
     name = f"{encoder.__name__.removesuffix('Model')}ForLayerTagging"
     return type(name, (LayerTagger, base), {"__module__": __name__})
@@ -177,6 +183,7 @@ def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Calla
     if not features:
         return
     digest = hashlib.sha256(repr((content, (tagger_head(model.config) or {})["layers"])).encode())
+    # a separator after each text, since the same tokens may be cut into other texts
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
     file = cache_folder("states") / f"{digest.hexdigest()[:32]}.npy"
@@ -187,6 +194,8 @@ def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Calla
     else:
         _write_states(compute_states(model, features, run), int(ends[-1]), file)
         log.info(f"hidden states of {len(features):,} texts: {file.stat().st_size / 1e6:,.0f} MB in {file}")
+    # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
+    # when a batch needs them, so states may be larger than memory.
     states = np.load(file, mmap_mode="r")
     add_values(features, "states", np.split(states, ends[:-1]))
 

@@ -60,6 +60,8 @@ class _Layout:
         self.groups: list[_Group] = []
         filled = []
         for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
+            # Rows are sorted, so a group is a slice of them and its last row is the longest. Rows that rounding up
+            # adds hold no token.
             rows, length = _round_up(end - start, _ROWS), int(_round_up(lengths[end - 1], _LENGTHS))
             real_tokens = torch.zeros(rows, length, dtype=torch.bool)
             real_tokens[: end - start] = torch.arange(length) < lengths[start:end, None]
@@ -89,11 +91,14 @@ def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
     least = np.zeros(len(lengths) + 1, dtype=np.int64)
     starts = np.zeros(len(lengths) + 1, dtype=np.int64)
     for end in range(1, len(lengths) + 1):
+        # `costs` (end,) are those of a last group from each start up to `end`. All its rows are padded to the longest,
+        # so attention computes length² pairs of tokens for each.
         costs = least[:end] + np.arange(end, 0, -1) * squares[end - 1] + _GROUP_COST
         starts[end] = costs.argmin()
         least[end] = costs[starts[end]]
     groups = []
     end = len(lengths)
+    # back from the last row: the start of a group is the end of the group before it
     while end:
         groups.append((int(starts[end]), end))
         end = int(starts[end])
@@ -152,6 +157,8 @@ class _Unpadding:
         """Keep the mask of a batch with enough padding, as a hook before the encoder."""
         mask = named.get("attention_mask")
         self.mask = self.layout = None
+        # Evaluations sort all rows by length and have little padding. In training, gathers and scatters have to cost
+        # less than the padding that they save.
         if module.training and mask is not None and mask.dim() == 2 and mask.float().mean() < _WORTHWHILE:
             self.mask = mask
 
@@ -168,6 +175,7 @@ class _Unpadding:
         """Put the padding back as zeros, as a hook after the last layer: (rows, tokens, width)."""
         if self.layout is None:
             return None
+        # a last layer for the first token only runs after this and reads a padded batch, so the layout ends here
         indices, (rows, tokens) = self.layout.in_batch, self.layout.shape
         self.layout = None
         return _Scatter.apply(states[0], indices, rows * tokens).view(rows, tokens, -1)  # type: ignore[no-any-return, no-untyped-call]
@@ -191,6 +199,8 @@ class _Unpadding:
             return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
         layout, heads, width = self.layout, query.shape[1], query.shape[3]
 
+        # (1, heads, real tokens, width) becomes one (rows, heads, length, width) per group. A single scatter fills all
+        # groups, which are views of its result.
         def in_groups(values: torch.Tensor) -> list[torch.Tensor]:
             flat = values.transpose(1, 2).reshape(-1, heads * width)
             padded = _Scatter.apply(flat, layout.in_groups, sum(layout.sizes)).split(layout.sizes)  # type: ignore[no-untyped-call]
@@ -203,6 +213,7 @@ class _Unpadding:
             self.attend_padded(module, *query_key_value, group.mask, **named)[0].reshape(-1, heads * width)
             for *query_key_value, group in zip(*map(in_groups, (query, key, value)), layout.groups, strict=True)
         ]
+        # the groups end to end, (rows * length of all groups, heads * width), and back to the real tokens alone
         real = _Gather.apply(torch.cat(attended), layout.in_groups, layout.tokens)  # type: ignore[no-untyped-call]
         return real.view(1, -1, heads, width), None
 

@@ -70,6 +70,8 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
     prefix = f"{model.base_model_prefix}."
     modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 
+    # Heads and the pooler may be new or left over. But a weight that the encoder lacks would start at random, and
+    # scores would be bad without any error.
     def in_encoder(name: str) -> bool:
         inner = name.removeprefix(prefix)
         return inner.split(".")[0] in modules and not inner.endswith(_BUFFERS)

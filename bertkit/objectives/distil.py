@@ -192,6 +192,8 @@ def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Out
     is_text = batch[_IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != _IS_TEXT}
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
+    # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
+    # tokens, width), of which the cosine compares the real ones.
     with torch.no_grad():
         teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
     outputs, labels = run_at_masked(model, inputs)

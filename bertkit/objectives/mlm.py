@@ -60,6 +60,8 @@ def mask(text: TokenizedText, progress: float | None, random: np.random.Generato
     """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
     import numpy as np
 
+    # Labels are at all chosen tokens, also at those that `corrupt` leaves as they are. In fine-tuning no token is
+    # masked, so unmasked ones need good hidden states too (Devlin et al. 2019, section 3.1).
     chosen = choose_masked(text, progress, random, setup)
     return {
         "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary_tokens),

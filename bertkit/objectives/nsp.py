@@ -49,6 +49,7 @@ def pairs_of_epoch(
     corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType
 ) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
+    # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
     training = setup.recipe.training
     version = epoch % training.dupe_factor if training.dupe_factor else epoch
     return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)

@@ -91,6 +91,8 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
     import numpy as np
 
     text = join_block(example, setup.template)
+    # All chosen tokens become the mask token (section 2 of the paper). BERT leaves or replaces some of them at random;
+    # here, samples of the generator replace them all.
     chosen = mlm.choose_masked(text, progress, random, setup)
     return {
         "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
@@ -130,6 +132,8 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
 def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     from torch.nn import functional
 
+    # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
+    # does not show that.
     tokens = batch["draws"] >= 0
     logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
     return {

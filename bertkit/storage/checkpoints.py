@@ -28,6 +28,8 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def commit(folder: Path, facts: dict[str, Any]) -> None:
     """Complete a checkpoint: flush its files to disk, then write the manifest with their checksums and `facts`."""
+    # Every file is on disk before the manifest, so a manifest that survives a power cut has its files. The folder's
+    # name is an entry of its parent, which is flushed too.
     files = {}
     for file in sorted(folder.rglob("*")):
         if file.is_file() and file.name != MANIFEST:
@@ -96,6 +98,7 @@ def keep_only(run: Path, steps: Iterable[int]) -> None:
 def discard(folder: Path) -> None:
     """Delete a checkpoint, its manifest first, so that a half-deleted one never counts as complete."""
     (folder / MANIFEST).unlink(missing_ok=True)
+    # renamed in one step and then deleted file by file: no search for checkpoints finds the new name after a kill
     aside = folder.with_name(f".discarded-{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)

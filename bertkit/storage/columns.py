@@ -67,6 +67,8 @@ class ColumnWriter:
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Flush all columns to disk, then record their lengths and the state that the writer needs to continue."""
+        # Data before the journal: a kill between them leaves files longer than it says, which the next process
+        # truncates. In the other order, the journal could count numbers that are not on disk.
         for stream in self._streams.values():
             stream.flush()
             os.fsync(stream.fileno())
@@ -84,6 +86,8 @@ class ColumnWriter:
             for name, dtype in self.dtypes.items()
         }
         content = {"columns": columns, "facts": dict(facts)}
+        # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
+        # the other order, a kill would leave neither, and all shards would be written anew.
         write_json(self.folder / _MANIFEST, {**content, "sha256": _digest(content)})
         (self.folder / _JOURNAL).unlink()
 

@@ -100,6 +100,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         for row in rows
         for choice in row["choices"]
     ]
+    # the choices of all rows are tokenized in one call, then dealt out to their rows in the same order
     encoded = iter(encode_texts(pairs, setup))
     features = []
     for number, row in enumerate(rows):
@@ -144,6 +145,7 @@ def decode(
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
+        # (choices of the batch,): another row may have had more, so this row's own come first
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp(logits - logits.max())
         best = int(logits.argmax())

@@ -138,6 +138,7 @@ def decode(
     ``null_odds`` is the score of no answer minus that of the best span: above the threshold, the prediction is empty.
     """
     windows = [(feature["row"], feature["context"], feature["offsets"]) for feature in features]
+    # only the logits of the context, (context tokens,): no span may begin in the question or at a special token
     in_context = [slice(first, first + len(offsets)) for _, first, offsets in windows]
     best = spans.find_n_best(
         [output["start_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],

@@ -248,6 +248,7 @@ def _has_entities(setup: Setup) -> bool:
 
 def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
+    # (words,); a word without tokens gets O with probability 1, so that it is a step on the path of Viterbi as well
     is_read = ~np.isnan(scores).any(axis=1)
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     probabilities = weights / weights.sum(axis=1, keepdims=True)

@@ -159,6 +159,7 @@ def decode(
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
         own = senses[row["word"].replace("/", "_")]
+        # (tokens of the word, senses of all words) -> (senses of this word,)
         scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[own]
         best = own[int(scores.argmax())]
         if not nearest:
@@ -242,6 +243,8 @@ def _split_around_target(text: Any, target: Any) -> tuple[list[str], int]:
 def _score_words(compared: Mapping[str, Any], setup: Setup) -> list[dict[str, Any]]:
     """Compute each word's accuracy, macro F1 over its senses that occur, and the share of its most frequent sense."""
     size = len(setup.labels)
+    # Counts per sense, (labels,). A label names its word and its sense, so the counts of a word are those at its own
+    # ids, and rows are counted once for all words.
     gold = np.bincount(compared["gold"], minlength=size)
     predicted = np.bincount(compared["predicted"], minlength=size)
     right = np.bincount(compared["gold"][compared["gold"] == compared["predicted"]], minlength=size)

@@ -102,6 +102,7 @@ def longest_of(features: Sequence[Feature]) -> Numbers:
 
 def items_of(features: Sequence[Feature]) -> Numbers | None:
     """Count the labels of each feature, shape (features,), if labels belong to tokens; None if they belong to rows."""
+    # labels belong to tokens where the first feature has as many whole numbers as tokens
     first = np.asarray(features[0].get("labels") if len(features) else None)
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None
@@ -179,6 +180,7 @@ def _read(file: Path) -> FeatureColumns | None:
             return None
         with pa.memory_map(str(file)) as stream:
             content = stream.read_buffer()
+        # The file ends with the SHA-256 of all before it. Columns are views of the mapped file and not copies.
         body, digest = content[:-_DIGEST], content[-_DIGEST:]
         if hashlib.sha256(body).digest() != digest.to_pybytes():
             raise pa.ArrowInvalid("the checksum differs")
@@ -202,6 +204,7 @@ def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
         with writing(file) as beside:
             with pa.OSFile(str(beside), "wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
                 writer.write_table(table)
+            # `writing` renames the file once it has its checksum, so a kill leaves no file that looks whole
             digest = hashlib.sha256()
             feed_file(digest, beside)
             with beside.open("ab") as stream:
@@ -274,6 +277,8 @@ def _reader(array: Any) -> Callable[[int], Any]:
         return lambda row: [read(number) for number in range(edges[row], edges[row + 1])]
     is_matrix = pa.types.is_fixed_size_list(inner.type)
     values = _numbers(inner.values).reshape(-1, 2) if is_matrix else _numbers(inner)
+    # Numbers are stored as narrow as they fit. A row is widened when it is read, to what `np.array` makes of the lists
+    # of a task's `encode`.
     dtype = np.float64 if values.dtype == np.float64 else np.int64
     return lambda row: values[edges[row] : edges[row + 1]].astype(dtype)
 

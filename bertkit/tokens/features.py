@@ -56,6 +56,8 @@ class SpecialTokenTemplate:
         rest = [*self.between, *second, *self.after] if second is not None else self.after
         feature: Feature = {"input_ids": [*start, *rest]}
         if self.segments is not None:
+            # As in BERT, [CLS], the first text and the [SEP] after it have the first token type, the second text and
+            # its [SEP] the second one. A single text has the first type throughout.
             opening = len(start) + (len(self.between) if second is not None else len(rest))
             one, two = self.segments
             feature["token_type_ids"] = [one] * opening + [two] * (len(feature["input_ids"]) - opening)
@@ -66,6 +68,7 @@ def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialT
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    # `sides` is 0 or 1 at the tokens of a text, and None at special tokens, which are before, between and after
     first = [position for position, side in enumerate(sides) if side == 0]
     second = [position for position, side in enumerate(sides) if side == 1] or first
     types = encoded.get("token_type_ids")
@@ -174,6 +177,9 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
         padding["labels"] = IGNORED
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
+        # (rows, 1), since ids do not tell: the token of a missing choice (see `multiple_choice.collator`) may have
+        # the id of padding.
         lengths = np.array([len(feature["input_ids"]) for feature in features])
         batch = {}
         for name in [name for name in padding if name in features[0]]:
@@ -195,6 +201,7 @@ def count_items(batch: Mapping[str, Any]) -> int:
     >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})
     (2, 4)
     """
+    # labels that are floats (several labels at once, or a number to predict) belong to rows
     labels = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
         return int((labels != IGNORED).sum())

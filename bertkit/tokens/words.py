@@ -136,6 +136,8 @@ def tokenize_words(
     filled = [number for number, words in enumerate(rows) if words]
     texts = [rows[number] for number in filled]
     if _share_aligned(tokenizer, [_PROBE]) == 1:
+        # The probe is English, and a tokenizer may still join the words of these rows. Blank words, and those with
+        # spaces inside, are left out, since running text splits them in other ways.
         probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
         if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
             raise _joined_words_error()
@@ -232,6 +234,8 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
 
 def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[int, int]]:
     """Find the windows as (first, last + 1) word; `ends` (words + 1,) counts the tokens before each word and in all."""
+    # A window takes as many words as fit the budget. `ends` rises, so its last word and the first word of the next
+    # window are binary searches.
     count = len(ends) - 1
     spans: list[tuple[int, int]] = []
     first = 0

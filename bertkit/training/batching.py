@@ -81,12 +81,17 @@ def plan_epoch(
     sizes = np.asarray(lengths)
     weights = np.ones(len(lengths), dtype=np.int64) if items is None or sort_window == 1 else np.asarray(items)
     planned = []
+    # `edges` (batches + 1,) are the offsets in `order` where batches of nearly equal size begin and end. They bound the
+    # windows; `_split_evenly` decides about the batches inside.
     edges = np.linspace(0, len(order), count + 1).round().astype(int)
     for start in range(0, count, sort_window):
         window = edges[start : start + sort_window + 1]
         rows = order[window[0] : window[-1]]
+        # The rows of a window from short to long, so that a batch needs little padding. The sort is stable, so rows of
+        # equal length stay shuffled.
         rows = rows[np.argsort(sizes[rows], kind="stable")]
         planned += np.split(rows, _split_evenly(weights[rows], len(window) - 1, min_rows))
+    # the batches of a window go from short to long texts, so they are shuffled too
     return [planned[number] for number in random.permutation(len(planned))]
 
 
@@ -101,6 +106,8 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
     >>> _split_evenly(np.repeat([1, 2], [66, 33]), 4, 1)
     [32, 64, 82]
     """
+    # `sums` (rows + 1,) are the weights of the first rows, `goals` (count - 1,) the sums at which runs should end. Each
+    # run ends where the sum is closest to its goal.
     sums = np.concatenate([[0], np.cumsum(weights)])
     goals = sums[-1] * np.arange(1, count) / count
     differ = weights.min() < weights.max()
@@ -108,6 +115,7 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
     for number, goal in enumerate(goals, start=1):
         size = int(np.abs(sums - goal).argmin()) - ends[-1]
         step = 2 ** max(size.bit_length() - 4, 0) if differ else 1
+        # leaves enough rows for the runs after this one
         latest = len(weights) - (count - number) * min_size
         ends.append(min(ends[-1] + max(round(size / step) * step, min_size), latest))
     return ends[1:]
@@ -143,6 +151,8 @@ class SeededBatches(Sampler[list[int]]):
         return -(-len(self.lengths) // self.batch_size) * self.shares.micro_batches
 
     def __iter__(self) -> Iterator[list[int]]:
+        # Every process plans the whole epoch from the seed and takes its own share, so processes exchange no plan.
+        # `min_rows` keeps every share from being empty.
         plan = plan_epoch(
             self.lengths,
             self.batch_size,
@@ -249,6 +259,7 @@ def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, to
         heads: attention heads of the model.
     """
     shape = batch["input_ids"].shape
+    # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
     one_row = 4 * heads * math.prod(shape[1:]) * shape[-1]
     size = max(1, _ATTENTION_BYTES // one_row)
     starts = range(0, shape[0], size)

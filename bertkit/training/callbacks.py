@@ -47,6 +47,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             manifest = checkpoints.read_manifest(folder)
+            # The Trainer keeps the losses since the last log line in memory only. Without them, the first mean after a
+            # resume would lack the steps before the checkpoint.
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used = manifest.get(MANIFEST_SECONDS, 0.0)
         self._write_log(state)
@@ -69,6 +71,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
             control.should_training_stop = control.should_training_stop or bool(self.stop.signal)
             self.stop.save = False
+        # A flag on a GPU can be read only after all its work is done. So there it is read where a log line or a
+        # checkpoint waits for that anyway.
         if control.should_save or control.should_log or self.trainer.args.device.type == "cpu":
             self._refuse_non_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
@@ -89,6 +93,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Commit the checkpoint, then delete those that are neither the best nor the last."""
         self.trainer.accelerator.wait_for_everyone()
         exhausted = self._patience_is_exhausted(state)
+        # All processes have written their files (such as random states) before the manifest lists them. Older
+        # checkpoints are deleted after this one counts, so that a kill always leaves one to resume from.
         if args.should_save:
             facts = {
                 "step": state.global_step,
@@ -121,6 +127,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _agree_on_signals(self) -> None:
         """Share a signal that one process received with all processes."""
         if self.trainer.args.world_size > 1:
+            # A process that stopped alone would leave the others waiting for its gradients. So all stop at the same
+            # step, with the highest signal that any of them has.
             flags = torch.tensor([self.stop.signal, int(self.stop.save)], device=self.trainer.args.device)
             torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
             self.stop.signal, self.stop.save = int(flags[0]), bool(flags[1])
@@ -145,6 +153,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def _write_log(self, state: Any) -> None:
         if state.is_world_process_zero:
+            # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
+            # resumed run does again.
             lines = [
                 json.dumps({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
                 for entry in state.log_history

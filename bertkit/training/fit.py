@@ -52,6 +52,7 @@ class FitResult:
     def train_loss(self) -> float:
         """The mean loss over all steps, those before a resume included."""
         logged = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]
+        # a logged loss is the mean over the steps since the log line before it, and weighs as many as these
         before = [0, *(step for step, _ in logged)]
         weighted = sum(loss * (step - start) for (step, loss), start in zip(logged, before, strict=False))
         return weighted / logged[-1][0] if logged else float("nan")
@@ -127,6 +128,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Add up the gradients of a batch; on a CPU, micro-batch by micro-batch."""
         self.dropout.move_to(self.state.global_step)
         heads = getattr(self.model.config, "num_attention_heads", 12)
+        # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
+        # so the micro-batches add up to that of the batch.
         *others, last = split_batch(inputs, heads) if self.args.device.type == "cpu" else [inputs]
         losses = []
         for micro_batch in others:
@@ -152,6 +155,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         loss: torch.Tensor = sum(
             weight * share for weight, share in zip(self.terms.weights.values(), shares, strict=True)
         )
+        # no `if` here: it would wait for the GPU in every micro-batch
         self.finite &= loss.detach().isfinite()
         return loss
 
@@ -209,7 +213,11 @@ def fit(
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
+    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
+    # numbers, and the layout without padding would be gone.
     runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    # An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
+    # do more. Features have no padding, but batches look it up.
     tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
     with speed_paths(
         model,
@@ -252,7 +260,7 @@ def untrained() -> FitResult:
     return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
 
 
-def _load_best(model: Any, folder: Path) -> FitResult:
+def _load_best(model: PreTrainedModel, folder: Path) -> FitResult:
     last, _ = newest_whole(folder)
     if last is None:
         raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)

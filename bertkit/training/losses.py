@@ -44,6 +44,7 @@ class LoggedTerms:
 
     def add(self, shares: Sequence[torch.Tensor]) -> None:
         """Add the shares of a micro-batch, one per term."""
+        # sums stay on the device, (terms,): reading a number from a GPU in every micro-batch would wait for its work
         for number, share in enumerate(shares if len(self.names) > 1 else []):
             self.sums[number] += share.detach()
 
@@ -51,6 +52,7 @@ class LoggedTerms:
         """Return each term's mean over the steps since the last call, and start again from zero."""
         if len(self.names) == 1:
             return {}
+        # a share is a sum over the step's items per process, so the mean over processes is the mean over all items
         means = (accelerator.reduce(self.sums, "mean") / max(step - self.step, 1)).tolist()
         self.sums, self.step = self.sums * 0, step
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
@@ -68,6 +70,8 @@ def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
+        # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
         items = count_items(batch)
         outputs = model(**batch)
         if not items:
@@ -101,9 +105,13 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         weight = weights.to(logits)
         if gold.is_floating_point():  # several labels: one yes or no per label
+            # Losses are (rows, labels). The mean over labels is that of the model's own head, the sum over rows that of
+            # `Terms`. Smoothing moves 0 and 1 towards 1/2, as between two classes.
             target = gold * (1 - smoothing) + smoothing / 2
             losses = functional.binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="none")
             return losses.mean(dim=-1).sum()
+        # Logits (rows, labels), or (rows * tokens, labels) where tokens have labels. A weighted mean would divide by
+        # the weights of these very labels, which differ between micro-batches; a sum does not.
         return functional.cross_entropy(
             logits.reshape(-1, len(labels)),
             gold.reshape(-1),

@@ -49,6 +49,8 @@ class PretrainBatches(Dataset[Feature]):
         self.orders: dict[tuple[int, int], Any] = {}
         long = self.examples(training.max_length, 0)
         if training.budget is not None:
+            # With a budget of time, the number of steps is not known. Blocks are short until `_read_clock` sets the
+            # step at which that ends.
             self.steps = _ENDLESS
             self.short_steps = _ENDLESS if training.short_length else 0
         else:
@@ -81,6 +83,8 @@ class PretrainBatches(Dataset[Feature]):
         return BatchKey(step, micro_batch, progress, self.short_steps)
 
     def __getitems__(self, keys: list[BatchKey]) -> list[Feature]:
+        # One key stands for all rows of a micro-batch. The features are made here, by a worker process where there are
+        # some, so that masking does not delay training.
         rows = self.shares.of(range(self.training.batch_size), keys[0].micro_batch)
         return [self._feature(keys[0], row) for row in rows]
 
@@ -142,17 +146,22 @@ class PretrainBatches(Dataset[Feature]):
         training = self.training
         is_short = key.step < key.short_steps
         length = training.short_length if is_short and training.short_length else training.max_length
+        # Rows are numbered over all steps of one block length. So an epoch may end inside a batch, and a resumed run
+        # finds any step without making those before it.
         number = (key.step if is_short else key.step - key.short_steps) * training.batch_size + row
         epoch, number = divmod(number, self.sizes[length])
         order = self._order(length, epoch)
         # the first epoch counts; a later one may have more or fewer examples
         example = int(order[number % len(order)])
+        # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
+        # epochs, as in BERT's data, where each text was masked in so many ways.
         version = epoch % training.dupe_factor if training.dupe_factor else epoch
         random = np.random.default_rng((training.seed, version, example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Any:
         if (length, epoch) not in self.orders:
+            # one order per block length is kept, (examples,), since steps go through its epochs in turn
             self.orders = {key: order for key, order in self.orders.items() if key[0] != length}
             count = len(self.examples(length, epoch))
             self.orders[length, epoch] = np.random.default_rng((self.training.seed, epoch, length)).permutation(count)
@@ -167,4 +176,6 @@ class _BatchKeys(BatchSampler):
         self.batches = batches
 
     def __iter__(self) -> Iterator[list[Any]]:
+        # The DataLoader draws keys in the training process and sends them to its workers. So this process alone
+        # reads the clock.
         return ([self.batches.key(number)] for number in range(len(self.batches)))

@@ -52,6 +52,7 @@ class StreamedBatches(Dataset[Feature]):
 
     def __getitems__(self, numbers: list[int]) -> list[Feature]:
         step, micro_batch = divmod(numbers[0], self.training.gradient_accumulation)
+        # steps only rise, so buffers are read in their order and none is needed again
         while step >= self.first_step + len(self.batches):
             self._read_buffer()
         batch: list[Feature] = self.shares.of(self.batches[step - self.first_step], micro_batch)
@@ -78,11 +79,14 @@ class StreamedBatches(Dataset[Feature]):
         """
         if state:
             log.info(f"skipping the first {state['rows']:,} rows, which this run has been trained on")
+            # one less, since `_read_buffer` counts up before it reads
             self.buffer, self.first_step = state["window"] - 1, state["step"]
             self.buffers.load_state({name: value for name, value in state.items() if name not in ("window", "step")})
 
     def _read_buffer(self) -> None:
         self.buffer, self.first_step = self.buffer + 1, self.first_step + len(self.batches)
+        # The loader may be a step ahead of training, so a checkpoint may still belong to the buffer before this one.
+        # The states of both are kept.
         self.states = [*self.states[-1:], {"window": self.buffer, "step": self.first_step, **self.buffers.state()}]
         self.batches = []  # two buffers are never in memory
         rows = self.buffers.read()

@@ -74,8 +74,10 @@ class _Stopwatch:
 
     def read(self) -> list[tuple[float, float]]:
         """Return the seconds of each timed step, and how many of them it waited for a processor."""
+        # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
         marks = self.marks[_WARM - 1 :]
         if self.device == "cuda":
+            # the GPU runs behind the program, and all times are known only once it has reached the last mark
             marks[-1].synchronize()
             taken = [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
         else:
@@ -131,6 +133,8 @@ def time_steps(
         watch.finish()
     count = training.gradient_accumulation  # the collator makes micro-batches
     return [
+        # Micro-batches were noted in the order of the steps. Those of the warm-up are left out, and those that the
+        # loader has made ahead.
         _add_up(*times, batches[step * count : (step + 1) * count])
         for step, times in enumerate(watch.read(), start=_WARM)
     ]

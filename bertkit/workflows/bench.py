@@ -26,6 +26,8 @@ from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.hardware.precision import Machine
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
@@ -219,7 +221,7 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _train(case: _Case, model: Any, steps: int, progress: Progress) -> list[TimedStep]:
+def _train(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.losses import make_loss, task_terms
@@ -268,7 +270,7 @@ def _noted(speed: Speed, note: str) -> Speed:
     return replace(speed, notes=(*speed.notes, note))
 
 
-def _time_forward(case: _Case, model: Any, progress: Progress) -> float:
+def _time_forward(case: _Case, model: PreTrainedModel, progress: Progress) -> float:
     """Measure the validation rows per second of the model, on a sample of all lengths."""
     features = case.features[case.inputs.validation.name]
     sample = features[:: max(1, _count_tokens(features) // _EVALUATED)]

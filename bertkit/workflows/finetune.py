@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
@@ -24,6 +24,8 @@ from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
@@ -155,7 +157,7 @@ class _Scorer:
         self.inputs, self.checkpoint, self.features, self.progress = inputs, checkpoint, features, progress
         self.best: tuple[int, Scored] | None = None
 
-    def score_step(self, model: Any, step: int) -> dict[str, float]:
+    def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
         """Score the model after a step on the split that chooses the best one."""
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
         metric = self.inputs.recipe.best_metric

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress
@@ -13,6 +13,9 @@ from bertkit.recipe import PretrainRecipe
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 from bertkit.workflows.steps.publish_pretrained import Pretrained, publish
 from bertkit.workflows.steps.run import Run, open_run
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
@@ -53,7 +56,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)
     collate = objective.collator(setup)
 
-    def evaluate(model: Any, step: int) -> dict[str, float]:
+    def evaluate(model: PreTrainedModel, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision, progress)
 
     terms = Terms(objective.TERMS, objective.count, objective.losses)

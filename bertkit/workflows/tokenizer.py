@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.deduplicate import find_duplicates, split_documents
 from bertkit.corpus.documents import find_corpus
@@ -20,6 +20,9 @@ from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 log = logging.getLogger("bertkit")
 
@@ -84,7 +87,7 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress
     )
 
 
-def _measure(tokenizer: Any, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
+def _measure(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
     """Count tokens per word on held-out text; a word is a run of letters and digits.
 
     Returns:
@@ -155,7 +158,7 @@ def _check_free(folder: Path) -> None:
         raise UsageError(f"{folder} is not empty", "nothing was written; choose another --output")
 
 
-def _save(tokenizer: Any, folder: Path) -> None:
+def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
     beside = folder.parent / f".{folder.name}.{os.getpid()}"
     beside.mkdir(parents=True)

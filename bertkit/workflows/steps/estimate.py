@@ -13,6 +13,8 @@ from bertkit.recipe.pretraining import Pretraining
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.hardware.precision import Machine
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.timing import TimedStep
@@ -98,7 +100,12 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    inputs: PretrainInputs, model: Any, batches: PretrainBatches, machine: Machine, steps: int, progress: Progress
+    inputs: PretrainInputs,
+    model: PreTrainedModel,
+    batches: PretrainBatches,
+    machine: Machine,
+    steps: int,
+    progress: Progress,
 ) -> list[TimedStep]:
     from tempfile import TemporaryDirectory
 
