@@ -35,16 +35,16 @@ class OccurringEmbeddings(nn.Module):
 
     def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
         super().__init__()
-        self.start = (
-            embedding.weight.detach()
-        )  # as before training; the embeddings that do not occur are these, decayed
+        # as before training; the embeddings that do not occur are these, decayed
+        self.start = embedding.weight.detach()
         self.rows = rows.to(self.start.device)
         self.weight = nn.Parameter(self.start[self.rows])
         # The inverse of `rows`: an array turns a batch of ids into rows in one lookup. The padding embedding, which
-        # gets no gradient, is named by its row too.
+        # gets no gradient, is named by its row too, unless it does not occur: -1 would name the last row.
         self.row_of_id = torch.full((len(self.start),), -1, device=self.start.device)
         self.row_of_id[self.rows] = torch.arange(len(rows), device=self.start.device)
-        self.padding_idx = None if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
+        padding = -1 if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
+        self.padding_idx = padding if padding >= 0 else None
         self.optimizer: torch.optim.Optimizer | None = None
         self.register_state_dict_post_hook(self._write_whole)  # type: ignore[no-untyped-call]
 

@@ -93,6 +93,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Commit the checkpoint, then delete those that are neither the best nor the last."""
         self.trainer.accelerator.wait_for_everyone()
         exhausted = self._patience_is_exhausted(state)
+        losses = self.trainer.loss_state()
         # All processes have written their files (such as random states) before the manifest lists them. Older
         # checkpoints are deleted after this one counts, so that a kill always leaves one to resume from.
         if args.should_save:
@@ -100,7 +101,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 "step": state.global_step,
                 "finished": self._is_last(state) or exhausted,
                 MANIFEST_SECONDS: self.budget.used if self.budget else 0.0,
-                MANIFEST_LOSSES: self.trainer.loss_state(),
+                MANIFEST_LOSSES: losses,
                 MANIFEST_STATE: self.batches.state(state.global_step),
             }
             checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)

@@ -160,12 +160,12 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         return loss
 
     def loss_state(self) -> dict[str, Any]:
-        """Return the losses summed since the last log line, for a checkpoint."""
+        """Return the losses summed since the last log line, for a checkpoint; all processes call it together."""
         return {
-            "pending": float(self._tr_loss),
+            "pending": float(self.accelerator.reduce(self._tr_loss, "mean")),
             "total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
-            "terms": self.logged_terms.state(),
+            "terms": self.logged_terms.state(self.accelerator),
         }
 
     def load_loss_state(self, state: dict[str, Any]) -> None:

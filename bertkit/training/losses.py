@@ -57,9 +57,9 @@ class LoggedTerms:
         self.sums, self.step = self.sums * 0, step
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it."""
-        return {"sums": self.sums.tolist(), "step": self.step}
+    def state(self, accelerator: Any) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it: the mean over processes, which every one of them goes on from."""
+        return {"sums": accelerator.reduce(self.sums, "mean").tolist(), "step": self.step}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""

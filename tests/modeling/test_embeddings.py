@@ -53,6 +53,15 @@ def test_every_row_ends_as_if_all_had_been_trained(decay):
         assert torch.allclose(expected, weight, rtol=2e-6, atol=1e-7), name
 
 
+def test_the_last_row_learns_where_the_padding_embedding_does_not_occur():
+    dense, trimmed = make_model(), make_model()
+    train(dense, *make_optimizer(dense, 0.0), range(2))
+    with occurring_embeddings(trimmed, USED[1:]):
+        train(trimmed, *make_optimizer(trimmed, 0.0), range(2))
+    weights = [model.bert.embeddings.word_embeddings.weight for model in (dense, trimmed)]
+    assert torch.allclose(*weights, rtol=2e-6, atol=1e-7)
+
+
 def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
     dense, first, second = make_model(), make_model(), make_model()
     train(dense, *make_optimizer(dense, 0.1), range(6))

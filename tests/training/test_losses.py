@@ -12,7 +12,7 @@ import torch
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.training.losses import class_weights, make_loss
+from bertkit.training.losses import LoggedTerms, class_weights, make_loss
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -69,3 +69,17 @@ def test_weights_and_smoothing_reach_the_loss(run, tiny_model, toy_data):
     assert (
         read_lines(Path("runs/classify/metrics.jsonl"))[0]["loss"] > read_lines(Path("plain/metrics.jsonl"))[0]["loss"]
     )
+
+
+def test_several_processes_go_on_from_the_mean_of_their_sums():
+    class OtherProcess:
+        """Stands for a second process, whose sums are 3 and 5."""
+
+        @staticmethod
+        def reduce(sums: torch.Tensor, reduction: str) -> torch.Tensor:
+            return (sums + torch.tensor([3.0, 5.0])) / 2 if reduction == "mean" else sums
+
+    terms = LoggedTerms(["mlm", "nsp"], "cpu")
+    terms.add([torch.tensor(1.0), torch.tensor(2.0)])
+    assert terms.state(OtherProcess()) == {"sums": [2.0, 3.5], "step": 0}
+    assert terms.sums.tolist() == [1.0, 2.0]
