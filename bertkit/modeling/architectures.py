@@ -21,13 +21,15 @@ class Architecture:
     layers: str | None = None
     """Path from the base model to the list of its layers; None where nobody needs it, or where layers share weights."""
     is_bert_like: bool = False
-    """Its layers have the submodules of BERT's and read no positions, so the last can be computed for one token."""
+    """Its layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last can be
+    computed for one token."""
     can_unpad: bool = False
-    """Layers compute each token by itself but for attention, so padding can be left out between first and last."""
+    """Layers compute each token by itself but for attention, and attention may be sdpa, so padding can be left out
+    between first and last."""
     first_position: int = 0
     """Number of a text's first position; RoBERTa and its kin count on from the padding token."""
     separates_documents: bool = False
-    """Attention masks and positions can be set for each document of a packed block."""
+    """Masks of shape (rows, 1, tokens, tokens), boolean, and positions keep the documents of a packed block apart."""
     reads_token_types: bool = True
     has_pair_head: bool = False
     """Its model for pretraining has a head over pairs of segments."""
@@ -91,8 +93,8 @@ def find_architecture(model_type: str) -> Architecture:
 def types_with(feature: str) -> list[str]:
     """List the model types that have a feature, in alphabetical order.
 
-    >>> types_with("has_pair_head")
-    ['albert', 'bert']
+    >>> "bert" in types_with("has_pair_head"), "roberta" in types_with("has_pair_head")
+    (True, False)
     """
     return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
 

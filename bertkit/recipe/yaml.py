@@ -14,6 +14,7 @@ KeyPath = tuple[str, ...]
 Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
+_BREAKS = re.compile("[\x85\u2028\u2029]")
 # The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
 _RESOLVERS = {
     "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -33,6 +34,13 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    # in other styles than this one these line breaks would be read back as spaces
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS.search(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 for _tag, (_pattern, _first) in _RESOLVERS.items():
     for _class in (_Loader, _Dumper):

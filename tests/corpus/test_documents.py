@@ -14,6 +14,7 @@ import pytest
 
 from bertkit.corpus import documents
 from bertkit.corpus.documents import find_corpus, has_validation, read_documents
+from bertkit.data.formats import load_formats
 from bertkit.errors import BertkitError, DataError, RecipeError
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
@@ -205,7 +206,7 @@ def test_the_demo_text():
 
 # --- mistakes
 
-KNOWN = ".csv, .tsv, .json, .jsonl, .ndjson, .parquet, .txt"
+KNOWN = ", ".join(ending for known in load_formats().values() if known.RUNNING_TEXT for ending in known.ENDINGS)
 
 
 @pytest.mark.parametrize(

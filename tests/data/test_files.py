@@ -180,10 +180,10 @@ def test_an_unknown_ending(here):
     touch("eng.train")
     with pytest.raises(DataError) as caught:
         read_records("eng.train", Data())
-    assert str(caught.value) == (
-        "no file format has this ending (eng.train) - known are .conll, .bio, .iob, .iob2, .conllu, .csv, .tsv, .json,"
-        " .jsonl, .ndjson, .txt (and these with .gz) and .parquet; or name its format: --set data.format=conll"
-    )
+    what, remedy = str(caught.value).split(" - ")
+    assert what == "no file format has this ending (eng.train)"
+    assert remedy.startswith("known are .conll, ")
+    assert remedy.endswith(" (and these with .gz) and .parquet; or name its format: --set data.format=conll")
 
 
 def test_an_unknown_format_is_an_error_of_the_recipe(here):

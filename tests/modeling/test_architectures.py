@@ -33,6 +33,7 @@ from bertkit.modeling.architectures import (
     find_architecture,
     layer_sizes,
     layers_of,
+    types_with,
 )
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.distilbert import make_student
@@ -164,6 +165,17 @@ def test_positions_start_where_the_record_says(model_type):
     ids = make_tiny_batch((7,))["input_ids"]
     positions = ARCHITECTURES[model_type].first_position + torch.arange(7)[None]
     torch.testing.assert_close(model(ids, position_ids=positions)[0], model(ids)[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", types_with("separates_documents"))
+def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
+    model, ids = make_tiny(model_type, AutoModelForMaskedLM).eval(), make_tiny_batch((9,))["input_ids"]
+    document = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
+    positions = ARCHITECTURES[model_type].first_position + torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    mask = document[:, None, :, None] == document[:, None, None, :]
+    together = model(ids, attention_mask=mask, position_ids=positions).logits
+    alone = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]
+    torch.testing.assert_close(together, torch.cat(alone, dim=1), rtol=0, atol=1e-6)
 
 
 @walk
