@@ -29,10 +29,15 @@ class Example:
     confidence: float | None = None
 
 
-def find_named(
-    examples: Sequence[Example], labels: Sequence[str]
-) -> list[tuple[Example, frozenset[str], frozenset[str]]]:
-    """Return the rows whose answers are label names, as (row, gold names, predicted names)."""
+NamedAnswer = tuple[Example, frozenset[str], frozenset[str]]
+"""A row, its gold names and its predicted names."""
+
+MeasuredAnswer = tuple[Example, float, float]
+"""A row, its gold number and its predicted number."""
+
+
+def find_named(examples: Sequence[Example], labels: Sequence[str]) -> list[NamedAnswer]:
+    """Return the rows whose answers are label names."""
     label_names = set(labels)
     named = []
     for example in examples:
@@ -44,8 +49,8 @@ def find_named(
     return named
 
 
-def find_measured(examples: Sequence[Example]) -> list[tuple[Example, float, float]]:
-    """Return the rows whose answers are numbers, as (row, gold, predicted)."""
+def find_measured(examples: Sequence[Example]) -> list[MeasuredAnswer]:
+    """Return the rows whose answers are numbers."""
     return [
         (example, example.gold, example.predicted)
         for example in examples
@@ -55,9 +60,10 @@ def find_measured(examples: Sequence[Example]) -> list[tuple[Example, float, flo
     ]
 
 
-def find_mistakes(examples: Sequence[Example], labels: Sequence[str]) -> dict[str, Any] | None:
+def find_mistakes(
+    examples: Sequence[Example], named: Sequence[NamedAnswer], measured: Sequence[MeasuredAnswer]
+) -> dict[str, Any] | None:
     """Choose the rows that are most confidently wrong, or wrong by most; None where no answers can be compared."""
-    named, measured = find_named(examples, labels), find_measured(examples)
     judged = [example for example in examples if example.right is not None]
     if judged:
         wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in judged if not e.right]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ from markupsafe import Markup
 
 from bertkit.metrics import statistics
 from bertkit.reports import svg
-from bertkit.reports.examples import Example, find_measured, find_mistakes, find_named, is_finite
+from bertkit.reports.examples import (
+    Example,
+    MeasuredAnswer,
+    NamedAnswer,
+    find_measured,
+    find_mistakes,
+    find_named,
+    is_finite,
+)
 
 MAX_POINTS = 1500
 
@@ -65,17 +74,18 @@ def write_report(folder: Path, facts: Facts) -> Path:
         lstrip_blocks=True,
     )
     environment.filters.update(score=score_text, duration=duration_text)
+    named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     page = environment.get_template("report.html.j2").render(
         facts=facts,
         metrics=metric_names(facts),
         headline=_headline(facts),
         curves=_curves(facts),
-        confusion=_confusion(facts),
-        label_scores=_label_scores(facts),
-        reliability=_reliability(facts),
-        lengths=_lengths(facts),
-        numbers=_number_pictures(facts),
-        mistakes=find_mistakes(facts.examples, facts.labels),
+        confusion=_confusion(named, facts.labels),
+        label_scores=_label_scores(named, facts.labels),
+        reliability=_reliability(named),
+        lengths=_lengths(facts.examples, named),
+        numbers=_number_pictures(measured),
+        mistakes=find_mistakes(facts.examples, named, measured),
     )
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
@@ -158,24 +168,22 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
     return drawn
 
 
-def _confusion(facts: Facts) -> list[tuple[str, dict[str, int]]]:
+def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
     """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
-    named = find_named(facts.examples, facts.labels)
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
-    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], facts.labels)
+    return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
-def _label_scores(facts: Facts) -> list[statistics.LabelScore]:
-    named = find_named(facts.examples, facts.labels)
-    return statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels) if named else []
+def _label_scores(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[statistics.LabelScore]:
+    return statistics.label_scores([row[1] for row in named], [row[2] for row in named], labels) if named else []
 
 
-def _reliability(facts: Facts) -> tuple[float, Markup] | None:
+def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
     """Draw accuracy over confidence; a multi-label row adds a point for the probability of every label."""
     pairs = []
-    for example, gold, predicted in find_named(facts.examples, facts.labels):
+    for example, gold, predicted in named:
         probabilities = example.probabilities or {}
         names = predicted if isinstance(example.predicted, str) else probabilities
         pairs += [(probabilities[name], name in gold) for name in names if is_finite(probabilities.get(name))]
@@ -193,10 +201,10 @@ def _reliability(facts: Facts) -> tuple[float, Markup] | None:
     return bins.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
 
 
-def _lengths(facts: Facts) -> Markup | None:
+def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Markup | None:
     """Draw the share of wrong rows in bins of length that hold about equally many rows."""
-    judged = [(e, not e.right) for e in facts.examples if e.right is not None]
-    answered = judged or [(e, gold != predicted) for e, gold, predicted in find_named(facts.examples, facts.labels)]
+    judged = [(e, not e.right) for e in examples if e.right is not None]
+    answered = judged or [(e, gold != predicted) for e, gold, predicted in named]
     rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
     if len({length for length, _ in rows}) < 2:
         return None
@@ -210,9 +218,8 @@ def _lengths(facts: Facts) -> Markup | None:
     return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")
 
 
-def _number_pictures(facts: Facts) -> list[tuple[str, Markup]]:
+def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Markup]]:
     """Draw predicted over gold numbers, and residuals by length, each as (caption, picture)."""
-    measured = find_measured(facts.examples)
     if not measured:
         return []
     rows = svg.thin(measured, MAX_POINTS)

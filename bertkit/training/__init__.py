@@ -1,1 +1,1 @@
-"""Training: batches, one Trainer, checkpoints that survive anything, and forward passes without gradients."""
+"""The one Trainer: its batches, losses and callbacks, and a clean stop at a signal."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from bertkit.reports.examples import MAX_MISTAKES, Example, find_measured, find_mistakes, find_named, is_finite
 
 
+def mistakes_of(rows, labels):
+    return find_mistakes(rows, find_named(rows, labels), find_measured(rows))
+
+
 def example(gold, predicted, **more) -> Example:
     return Example("0", [("text", "x")], gold, predicted, **more)
 
@@ -22,13 +26,13 @@ def test_rows_are_compared_by_number_only_if_both_are_finite():
 
 
 def test_rows_that_cannot_be_compared_have_no_mistakes():
-    assert find_mistakes([example("Ada", "Ada Lovelace")], ["a", "b"]) is None
-    assert find_mistakes([], ["a", "b"]) is None
+    assert mistakes_of([example("Ada", "Ada Lovelace")], ["a", "b"]) is None
+    assert mistakes_of([], ["a", "b"]) is None
 
 
 def test_the_family_decides_what_is_right():
     rows = [example("Ada", "Ada.", right=True), example("Ada", "Bob", right=False, confidence=0.75)]
-    assert find_mistakes(rows, []) == {
+    assert mistakes_of(rows, []) == {
         "title": "Most confident mistakes",
         "count": 1,
         "rows": [(rows[1], "confidence 0.750")],
@@ -38,12 +42,12 @@ def test_the_family_decides_what_is_right():
 def test_the_worst_decision_of_several_labels_counts():
     missed = example(["a", "b"], ["a"], probabilities={"a": 0.9, "b": 0.05, "c": 0.2})
     added = example(["a"], ["a", "c"], probabilities={"a": 0.9, "b": 0.05, "c": 0.6})
-    mistakes = find_mistakes([added, missed], ["a", "b", "c"])
+    mistakes = mistakes_of([added, missed], ["a", "b", "c"])
     assert mistakes["rows"] == [(missed, "confidence 0.950"), (added, "confidence 0.600")]
 
 
 def test_without_probabilities_mistakes_have_no_note():
     rows = [example("a", "b") for _ in range(MAX_MISTAKES + 5)]
-    mistakes = find_mistakes(rows, ["a", "b"])
+    mistakes = mistakes_of(rows, ["a", "b"])
     assert (mistakes["title"], mistakes["count"], len(mistakes["rows"])) == ("Mistakes", len(rows), MAX_MISTAKES)
     assert {note for _, note in mistakes["rows"]} == {""}
