@@ -67,7 +67,7 @@ def find_duplicates(source: CorpusSource, progress: Progress) -> DeduplicationPa
             digests.append(int.from_bytes(digest, "big"))
         counts[split] = len(digests) - before
         if not counts[split]:
-            raise DataError(f"the {split} split has no documents", "give it text", file=data.source or None)
+            raise DataError(f"the {split} split has no documents", "add text", file=data.source or None)
     # (documents,) digests, sorted in place since a sorted copy would double the memory: equal ones are neighbors then
     sorted_digests = np.frombuffer(digests, dtype=np.uint64)
     validation = sorted_digests[: counts.get("validation", 0)]

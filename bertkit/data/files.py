@@ -91,7 +91,7 @@ def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
         files[split] = paths[groups[0]]
         if len(files[split]) != groups[0].shards:
             what = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
-            raise DataError(what, "get the others", file=folder)
+            raise DataError(what, "add the missing ones", file=folder)
     if not files:
         listing = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
         hint = "name them: --set data.files.train=..."
@@ -169,7 +169,7 @@ def _find_mode(path: Path) -> int:
     try:
         return path.stat().st_mode
     except PermissionError:
-        raise ResourceError("no permission to read", "see its folder's permissions", file=path) from None
+        raise ResourceError("no permission to read", "check its folder's permissions", file=path) from None
     except (OSError, ValueError):
         folder = path.parent
         names = sorted(entry.name for entry in folder.glob("*"))
@@ -193,7 +193,7 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
         with path.open("rb") as stream:
             start = stream.read(1024)
     except PermissionError:
-        raise ResourceError("no permission to read", "see its permissions", file=path) from None
+        raise ResourceError("no permission to read", "check its permissions", file=path) from None
     for name, binary in load_formats().items():
         if binary.MAGIC and start.startswith(binary.MAGIC) and binary is not file_format:
             is_named_so = format_of(path.name)[0] is binary

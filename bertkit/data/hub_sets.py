@@ -42,8 +42,8 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
         for number, row in enumerate(table, start=1):
             yield number, {name: _named(value, features.get(name)) for name, value in row.items()}
     except OSError as error:  # what all network libraries raise
-        what = f"{data.source}: reading broke off ({str(error) or type(error).__name__})"
-        raise UnavailableError(what, "the same command goes on from the last checkpoint") from None
+        what = f"{data.source}: reading was interrupted ({str(error) or type(error).__name__})"
+        raise UnavailableError(what, "the same command continues from the last checkpoint") from None
 
 
 def _named(value: Any, feature: Any) -> Any:

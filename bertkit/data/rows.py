@@ -158,7 +158,7 @@ def read_split(
     if left_out:
         log.info(f"{left_out:,} rows of {source} have no labels: they are left out")
     if not rows:
-        raise DataError(f"the {name} split has no rows", "give it some", file=source)
+        raise DataError(f"the {name} split has no rows", "add rows", file=source)
     return Split(name, str(source), rows, lines)
 
 

@@ -75,4 +75,4 @@ def _get(container: dict[str, Any], key: str, expected: type, where: str) -> Any
 def _check(value: Any, expected: type, where: str, what: str) -> None:
     """Refuse a value of another type; true and false are integers to Python, but not here."""
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-        raise DataError(f"{what} must be {_TYPE_NAMES[expected]}, in {where}", "write it as SQuAD has it")
+        raise DataError(f"{what} must be {_TYPE_NAMES[expected]}, in {where}", "write it as in SQuAD")

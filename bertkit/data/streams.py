@@ -53,7 +53,7 @@ class RowStream:
         """
         numbered = list(islice(self.open(), self.buffer_rows))
         if not numbered:
-            raise DataError("the train split has no rows", "give it some", file=self.source)
+            raise DataError("the train split has no rows", "add rows", file=self.source)
         return Split("train", self.source, [row for _, row in numbered], [line for line, _ in numbered])
 
 
@@ -82,7 +82,7 @@ class StreamBuffers:
             self._count(row)
         if self.state() != state:
             what = f"the first {state['rows']:,} rows are not those that this run was trained on"
-            raise DataError(what, "put them back, or --fresh to start anew", file=self.stream.source)
+            raise DataError(what, "put them back, or --fresh to start over", file=self.stream.source)
 
     def read(self) -> list[Row]:
         """Read the next buffer."""
@@ -96,7 +96,7 @@ class StreamBuffers:
             self._count(row)
             return row
         if not self.rows:
-            raise DataError("the train split has no rows", "give it some", file=self.stream.source)
+            raise DataError("the train split has no rows", "add rows", file=self.stream.source)
         self._begin(self.number + 1)
         return self._next()
 

@@ -151,7 +151,7 @@ def is_blank_line(line: str) -> bool:
 
 def empty_file(name: str) -> DataError:
     """Build the error for a file without a row."""
-    return DataError("the file is empty", "give it rows", file=name)
+    return DataError("the file is empty", "add rows", file=name)
 
 
 def source_column(canonical: str, data: Data) -> str:

@@ -192,7 +192,7 @@ def _vocabulary(folder: Path) -> Any:
 
 def _other_vocabulary(teacher: Teacher) -> ModelError:
     what = f"the teacher {teacher.name} tokenizes texts differently from the student"
-    return ModelError(what, "take two models with the same tokenizer, or --student-layers")
+    return ModelError(what, "use two models with the same tokenizer, or --student-layers")
 
 
 def _content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:

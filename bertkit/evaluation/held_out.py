@@ -27,7 +27,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
     setup = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
     examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
     if not len(examples):
-        raise DataError("the held-out text gives no example", "hold out more: --set data.validation_share=0.05")
+        raise DataError("the held-out text yields no example", "hold out more: --set data.validation_share=0.05")
     numbers = range(min(len(examples), setup.recipe.training.evaluation_rows))
     return [objective.feature(examples[number], None, np.random.default_rng((number,)), setup) for number in numbers]
 

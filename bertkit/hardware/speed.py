@@ -113,7 +113,7 @@ def peak_memory(device: str) -> int | None:
 
 
 def waiting_seconds() -> float:
-    """Return the seconds that this thread was ready to run and other work had the processor; 0 if unknown."""
+    """Return the seconds that this thread was ready to run and other programs used the processor; 0 if unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):

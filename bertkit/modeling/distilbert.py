@@ -62,7 +62,7 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
     """
     if architecture_of(config).student_type is None:
         what = f"no student can be made of a teacher of type {config.model_type!r}"
-        raise ModelError(what, "take one of type bert or roberta")
+        raise ModelError(what, "use one of type bert or roberta")
     count = config.num_hidden_layers
     return list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
 

@@ -51,7 +51,7 @@ def load_config(folder: Path) -> PretrainedConfig:
     except (ValueError, OSError, KeyError, StrictDataclassError) as error:
         if "auto_map" in saved:
             raise ModelError(
-                "this checkpoint wants to run code of its own",
+                "this checkpoint needs to run its own code",
                 "bertkit never does that; use a standard architecture",
                 file=folder,
             ) from None

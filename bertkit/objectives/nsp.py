@@ -30,7 +30,7 @@ def check(setup: PretrainSetup) -> None:
     """Refuse an architecture that has no head for pairs of segments."""
     if not architecture_of(setup.config).has_pair_head:
         what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
-        raise RecipeError(what, f"take one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
+        raise RecipeError(what, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
 def load_model(setup: PretrainSetup) -> PreTrainedModel:

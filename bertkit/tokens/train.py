@@ -211,7 +211,7 @@ def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str])
     """
     scores = {token: round(score, 6) for token, score in tokens if token not in special}
     if not scores or not all(map(math.isfinite, scores.values())):
-        raise DataError("the text is too small to train a tokenizer on", "give more text")
+        raise DataError("the text is too small to train a tokenizer on", "use more text")
     letters = {token for token in scores if len(token) == 1}
     lowest = min(scores.values())
     rare = lowest + 1e-4 * (len(letters) + 1)

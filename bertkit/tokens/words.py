@@ -197,7 +197,7 @@ def _split_by_offsets(encoding: Any, words: Sequence[str]) -> list[list[int]]:
 
 
 def _joined_words_error() -> ModelError:
-    what = "the tokenizer gives a list of words other tokens than the same text"
+    what = "the tokenizer splits a list of words differently from the same text"
     return ModelError(what, "use a checkpoint whose tokenizer keeps words apart")
 
 

@@ -269,7 +269,7 @@ def _load_best(model: PreTrainedModel, folder: Path) -> FitResult:
     best = checkpoint_folder(folder, best_step)
     fault = find_fault(best)
     if fault:
-        raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts anew", file=best)
+        raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
     from safetensors.torch import load_model
 
     load_model(model, best / "model.safetensors", device=str(model.device))

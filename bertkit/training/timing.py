@@ -31,7 +31,7 @@ class TimedStep:
 
     seconds: float
     waited: float
-    """Seconds of it in which other work had the processor."""
+    """Seconds of it in which other programs used the processor."""
     rows: int
     lengths: list[int]
     padded: int

@@ -52,7 +52,7 @@ class Speed:
     rows_per_second: float | None = None
     padding_share: float | None = None
     waiting_share: float | None = None
-    """Of the time, in which other work had the processor; no figure here is corrected for it."""
+    """Of the time, in which other programs used the processor; no figure here is corrected for it."""
     operations_per_second: float | None = None
     peak_operations_per_second: float | None = None
     """Of the fastest matrix product of the model's sizes, measured beside."""
@@ -131,7 +131,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             "bench needs rows that can be counted", "leave data.streaming out, or give a file of some rows"
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("a bench measures one process", "start it without torchrun or accelerate launch")
+        raise UsageError("bench measures one process", "start it without torchrun or accelerate launch")
     inputs = read_inputs(recipes[0], None)
     setup = Setup(recipes[0], models.load_tokenizer(inputs.model_folder), inputs.labels)
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
@@ -251,7 +251,7 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine:
         waiting_share=sum(step.waited for step in steps) / sum(step.seconds for step in steps),
     )
     if speed.waiting_share is not None and speed.waiting_share > _BUSY:
-        what = f"{speed.precision}, batch {speed.batch_size}: other work had the processor"
+        what = f"{speed.precision}, batch {speed.batch_size}: other programs used the processor"
         speed = _noted(speed, f"{what} {100 * speed.waiting_share:.0f} % of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:

@@ -246,8 +246,8 @@ KNOWN = ", ".join(ending for known in load_formats().values() if known.RUNNING_T
             {"source": "a.txt"},
             "byte 0xe9 at offset 8 is not utf-8 (a.txt:4) - if the file is cp1252, --set data.encoding=cp1252",
         ),
-        ({"a.txt": ""}, {"source": "a.txt"}, "the file is empty (a.txt) - give it rows"),
-        ({"a.txt": " \n\n"}, {"source": "a.txt"}, "the file is empty (a.txt) - give it rows"),
+        ({"a.txt": ""}, {"source": "a.txt"}, "the file is empty (a.txt) - add rows"),
+        ({"a.txt": " \n\n"}, {"source": "a.txt"}, "the file is empty (a.txt) - add rows"),
         (
             {"a.csv": "text\n'x\n\"y\n"},
             {"source": "a.csv"},

@@ -257,7 +257,7 @@ def test_a_held_out_document_is_dropped_from_train():
             {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
             "the text of the validation split has no tokens (d) - give other text, or another tokenizer",
         ),
-        ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - give it text"),
+        ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - add text"),
     ],
 )
 def test_too_little_text_is_told_in_one_line(files, line):

@@ -265,7 +265,7 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError
 
-    for method, remedy in {"open": "see its permissions", "stat": "see its folder's permissions"}.items():
+    for method, remedy in {"open": "check its permissions", "stat": "check its folder's permissions"}.items():
         monkeypatch.setattr(Path, method, refuse)
         with pytest.raises(ResourceError) as caught:
             read_records("train.csv", Data())
@@ -365,7 +365,7 @@ def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
         ),
         (
             ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],
-            "the train split has 2 of its 3 shards (set) - get the others",
+            "the train split has 2 of its 3 shards (set) - add the missing ones",
         ),
         (
             ["reviews.csv", "notes/x.txt"],

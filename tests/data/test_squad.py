@@ -9,7 +9,7 @@ from bertkit.data.formats import json as json_files
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
-LIKE = "write it as SQuAD has it"
+LIKE = "write it as in SQuAD"
 KEYS = "give every row the same keys, with null where there is no value"
 
 
@@ -172,7 +172,7 @@ def test_no_questions():
     for articles in ([article("A")], [article("A", ("a b",))]):
         with pytest.raises(DataError) as caught:
             read({"data": articles})
-        assert str(caught.value) == "the file is empty (dev.json) - give it rows"
+        assert str(caught.value) == "the file is empty (dev.json) - add rows"
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

@@ -182,7 +182,9 @@ def test_a_connection_that_breaks_off_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: Broken())
     found = streams.read_hub_split(Data(source="a/b", streaming=True), "train")
     assert next(found) == (1, {"text": "a", "label": 1})
-    with pytest.raises(UnavailableError, match=r"a/b: reading broke off \(gone away\) - the same command goes on"):
+    with pytest.raises(
+        UnavailableError, match=r"a/b: reading was interrupted \(gone away\) - the same command continues"
+    ):
         next(found)
 
 

@@ -28,7 +28,7 @@ def test_no_more_blocks_are_scored_than_the_recipe_says():
 
 
 def test_text_without_an_example_is_refused():
-    with pytest.raises(DataError, match="the held-out text gives no example"):
+    with pytest.raises(DataError, match="the held-out text yields no example"):
         held_out_features(make_corpus(1), SimpleNamespace(examples=lambda *_: []), make_setup("mlm"))
 
 

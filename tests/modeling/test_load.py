@@ -155,7 +155,7 @@ def test_code_in_a_checkpoint_is_never_run(copy, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
     (copy / "evil.py").write_text("raise SystemExit('ran')\n")
     edit_config(copy, model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"})
-    with pytest.raises(ModelError, match="wants to run code of its own"):
+    with pytest.raises(ModelError, match="needs to run its own code"):
         load(copy)
 
 

@@ -321,6 +321,6 @@ def test_a_tokenizer_whose_tokens_cross_words_is_refused():
     with pytest.raises(ModelError) as caught:
         tokenize_words(PreTrainedTokenizerFast(tokenizer_object=tokenizer), [["saw", "it"]], max_tokens=9)
     assert str(caught.value) == (
-        "the tokenizer gives a list of words other tokens than the same text"
+        "the tokenizer splits a list of words differently from the same text"
         " - use a checkpoint whose tokenizer keeps words apart"
     )

@@ -52,4 +52,4 @@ def test_a_busy_machine_is_said(tiny_model, rows, monkeypatch):
     monkeypatch.setattr("bertkit.training.timing.waiting_seconds", lambda: 100.0 * next(waited))
     (speed,) = bench([recipe_of(tiny_model, rows)], steps=2).speeds
     assert speed.waiting_share > 1
-    assert speed.notes[0].startswith("fp32, batch 4: other work had the processor")
+    assert speed.notes[0].startswith("fp32, batch 4: other programs used the processor")

@@ -138,7 +138,7 @@ def test_every_family_is_measured_on_demo_rows(name, tiny_model):
     assert speed.tokens_per_second > 0
     assert 0 <= speed.padding_share < 1
     assert speed.peak_share > 0
-    assert speed.notes == () or "other work" in speed.notes[0]
+    assert speed.notes == () or "other programs" in speed.notes[0]
 
 
 def test_a_recipe_that_trains_nothing_says_so(run, tiny_model, temporary):
@@ -250,4 +250,4 @@ def test_a_signal_ends_it_and_leaves_nothing(step, tiny_model, rows, temporary):
 
 def test_several_processes_are_refused(run, tiny_model, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "a bench measures one process" in run("bench", "--model", tiny_model, "--data", "demo").err
+    assert "bench measures one process" in run("bench", "--model", tiny_model, "--data", "demo").err

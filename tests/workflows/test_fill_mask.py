@@ -172,7 +172,7 @@ def test_mistakes():
     [
         ([], 2, 'no text - give e.g. "The [MASK] sleeps.", or --file'),
         (["a [MASK]", "--file", "x"], 2, 'texts and a --file - give e.g. "The [MASK] sleeps.", or --file'),
-        (["--file", "empty.txt"], 3, "the file is empty (empty.txt) - give it rows"),
+        (["--file", "empty.txt"], 3, "the file is empty (empty.txt) - add rows"),
         (["a [MASK]", "--targets", ","], 2, "--targets names no word - give e.g. cat,dog"),
         (["no mask"], 3, "text 1 has no mask: 'no mask' - write [MASK] for a word"),
     ],

@@ -221,7 +221,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
             "only one document: nothing can be held out (one.jsonl) - put a blank line between documents, or "
             "--set data.documents=lines if each line is one",
         ),
-        (["--data", "blank.jsonl"], 3, "the train split has no documents (blank.jsonl) - give it text"),
+        (["--data", "blank.jsonl"], 3, "the train split has no documents (blank.jsonl) - add text"),
     ],
 )
 def test_mistakes_end_in_one_line(run, arguments, code, expected):

@@ -104,7 +104,7 @@ def _name_columns(count: int, data: Data, name: str, row: int) -> list[str]:
     names = data.header or (_CONLL_2003 if count == 4 else names)
     duplicate = next((column for column in names if names.count(column) > 1), None)
     if duplicate is not None:
-        raise DataError("two columns have one name", "--set data.header=[...]", file=name, column=duplicate)
+        raise DataError("two columns have the same name", "--set data.header=[...]", file=name, column=duplicate)
     return names
 
 

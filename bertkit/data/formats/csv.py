@@ -135,7 +135,7 @@ def _count_fields(text: str, dialect: dict[str, Any]) -> int:
 def _check_names(names: list[str], name: str) -> None:
     duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
-        raise DataError("two columns have one name", "rename one of them", file=name, column=duplicate)
+        raise DataError("two columns have the same name", "rename one of them", file=name, column=duplicate)
 
 
 def _wrong_width(

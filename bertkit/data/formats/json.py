@@ -112,7 +112,7 @@ def _describe(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     if error.msg == "Extra data" and text.lstrip().startswith("{"):
         return "one object per line, not a list", "rename the file to .jsonl"
     if not text.rstrip().endswith(("]", "}")):
-        return f"the end is missing: {excerpt(text[-40:])}", "get the file anew"
+        return f"the end is missing: {excerpt(text[-40:])}", "get the file again"
     reason = error.msg.removesuffix(" starting at")
     near = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"

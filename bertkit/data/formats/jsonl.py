@@ -41,6 +41,6 @@ def _describe(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, st
     if row == 1 and line.startswith("["):
         return f"a list, not one object per line: {excerpt(line)}", "rename the file to .json"
     if not line.endswith(("\n", "\r")) and (error.pos >= len(line) or not line.rstrip().endswith("}")):
-        return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file anew"
+        return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
     reason = error.msg.removesuffix(" starting at")
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"

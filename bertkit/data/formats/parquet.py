@@ -58,7 +58,7 @@ def _read_rows(path: Path) -> Iterator[Record]:
 def _check_names(names: list[str], path: Path) -> None:
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
-        raise DataError("two columns have one name", "rename one of them", file=path, column=duplicate)
+        raise DataError("two columns have the same name", "rename one of them", file=path, column=duplicate)
 
 
 def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:
@@ -69,7 +69,7 @@ def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -
         return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
     except (ValueError, AttributeError, KeyError):
         what = "the `huggingface` metadata of the file cannot be read"
-        raise DataError(what, "write the file anew", file=path) from None
+        raise DataError(what, "write the file again", file=path) from None
 
 
 def _element(feature: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _name(value: Any, names: list[str], path: Path, row: int, column: str) -> An
     if value == -1:
         return None
     what = f"label {value}, but the file names {len(names)} labels"
-    raise DataError(what, "write the file anew", file=path, row=row, column=column)
+    raise DataError(what, "write the file again", file=path, row=row, column=column)
 
 
 def _unreadable(path: Path, rows_read: int) -> DataError:
@@ -100,10 +100,10 @@ def _unreadable(path: Path, rows_read: int) -> DataError:
     with path.open("rb") as stream:
         start = stream.read(512)
     if not start:
-        return DataError("the file is empty", "get it anew", file=path)
+        return DataError("the file is empty", "download it again", file=path)
     if start.startswith(MAGIC):
         row = rows_read + 1 if rows_read else None
-        return DataError("the Parquet file is truncated or damaged", "get it anew", file=path, row=row)
+        return DataError("the Parquet file is truncated or damaged", "download it again", file=path, row=row)
     if b"\0" in start:
         return DataError("not a Parquet file", "check where it comes from", file=path)
     likely = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"

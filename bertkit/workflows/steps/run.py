@@ -88,7 +88,7 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
-            log.info(f"already finished on {record['finished']}; --fresh starts anew")
+            log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
             yield run

@@ -66,8 +66,8 @@ def test_words_that_look_like_something_else():
 @pytest.mark.parametrize(
     ("content", "options", "line"),
     [
-        ("", {}, "the file is empty (train.conll) - give it rows"),
-        ("-DOCSTART- -X- O O\n\n \n", {}, "the file is empty (train.conll) - give it rows"),
+        ("", {}, "the file is empty (train.conll) - add rows"),
+        ("-DOCSTART- -X- O O\n\n \n", {}, "the file is empty (train.conll) - add rows"),
         (
             "\na N O O\n\nb N O\n",
             {},
@@ -99,7 +99,7 @@ def test_words_that_look_like_something_else():
         (
             "a O\n",
             {"columns": {"tokens": "x", "tags": "x"}},
-            "two columns have one name (train.conll, column 'x') - --set data.header=[...]",
+            "two columns have the same name (train.conll, column 'x') - --set data.header=[...]",
         ),
         ("a O\nb\0 O\n", {}, "a NUL character (train.conll:2) - remove it"),
         ("a O\n\0b O\n".encode("utf-16-le"), {}, f"a NUL character (train.conll:1) - {UTF16}"),

@@ -71,8 +71,8 @@ def test_conllu_without_a_blank_line_at_its_end_and_with_empty_comments():
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "the file is empty (train.conllu) - give it rows"),
-        ("# text = x\n\n", "the file is empty (train.conllu) - give it rows"),
+        ("", "the file is empty (train.conllu) - add rows"),
+        ("# text = x\n\n", "the file is empty (train.conllu) - add rows"),
         (
             word(1, "a") + "2\tb\tO\n",
             f"3 columns instead of 10: '2\\tb\\tO' (train.conllu:2) - {NOT_TEN}",

@@ -128,7 +128,7 @@ def test_another_delimiter_than_the_comma_is_logged(caplog):
 
 EMPTY = "the file is empty (train.csv) - give it a header line and rows"
 NO_ROWS = "the file has a header but no rows (train.csv) - "
-TWICE = "two columns have one name (train.csv, column 'a') - rename one of them"
+TWICE = "two columns have the same name (train.csv, column 'a') - rename one of them"
 UTF16 = " - the file looks like utf-16-le: --set data.encoding=utf-16-le"
 QUOTES = " - close or double its quotes, or read them as text: --set data.quoting=none"
 UNCLOSED = "a quote is opened and never closed: "

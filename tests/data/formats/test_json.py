@@ -38,10 +38,10 @@ def test_byte_order_mark_and_encoding():
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "the file is empty (train.json) - give it rows"),
-        (" \n", "the file is empty (train.json) - give it rows"),
-        (" [ ] ", "the file is empty (train.json) - give it rows"),
-        ('{"data": []}', "the file is empty (train.json) - give it rows"),
+        ("", "the file is empty (train.json) - add rows"),
+        (" \n", "the file is empty (train.json) - add rows"),
+        (" [ ] ", "the file is empty (train.json) - add rows"),
+        ('{"data": []}', "the file is empty (train.json) - add rows"),
         (
             '{"text": ["x"], "label": [1]}',
             "an object with the keys ['text', 'label'], not a list of rows (train.json) - " + LIST,
@@ -68,7 +68,7 @@ def test_byte_order_mark_and_encoding():
             '[{"a": 1}] x}',
             "not JSON, line 1, character 12: Extra data: '[{\"a\": 1}] x}' (train.json) - repair it",
         ),
-        ('[{"a": 1}, {"a": 2', 'the end is missing: \'[{"a": 1}, {"a": 2\' (train.json) - get the file anew'),
+        ('[{"a": 1}, {"a": 2', 'the end is missing: \'[{"a": 1}, {"a": 2\' (train.json) - get the file again'),
         ('[{"a": 1}, {"a": "x\0"}]', "a NUL character (train.json) - remove it"),
         ('[{"a": 1}, {"a": 1, "a": 2}]', "the key 'a' occurs twice (train.json:2) - keep one"),
         ('{"data": [{"a": 1, "a": 2}]}', "the key 'a' occurs twice (train.json) - keep one"),

@@ -50,8 +50,8 @@ def test_values_that_stay():
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "the file is empty (train.jsonl) - give it rows"),
-        ("\n\n", "the file is empty (train.jsonl) - give it rows"),
+        ("", "the file is empty (train.jsonl) - add rows"),
+        ("\n\n", "the file is empty (train.jsonl) - add rows"),
         (
             '{"a": 1}\n{"a" 2}\n{"a": 3}\n',
             "not JSON, character 6: Expecting ':' delimiter: '{\"a\" 2}' (train.jsonl:2) - " + LINES,
@@ -66,11 +66,11 @@ def test_values_that_stay():
         ),
         (
             '{"a": 1}\n{"a": "x',
-            'the last line is truncated: \'{"a": "x\' (train.jsonl:2) - delete it, or get the file anew',
+            'the last line is truncated: \'{"a": "x\' (train.jsonl:2) - delete it, or get the file again',
         ),
         (
             '{"a": 1}\n{"a": {"b": 2}',
-            'the last line is truncated: \'{"a": {"b": 2}\' (train.jsonl:2) - delete it, or get the file anew',
+            'the last line is truncated: \'{"a": {"b": 2}\' (train.jsonl:2) - delete it, or get the file again',
         ),
         (
             '{"a": 1}\n{"a" 2}',

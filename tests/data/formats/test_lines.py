@@ -36,8 +36,8 @@ def test_one_text_per_line():
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ("", "the file is empty (a.txt) - give it rows"),
-        ("\n \n", "the file is empty (a.txt) - give it rows"),
+        ("", "the file is empty (a.txt) - add rows"),
+        ("\n \n", "the file is empty (a.txt) - add rows"),
         ("a\nb\0\n", "a NUL character (a.txt:2) - remove it"),
         ("a text\n".encode("utf-16-le"), f"a NUL character (a.txt:1) - {UTF16}"),
         ("a\n" * 300 + "\0", "a NUL character (a.txt:301) - remove it"),

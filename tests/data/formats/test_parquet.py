@@ -83,14 +83,14 @@ def test_an_unknown_label_is_refused(here):
     with pytest.raises(DataError) as caught:
         next(rows)
     assert str(caught.value) == (
-        "label 2, but the file names 2 labels (train.parquet:2, column 'label') - write the file anew"
+        "label 2, but the file names 2 labels (train.parquet:2, column 'label') - write the file again"
     )
 
 
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"", "the file is empty (train.parquet) - get it anew"),
+        (b"", "the file is empty (train.parquet) - download it again"),
         (
             b"text,label\nx,1\n",
             "not a Parquet file; it looks like CSV (train.parquet) - if so, rename it to train.csv",
@@ -100,7 +100,7 @@ def test_an_unknown_label_is_refused(here):
             "not a Parquet file; it looks like JSON (train.parquet) - if so, rename it to train.json",
         ),
         (b"\x93NUMPY\x01\0v\0", "not a Parquet file (train.parquet) - check where it comes from"),
-        (b"PAR1" + b"x" * 100, "the Parquet file is truncated or damaged (train.parquet) - get it anew"),
+        (b"PAR1" + b"x" * 100, "the Parquet file is truncated or damaged (train.parquet) - download it again"),
     ],
 )
 def test_what_is_not_parquet(here, content, line):
@@ -117,7 +117,7 @@ def test_a_truncated_file_and_a_damaged_page(here):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value) == "the Parquet file is truncated or damaged (train.parquet) - get it anew"
+    assert str(caught.value) == "the Parquet file is truncated or damaged (train.parquet) - download it again"
     start = pq.read_metadata(write(pq.read_table(pa.BufferReader(whole)), row_group_size=1000)).row_group(1)
     offset = start.column(0).dictionary_page_offset
     damaged = bytearray(path.read_bytes())
@@ -135,7 +135,7 @@ def test_no_rows_and_repeated_columns(here):
     twice = pa.Table.from_arrays([pa.array(["x"]), pa.array([1])], names=["text", "text"])
     with pytest.raises(DataError) as caught:
         list(read_parquet(write(twice)))
-    assert str(caught.value) == "two columns have one name (train.parquet, column 'text') - rename one of them"
+    assert str(caught.value) == "two columns have the same name (train.parquet, column 'text') - rename one of them"
 
 
 @pytest.mark.parametrize("metadata", ["{", "[]", '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}'])
@@ -144,7 +144,7 @@ def test_damaged_metadata_is_refused(here, metadata):
     with pytest.raises(DataError) as caught:
         list(read_parquet(Path("train.parquet")))
     assert str(caught.value) == (
-        "the `huggingface` metadata of the file cannot be read (train.parquet) - write the file anew"
+        "the `huggingface` metadata of the file cannot be read (train.parquet) - write the file again"
     )
 
 

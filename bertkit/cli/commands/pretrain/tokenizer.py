@@ -91,7 +91,7 @@ def command(
     from bertkit.errors import UsageError
 
     if kind is not None:
-        log.warning("--kind is now called --type; the old name goes with the next release")
+        log.warning("--kind is now called --type; the old name will be removed in the next release")
         tokenizer_type = kind
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")

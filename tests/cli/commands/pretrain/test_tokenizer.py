@@ -31,7 +31,7 @@ def test_what_the_tokenizer_does_to_held_out_text(capsys):
 
 @pytest.mark.parametrize(
     ("option", "warning"),
-    [("--type", ""), ("--kind", "--kind is now called --type; the old name goes with the next release\n")],
+    [("--type", ""), ("--kind", "--kind is now called --type; the old name will be removed in the next release\n")],
 )
 def test_kind_is_a_deprecated_name_of_type(run, monkeypatch, option, warning):
     types = []
