@@ -6,10 +6,12 @@ import contextlib
 import csv
 import gc
 import io
+import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +119,21 @@ def write_csv(file: Path, rows: list[dict[str, object]]) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return file
+
+
+def write_jsonl(file: Path, rows: Iterable[dict[str, object]]) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that temporary files go to."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture

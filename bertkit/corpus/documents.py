@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from bertkit.data.files import SPLIT_NAMES, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.sources import files_by_split
+from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record
 from bertkit.demo.rows import demo_text
 from bertkit.errors import DataError, RecipeError, closest
@@ -84,13 +84,12 @@ def find_corpus(data: Corpus) -> CorpusSource:
 def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
     if data.source == "demo":
         return None
-    if not data.source and not data.files:
-        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
+    check_source(data)
     source = Path(data.source).expanduser()
     if source.is_dir() and not data.files:
         return _find_files(source, data)
-    if source.is_file() and not data.files:
-        return {"train": [_check_ending(source)]}
+    if file := single_file(data):
+        return {"train": [_check_ending(file)]}
     by_split = files_by_split(Data(source=data.source, files=data.files))
     if by_split is None:
         return None

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertkit.data.files import SPLIT_NAMES, find_files, read_records
 from bertkit.data.formats import find_format
@@ -17,6 +18,9 @@ from bertkit.demo.rows import demo_rows
 from bertkit.demo.sets import demo_set_for
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Recipe, Row
+
+if TYPE_CHECKING:
+    from bertkit.recipe.pretraining import Corpus
 
 log = logging.getLogger("bertkit")
 
@@ -51,10 +55,9 @@ def read_splits(recipe: Recipe, columns: Columns, read: Read, choose: Choose) ->
     find_format(data.format)  # a wrong name is an error where no file is read too
     if data.source == "demo":
         return _read_demo(recipe, columns, read, choose)
-    if not data.source and not data.files:
-        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
-    if not data.files and Path(data.source).expanduser().is_file():
-        return _read_one_file(Path(data.source).expanduser(), data, columns, read, choose)
+    check_source(data)
+    if file := single_file(data):
+        return _read_one_file(file, data, columns, read, choose)
     files = files_by_split(data)
     if files is None:
         return _read_hub(data, columns, read, choose)
@@ -71,6 +74,27 @@ def read_splits(recipe: Recipe, columns: Columns, read: Read, choose: Choose) ->
         if choose(name):
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
     return {name: read_files(name) for name in sorted(files, key=_order) if choose(name)}
+
+
+def check_source(data: Data | Corpus) -> None:
+    """Check that a recipe names its data.
+
+    Raises:
+        DataError: it does not.
+    """
+    if not data.source and not data.files:
+        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
+
+
+def single_file(data: Data | Corpus) -> Path | None:
+    """Return the file that a source is; None for a folder, the hub, or files that the recipe names split by split."""
+    file = Path(data.source).expanduser()
+    return file if not data.files and file.is_file() else None
+
+
+def unsplit_file(data: Data) -> Path | None:
+    """Return the single file that does not say to which split its rows belong, so that some are held out."""
+    return single_file(data) if data.split_column is None else None
 
 
 def hold_out(split: Split, share: float) -> dict[str, Split]:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.files import read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, canonical_records, feed_row, is_dropped, placed
-from bertkit.data.sources import Read, files_by_split, is_validation
+from bertkit.data.sources import Read, check_source, files_by_split, is_validation, single_file
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Data, Row
@@ -139,11 +138,9 @@ def _find_shards(data: Data) -> list[_Shard]:
     find_format(data.format)
     if data.source == "demo":
         raise RecipeError("the demo data is made in memory", "leave data.streaming out")
-    if not data.source and not data.files:
-        raise DataError("the recipe names no data", "--data FILE, a directory, or a hub data set")
-    source = Path(data.source).expanduser()
-    is_file = source.is_file() and not data.files
-    files = {"train": [source]} if is_file else files_by_split(data)
+    check_source(data)
+    file = single_file(data)
+    files = {"train": [file]} if file else files_by_split(data)
     if files is None:
         split = data.splits.get("train", "train")
         return [_Shard(f"{data.source}:{split}", partial(read_hub_split, data, split))]

@@ -7,7 +7,7 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -142,6 +142,17 @@ def refuse_nul(line: str, name: str, row: int) -> None:
     """
     if "\0" in line:
         raise DataError("a NUL character", nul_remedy(line), file=name, row=row)
+
+
+def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> None:
+    """Refuse columns of which two have the same name.
+
+    Raises:
+        DataError: two have; it has the remedy.
+    """
+    duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise DataError("two columns have the same name", remedy, file=name, column=duplicate)
 
 
 def is_blank_line(line: str) -> bool:

@@ -49,6 +49,8 @@ def beside_teacher(
     singles = [[number] for number in range(min(_SINGLE, len(features)))]
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
     work = [collate([features[number] for number in numbers]) for numbers in [*singles, *batched]]
+    for encoder in models.values():
+        encoder.to(machine.device).eval()
     seconds = time_by_turns([partial(_run_encoder, encoder, machine) for encoder in models.values()], work)
     return [
         {
@@ -66,7 +68,6 @@ def beside_teacher(
 def _run_encoder(model: PreTrainedModel, machine: Machine, batch: Mapping[str, Any]) -> None:
     import torch
 
-    model.to(machine.device).eval()
     inputs = {name: batch[name].to(machine.device) for name in _ENCODER_INPUTS if name in batch}
     with torch.inference_mode(), torch.autocast(machine.device, torch.bfloat16, enabled=machine.precision == "bf16"):
         model.base_model(**inputs)

@@ -92,9 +92,10 @@ def find_teachers(
     if distillation.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
+    own = _vocabulary(student)
     for teacher in teachers:
-        vocabularies = _vocabulary(teacher.folder), _vocabulary(student)
-        if all(vocabularies) and vocabularies[0] != vocabularies[1]:
+        vocabulary = _vocabulary(teacher.folder)
+        if own and vocabulary and vocabulary != own:
             raise _other_vocabulary(teacher)
     count = _count_layers(teachers[0].folder)
     if distillation.student_layers is not None and count is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import hub
 from bertkit.data.labels import match_names
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, placeholder_names, read_config
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
@@ -69,13 +70,11 @@ class SavedCheckpoint:
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
     def _detect_hardware(self) -> Machine:
-        from bertkit.hardware.precision import detect_hardware, restore_hardware
-        from bertkit.modeling.architectures import find_architecture
+        from bertkit.hardware.precision import restore_hardware
 
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
-        architecture = find_architecture(read_config(self.folder)["model_type"])
-        return detect_hardware(self.recipe.training.precision, avoid_bf16=architecture.overflows_in_bf16)
+        return detect_machine(self.recipe.training.precision, read_config(self.folder)["model_type"])
 
     def _report_max_length(self) -> None:
         trained = self.record.get("identity", {}).get("recipe", {}).get("training", {})

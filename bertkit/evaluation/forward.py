@@ -32,10 +32,8 @@ def forward(
         features have no labels.
     """
     import torch
-    from torch import distributed
 
-    together = distributed.is_available() and distributed.is_initialized()
-    process, processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    process, processes = rank_and_size()
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -61,14 +59,30 @@ def forward(
             tick(len(numbers))
     model.train(was_training)
     # outputs go by the number of their row, so those of all processes merge in any order
-    shares: list[Any] = [(outputs, total, count)]
-    if together:
-        shares = [None] * processes
-        distributed.all_gather_object(shares, (outputs, total, count))
+    shares = gather_from_all((outputs, total, count))
     merged = {number: output for share, _, _ in shares for number, output in share.items()}
     items = sum(count for _, _, count in shares)
     loss = sum(total for _, total, _ in shares) / items if items else None
     return [merged[number] for number in range(len(features))], loss
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return the number of this process among those that evaluate together, and how many these are."""
+    from torch import distributed
+
+    together = distributed.is_available() and distributed.is_initialized()
+    return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+
+
+def gather_from_all(share: Any) -> list[Any]:
+    """Return what each process has, in the order of their numbers; all processes call it together."""
+    from torch import distributed
+
+    _, processes = rank_and_size()
+    shares = [share] * processes
+    if processes > 1:
+        distributed.all_gather_object(shares, share)
+    return shares
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int = _EVALUATION_TOKENS) -> list[list[int]]:

@@ -11,7 +11,7 @@ import torch
 
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
-from bertkit.evaluation.forward import sorted_batches
+from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
 from bertkit.objectives import Objective, PretrainSetup, Totals
 from bertkit.progress import Progress
 from bertkit.tokens.feature_cache import lengths_of
@@ -41,10 +41,7 @@ def measure(
     progress: Progress,
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
-    from torch import distributed
-
-    together = distributed.is_available() and distributed.is_initialized()
-    process, processes = (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
+    process, processes = rank_and_size()
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -61,9 +58,6 @@ def measure(
             progress.update(done, {})
     progress.finish()
     model.train(was_training)
-    shares = [totals]
-    if together:
-        shares = [{}] * processes
-        distributed.all_gather_object(shares, totals)
+    shares = gather_from_all(totals)
     # with fewer batches than processes some have no sums, but the first process always has a batch
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

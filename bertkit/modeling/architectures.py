@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+    from bertkit.hardware.precision import Machine
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -88,6 +90,13 @@ def find_architecture(model_type: str) -> Architecture:
     (2, 0)
     """
     return ARCHITECTURES.get(model_type) or Architecture(model_type)
+
+
+def detect_machine(precision: str, model_type: str) -> Machine:
+    """Choose the device and the precision for a model type: ``auto`` is not bf16 where the type overflows in it."""
+    from bertkit.hardware.precision import detect_hardware
+
+    return detect_hardware(precision, avoid_bf16=find_architecture(model_type).overflows_in_bf16)
 
 
 def types_with(feature: str) -> list[str]:

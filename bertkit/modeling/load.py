@@ -26,6 +26,7 @@ _WEIGHTS = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+_WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = (
     "tokenizer.json",
     "vocab.txt",
@@ -99,10 +100,15 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     names = {"config.json", *_VOCABULARIES}
     for file in sorted(folder.iterdir()):
-        if file.name in names or file.suffix in (".safetensors", ".bin"):
+        if file.name in names or file.suffix in _WEIGHT_ENDINGS:
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights on disk."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
 
 
 def quiet_transformers() -> None:
@@ -165,12 +171,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
     """Bound a tokenizer's maximal length by the number of positions that a model has."""
     positions = getattr(config, "max_position_embeddings", None) or 512
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
-
-
-def first_position(config: PretrainedConfig) -> int:
-    """Return the number of a text's first position: 0, or 2 where RoBERTa's way counts on from the padding token."""
-    return architecture_of(config).first_position
+    first = architecture_of(config).first_position
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first)
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:

@@ -10,7 +10,7 @@ from bertkit.corpus.packing import Block, Blocks, TokenizedText, block_collator,
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.load import first_position, load_to_pretrain
+from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate
 from bertkit.recipe.options import Option, read_option
@@ -82,7 +82,7 @@ def choose_masked(
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks."""
     within_documents = setup.recipe.training.packing == "documents"
-    position = first_position(setup.config)
+    position = architecture_of(setup.config).first_position
     return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,8 @@ _HELD: set[TextIO] = set()
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
+    import secrets  # as `socket` below, only here: `bertkit --help` imports this module too
+
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -67,6 +67,7 @@ def locked(
         on_wait: called before waiting.
     """
     import fcntl
+    import socket
 
     with lock.open("a+", encoding="utf-8") as stream:
         try:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import run_model
+from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
-from bertkit.modeling import load as models
-from bertkit.modeling.architectures import find_architecture, layer_sizes
+from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
@@ -95,11 +96,6 @@ class _Case:
     setup: Setup
     machine: Machine
 
-    def run(self, model: Any, features: Sequence[Feature], title: str, progress: Progress) -> list[Any]:
-        """Return the model's outputs for features."""
-        checkpoint = Checkpoint(model, self.inputs.task, self.setup, self.machine)
-        return run_model(checkpoint, features, progress, title)[0]
-
 
 class _Stoppable:
     """A progress that ends the work when a signal asked for it, so that temporary folders are removed."""
@@ -133,16 +129,15 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("bench measures one process", "start it without torchrun or accelerate launch")
     inputs = read_inputs(recipes[0], None)
-    setup = Setup(recipes[0], models.load_tokenizer(inputs.model_folder), inputs.labels)
+    setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     rows = len(features["train"])
     for recipe in recipes:
         if recipe.training.batch_size > rows:
             what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"
             raise UsageError(what, f"give --batch-size at most {rows}")
-    kind = models.read_config(inputs.model_folder)["model_type"]
     precisions = dict.fromkeys(recipe.training.precision for recipe in recipes)
-    machines = {precision: _choose_machines(precision, kind) for precision in precisions}
+    machines = {precision: _choose_machines(precision, inputs.plan.model_type) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
     from bertkit.training.signals import caught_signals
 
@@ -161,13 +156,10 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
 
 def _choose_machines(precision: str, model_type: str) -> list[Machine]:
     """Detect the hardware; where ``auto`` is bf16, return it in both precisions, to compare them."""
-    from bertkit.hardware.precision import detect_hardware
-
-    avoid_bf16 = find_architecture(model_type).overflows_in_bf16
-    machine = detect_hardware(precision, avoid_bf16=avoid_bf16)
+    machine = detect_machine(precision, model_type)
     log.info(machine.reason)
     both = precision == "auto" and machine.precision == "bf16"
-    return [detect_hardware("fp32", avoid_bf16=avoid_bf16), machine] if both else [machine]
+    return [detect_machine("fp32", model_type), machine] if both else [machine]
 
 
 def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
@@ -186,14 +178,14 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
             model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
+            checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
             start = time.perf_counter()
-            is_complete = case.inputs.task.precompute(
-                model, case.features, setup, lambda module, features: case.run(module, features, "preparing", progress)
-            )
+            run_features = partial(run_part, checkpoint, progress=progress)
+            is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = time.perf_counter() - start
             timed = [] if is_complete else _train(case, model, steps, progress)
             memory = peak_memory(machine.device) if knows_memory else None
-            rate = _time_forward(case, model, progress)
+            rate = _time_forward(case, checkpoint, progress)
             speed = replace(
                 speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
             )
@@ -270,13 +262,13 @@ def _noted(speed: Speed, note: str) -> Speed:
     return replace(speed, notes=(*speed.notes, note))
 
 
-def _time_forward(case: _Case, model: PreTrainedModel, progress: Progress) -> float:
+def _time_forward(case: _Case, checkpoint: Checkpoint, progress: Progress) -> float:
     """Measure the validation rows per second of the model, on a sample of all lengths."""
     features = case.features[case.inputs.validation.name]
     sample = features[:: max(1, _count_tokens(features) // _EVALUATED)]
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        case.run(model, sample, "evaluating", progress)
+        run_model(checkpoint, sample, progress, "evaluating")
     return len(sample) / (time.perf_counter() - start)
 
 

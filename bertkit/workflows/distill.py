@@ -13,14 +13,17 @@ from typing import Any
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task
+from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
-from bertkit.workflows.steps.run import Run, wait_for_all
+from bertkit.workflows.steps.run import wait_for_all
 
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
@@ -72,7 +75,7 @@ def distill(
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
     if "compared_models" not in record:
-        compared = _compare(inputs, Run(inputs.plan, record, start=0.0), progress)
+        compared = _compare(inputs, Machine(**record["machine"]), progress)
         record = {**record, "compared_models": [dataclasses.asdict(model) for model in compared]}
         if runs.is_main_process():
             with runs.locked(folder):
@@ -95,12 +98,12 @@ class _Loaded:
     scored: Scored
 
 
-def _compare(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[ComparedModel]:
+def _compare(inputs: FinetuneInputs, machine: Machine, progress: Progress) -> list[ComparedModel]:
     """Load teachers and student as `eval` does, score them on the same rows, and time them in turns."""
     task = inputs.task
     loaded = []
     for role, name, saved in _saved_models(inputs):
-        checkpoint = saved.load(run.machine)  # the same for all
+        checkpoint = saved.load(machine)  # the same for all
         scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded(role, name, saved.folder, checkpoint, scored))
     single, batched = _time_in_turns(loaded, progress)
@@ -110,9 +113,7 @@ def _compare(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[Compa
             role=model.role,
             model=model.name,
             parameters=sum(parameter.numel() for parameter in model.checkpoint.model.parameters()),
-            disk_bytes=sum(
-                file.stat().st_size for file in model.folder.iterdir() if file.suffix in (".safetensors", ".bin")
-            ),
+            disk_bytes=weight_bytes(model.folder),
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
             scores=model.scored.scores,
@@ -172,13 +173,13 @@ def _time_in_turns(loaded: Sequence[_Loaded], progress: Progress) -> tuple[list[
     batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
     singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
 
-    def read(model: _Loaded, numbers: Sequence[int]) -> None:
-        checkpoint = model.checkpoint
+    def read(model: _Loaded, collate: Collator, numbers: Sequence[int]) -> None:
         batch = [model.scored.features[number] for number in numbers]
-        collate = checkpoint.task.collator(checkpoint.setup)
-        forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
+        forward(model.checkpoint.model, batch, collate, precision=model.checkpoint.machine.precision)
 
-    fastest = time_by_turns([partial(read, model) for model in loaded], singles + batches, progress)
+    collators = [model.checkpoint.task.collator(model.checkpoint.setup) for model in loaded]
+    runs = [partial(read, model, collate) for model, collate in zip(loaded, collators, strict=True)]
+    fastest = time_by_turns(runs, singles + batches, progress)
     alone = len(singles)
     single = [mean(seconds[:alone]) for seconds in fastest]
     return single, [len(timed) / sum(seconds[alone:]) for seconds in fastest]

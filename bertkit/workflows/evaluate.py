@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.data.labels import name_split
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, is_validation, read_splits
+from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
@@ -80,9 +80,8 @@ def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spl
     def read(row: Any) -> Any:
         return task.read(row, recipe)
 
-    file = Path(recipe.data.source).expanduser()
-    one_file = file.is_file() and recipe.data.split_column is None and not recipe.data.files
-    if split is None and one_file and file_fingerprint(file) != saved.record.get("split_file"):
+    file = unsplit_file(recipe.data)
+    if split is None and file and file_fingerprint(file) != saved.record.get("split_file"):
         split = ALL  # not the file whose rows the run held out, so all of it is new
     splits = read_splits(recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split)
     if not splits:

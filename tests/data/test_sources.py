@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.rows import Columns, is_blank
-from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.sources import is_validation, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, UnavailableError
-from bertkit.recipe import load_recipe
+from bertkit.recipe import Data, load_recipe
 from tests.conftest import toy_rows, write_csv
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
@@ -127,3 +127,13 @@ def test_training_needs_a_validation_split(tmp_path, tiny_model):
     changes = {"model": str(tiny_model), "data.source": str(file), "data.split_column": "subset"}
     with pytest.raises(DataError, match=r"no validation split \(found: train\)"):
         plan(load_recipe("classify", changes))
+
+
+def test_only_a_single_file_without_a_column_of_splits_is_divided(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\na,1\n")
+    assert unsplit_file(Data(source=str(file))) == file
+    assert unsplit_file(Data(source=str(tmp_path))) is None
+    assert unsplit_file(Data(source=str(file), split_column="split")) is None
+    assert unsplit_file(Data(source=str(file), files={"validation": str(file)})) is None
+    assert single_file(Data(source=str(file), split_column="split")) == file

@@ -26,10 +26,12 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_PRETRAINING_MAPPING_NAMES,
 )
 
+from bertkit.hardware import precision
 from bertkit.modeling.architectures import (
     ARCHITECTURES,
     Architecture,
     architecture_of,
+    detect_machine,
     find_architecture,
     layer_sizes,
     layers_of,
@@ -243,3 +245,11 @@ def test_the_table_needs_no_torch():
     tree = ast.parse((PACKAGE / "modeling" / "architectures.py").read_text())
     imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert imported == {"__future__", "dataclasses", "typing"}
+
+
+@pytest.mark.parametrize(("model_type", "avoids"), [("deberta", True), ("bert", False), ("brand-new", False)])
+def test_bf16_is_avoided_where_the_record_says_that_it_overflows(model_type, avoids, monkeypatch):
+    asked = []
+    monkeypatch.setattr(precision, "detect_hardware", lambda name, *, avoid_bf16: asked.append((name, avoid_bf16)))
+    detect_machine("auto", model_type)
+    assert asked == [("auto", avoids)]

@@ -22,7 +22,7 @@ from bertkit.recipe import load_recipe
 from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
-from tests.conftest import WORDS, make_tokenizer
+from tests.conftest import WORDS, make_tokenizer, write_jsonl
 
 TOKENIZER = make_tokenizer()
 LABELS = ("B-PER", "I-PER", "O")
@@ -282,12 +282,6 @@ def toy_row(rng: random.Random) -> dict:
 def toy_rows(count: int, seed: int) -> list[dict]:
     rng = random.Random(seed)
     return [toy_row(rng) for _ in range(count)]
-
-
-def write_jsonl(file: Path, rows) -> Path:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
 
 
 LEARN = {

@@ -18,6 +18,7 @@ from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer
+from tests.kills import read_lines
 from tests.metrics.test_answers import official_best, official_raw, official_scores
 
 TOKENIZER = make_tokenizer()
@@ -444,10 +445,6 @@ def write_squad(folder: Path, version: str, count: int) -> Path:
 
 def read_json(file: Path):
     return json.loads(file.read_text(encoding="utf-8"))
-
-
-def read_lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 @pytest.fixture(scope="module")

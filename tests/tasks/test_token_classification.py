@@ -27,7 +27,8 @@ from bertkit.tokens.features import Setup
 from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.steps.finetune_inputs import read_inputs
-from tests.conftest import WORDS, make_tokenizer
+from tests.conftest import WORDS, make_tokenizer, write_jsonl
+from tests.kills import read_lines
 
 NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 PLAIN = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
@@ -454,12 +455,6 @@ def toy_rows(count: int, seed: int) -> list[dict[str, list[str]]]:
     return [toy_row(rng, rng.randint(1, 4)) for _ in range(count)]
 
 
-def write_jsonl(file: Path, rows) -> Path:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
-
-
 def write_conll(file: Path, rows, mark: str = "-DOCSTART- -X-\n\n") -> Path:
     file.parent.mkdir(exist_ok=True)
     sentences = ["\n".join(map(" ".join, zip(row["tokens"], row["tags"], strict=True))) for row in rows]
@@ -491,10 +486,6 @@ def tagger(data, tiny_model) -> Path:
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
     finetune(load_recipe("tag", changes), output=data.parent / "run", progress=Silent())
     return data.parent / "run"
-
-
-def read_lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def test_the_toy_entities_are_learned_and_the_loss_falls(tagger):

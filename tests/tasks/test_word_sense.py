@@ -22,7 +22,8 @@ from bertkit.recipe import load_recipe
 from bertkit.tasks import word_sense as task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
-from tests.conftest import WORDS, make_tokenizer
+from tests.conftest import WORDS, make_tokenizer, write_jsonl
+from tests.kills import read_lines
 
 TOKENIZER = make_tokenizer()
 LABELS = ("book/bad", "book/good", "film/bad", "film/fine", "film/good", "song/only")
@@ -252,16 +253,6 @@ def toy_row(rng: random.Random) -> dict:
 def toy_rows(count: int, seed: int) -> list[dict]:
     rng = random.Random(seed)
     return [toy_row(rng) for _ in range(count)]
-
-
-def write_jsonl(file: Path, rows) -> Path:
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
-
-
-def read_lines(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def read_result(folder: Path) -> dict:

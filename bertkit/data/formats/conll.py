@@ -14,6 +14,7 @@ from bertkit.data.text import (
     excerpt,
     is_blank_line,
     read_lines,
+    refuse_duplicates,
     refuse_nul,
     source_column,
 )
@@ -102,9 +103,7 @@ def _name_columns(count: int, data: Data, name: str, row: int) -> list[str]:
     between = [f"column_{number}" for number in range(2, count)]
     names = [source_column("tokens", data), *between, source_column("tags", data)][:count]
     names = data.header or (_CONLL_2003 if count == 4 else names)
-    duplicate = next((column for column in names if names.count(column) > 1), None)
-    if duplicate is not None:
-        raise DataError("two columns have the same name", "--set data.header=[...]", file=name, column=duplicate)
+    refuse_duplicates(names, "--set data.header=[...]", name)
     return names
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from bertkit.data.text import MAX_CHARS, Record, Source, excerpt, nul_remedy, read_lines
+from bertkit.data.text import MAX_CHARS, Record, Source, excerpt, nul_remedy, read_lines, refuse_duplicates
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 
@@ -41,7 +40,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     record_lines: list[str] = []
     reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
-    _check_names(names, name)
+    refuse_duplicates(names, "rename one of them", name)
     row, blank, is_empty = 1, list[int](), True
     try:
         for fields in reader:
@@ -49,7 +48,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
                 blank += [row] if names else []
             elif not names:
                 names = fields
-                _check_names(names, name)
+                refuse_duplicates(names, "rename one of them", name)
             elif len(fields) != len(names):
                 raise DataError(*_wrong_width(fields, names, record_lines, dialect), file=name, row=row)
             else:
@@ -130,12 +129,6 @@ def _count_fields(text: str, dialect: dict[str, Any]) -> int:
     """Count the fields of the start of a record, whose last quote may still be open."""
     lines = io.StringIO(text.replace("\0", ""), newline="")
     return len(next(csv.reader(lines, **dialect), []))
-
-
-def _check_names(names: list[str], name: str) -> None:
-    duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
-    if duplicate is not None:
-        raise DataError("two columns have the same name", "rename one of them", file=name, column=duplicate)
 
 
 def _wrong_width(

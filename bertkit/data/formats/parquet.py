@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import Record, Source
+from bertkit.data.text import Record, Source, refuse_duplicates
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import Data
 
@@ -41,7 +41,7 @@ def _read_rows(path: Path) -> Iterator[Record]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             schema = file.schema_arrow
-            _check_names(schema.names, path)
+            refuse_duplicates(schema.names, "rename one of them", path)
             labels = _label_names(schema.metadata or {}, schema.names, path)
             for batch in file.iter_batches(_BATCH_ROWS):
                 for record in batch.to_pylist():
@@ -53,12 +53,6 @@ def _read_rows(path: Path) -> Iterator[Record]:
         raise _unreadable(path, row) from error
     if row == 0:
         raise DataError("the file has columns but no rows", "add rows", file=path)
-
-
-def _check_names(names: list[str], path: Path) -> None:
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise DataError("two columns have the same name", "rename one of them", file=path, column=duplicate)
 
 
 def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:

@@ -44,20 +44,20 @@ class Estimate:
 
 def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Estimate:
     """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept."""
-    from bertkit.hardware.precision import detect_hardware, use_matmul_backend
+    from bertkit.hardware.precision import use_matmul_backend
     from bertkit.hardware.speed import (
         fastest_products,
         peak_memory,
         restart_peak_memory,
         training_operations,
     )
-    from bertkit.modeling.architectures import architecture_of, layer_sizes
+    from bertkit.modeling.architectures import detect_machine, layer_sizes
     from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, None, progress)
     setup, training = inputs.setup, recipe.training
-    machine = detect_hardware(training.precision, avoid_bf16=architecture_of(setup.config).overflows_in_bf16)
+    machine = detect_machine(training.precision, setup.config.model_type)
     log.info(machine.reason)
     use_matmul_backend(machine)
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
@@ -116,7 +116,6 @@ def _time_steps(
     objective, setup = inputs.objective, inputs.setup
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
-    endless = setup.recipe.training.model_copy(update={"workers": 0, "budget": None, "steps": _MOST_STEPS})
-    training = training_to_time(endless, batches.sizes[endless.max_length], steps)
+    training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
     with TemporaryDirectory(prefix="bertkit-estimate-") as folder:
         return time_steps(trainee, training, machine, Path(folder), steps=steps, progress=progress)

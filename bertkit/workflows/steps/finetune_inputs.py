@@ -10,10 +10,10 @@ from typing import Any
 from bertkit import hub
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
-from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
-from bertkit.modeling.load import fingerprint, read_config
+from bertkit.modeling.load import fingerprint, read_config, weight_bytes
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
@@ -72,9 +72,6 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     inputs = read_inputs(recipe, output)
     if not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    weights = sum(
-        file.stat().st_size for file in inputs.model_folder.iterdir() if file.suffix in (".safetensors", ".bin")
-    )
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
@@ -82,7 +79,8 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         rows=inputs.rows,
         labels=list(inputs.labels),
         steps=recipe.training.total_steps(inputs.rows["train"]),
-        disk_bytes=7 * weights,  # the result, and weights with two moments in the best and the last checkpoint
+        # the result, and weights with two moments in the best and the last checkpoint
+        disk_bytes=7 * weight_bytes(inputs.model_folder),
         resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
     )
 
@@ -99,8 +97,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
-    source = Path(recipe.data.source).expanduser()
-    is_split = source.is_file() and recipe.data.split_column is None and not recipe.data.files
+    file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
         folder=Path(output) if output else runs.default_folder(recipe.name),
@@ -108,7 +105,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         facts={
             "model": recipe.model,
             "rows": _count_rows(splits, stream),
-            "split_file": file_fingerprint(source) if is_split else None,
+            "split_file": file_fingerprint(file) if file else None,
         },
         model_type=config["model_type"],
     )

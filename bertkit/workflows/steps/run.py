@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
+from bertkit.hardware.precision import Machine, restore_hardware
+from bertkit.modeling.architectures import detect_machine
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import runs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from bertkit.hardware.precision import Machine
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
@@ -61,8 +62,6 @@ class Run:
     @property
     def machine(self) -> Machine:
         """The device and the precision that it computes with."""
-        from bertkit.hardware.precision import Machine
-
         return Machine(**self.record["machine"])
 
     @property
@@ -153,12 +152,8 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
-    from bertkit.hardware.precision import detect_hardware, restore_hardware
-    from bertkit.modeling.architectures import find_architecture
-
     if record is None:
-        architecture = find_architecture(plan.model_type)
-        machine = detect_hardware(plan.recipe.training.precision, avoid_bf16=architecture.overflows_in_bf16)
+        machine = detect_machine(plan.recipe.training.precision, plan.model_type)
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.formats import conll
-from bertkit.errors import BertkitError, DataError
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError
+from tests.data.formats.contents import UTF16, check_lines, lines_of_any_content, read_content
 
 SAME = "give every word the same columns"
-UTF16 = "the file looks like utf-16-le: --set data.encoding=utf-16-le"
 
 
 def reading(content, **options):
-    raw = content.encode() if isinstance(content, str) else content
-    return list(conll.read(io.BytesIO(raw), Data(**options), "train.conll"))
+    return read_content(conll, content, "train.conll", **options)
 
 
 CONLL_2003 = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
@@ -127,12 +123,6 @@ def test_what_is_written_in_columns_is_read_back(sentences):
         assert [list(zip(*row.values(), strict=True)) for _, row in reading(written)] == sentences
 
 
-@given(st.binary() | st.text().map(str.encode) | st.text("a1 \t\n#-O.").map(str.encode))
+@given(lines_of_any_content)
 def test_anything_ends_in_rows_or_one_line(content):
-    try:
-        records = reading(content)
-    except BertkitError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(list(row) == list(records[0][1]) for _, row in records)
-        assert sorted({line for line, _ in records}) == [line for line, _ in records]
+    check_lines(reading, content)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.formats import conllu
-from bertkit.errors import BertkitError, DataError
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError
+from tests.data.formats.contents import check_lines, lines_of_any_content, read_content
 
 NUMBER = "number the words of a sentence from 1, with a blank line after the last"
 NOT_TEN = "separate them by tabs; if it is not CoNLL-U, --set data.format=conll"
 
 
 def reading(content, **options):
-    raw = content.encode() if isinstance(content, str) else content
-    return list(conllu.read(io.BytesIO(raw), Data(**options), "train.conllu"))
+    return read_content(conllu, content, "train.conllu", **options)
 
 
 def word(number, form, **columns):
@@ -111,12 +108,6 @@ def test_what_is_written_as_conllu_is_read_back(sentences):
     assert [row["id"] for row in read] == [str(number) for number in range(1, len(sentences) + 1)]
 
 
-@given(st.binary() | st.text().map(str.encode) | st.text("a1 \t\n#-O.").map(str.encode))
+@given(lines_of_any_content)
 def test_anything_ends_in_rows_or_one_line(content):
-    try:
-        records = reading(content)
-    except BertkitError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(list(row) == list(records[0][1]) for _, row in records)
-        assert sorted({line for line, _ in records}) == [line for line, _ in records]
+    check_lines(reading, content)

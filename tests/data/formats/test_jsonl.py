@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 
@@ -12,8 +11,8 @@ from hypothesis import strategies as st
 
 from bertkit.data import text as text_files
 from bertkit.data.formats import jsonl as module
-from bertkit.errors import BertkitError, DataError
-from bertkit.recipe.records import Data
+from bertkit.errors import DataError
+from tests.data.formats.contents import json_of_any_content, json_rows, read_content, rows_or_one_line
 
 LINES = "write one JSON object per line"
 QUOTE = "write it as text, in quotes"
@@ -24,8 +23,7 @@ SAME_KEYS = "give every row the same keys, with null where there is no value"
 
 
 def reading(content, **options):
-    raw = content.encode() if isinstance(content, str) else content
-    return list(module.read(io.BytesIO(raw), Data(**options), "train.jsonl"))
+    return read_content(module, content, "train.jsonl", **options)
 
 
 def test_one_object_per_line():
@@ -146,28 +144,14 @@ def test_utf16_without_its_mark_is_refused():
         reading('{"a": 1}\n', encoding="utf-16")
 
 
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
-rows = st.fixed_dictionaries({"text": texts, "score": st.none() | st.floats(), "tokens": st.lists(texts)})
-
-
-@given(st.lists(rows, min_size=1), st.booleans())
+@given(st.lists(json_rows, min_size=1), st.booleans())
 def test_what_json_writes_is_read_back(written, ascii_only):
     lines = "".join(json.dumps(row, ensure_ascii=ascii_only) + "\n" for row in written)
     assert json.dumps(reading(lines)) == json.dumps(list(enumerate(written, 1)))
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
-
-
-@given(st.binary() | st.text().map(str.encode) | values.map(lambda value: json.dumps(value).encode()))
+@given(json_of_any_content)
 @example(b'{"a": 1}\n\xef\xbb\xbf')
 def test_anything_ends_in_rows_or_one_line(content):
-    try:
-        records = reading(content)
-    except BertkitError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(set(row) == set(records[0][1]) for _, row in records)
+    records = rows_or_one_line(reading, content)
+    assert all(set(row) == set(records[0][1]) for _, row in records)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.formats import lines
-from bertkit.errors import BertkitError, DataError
-from bertkit.recipe.records import Data
-
-UTF16 = "the file looks like utf-16-le: --set data.encoding=utf-16-le"
+from bertkit.errors import DataError
+from tests.data.formats.contents import TEXT_FAULTS, check_lines, lines_of_any_content, read_content
 
 
 def reading(content, **options):
-    raw = content.encode() if isinstance(content, str) else content
-    return list(lines.read(io.BytesIO(raw), Data(**options), "a.txt"))
+    return read_content(lines, content, "a.txt", **options)
 
 
 def test_one_text_per_line():
@@ -33,16 +28,7 @@ def test_one_text_per_line():
     assert reading("a\n", columns={"text": ["one", "two"]}) == [(1, {"text": "a"})]
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("", "the file is empty (a.txt) - add rows"),
-        ("\n \n", "the file is empty (a.txt) - add rows"),
-        ("a\nb\0\n", "a NUL character (a.txt:2) - remove it"),
-        ("a text\n".encode("utf-16-le"), f"a NUL character (a.txt:1) - {UTF16}"),
-        ("a\n" * 300 + "\0", "a NUL character (a.txt:301) - remove it"),
-    ],
-)
+@pytest.mark.parametrize(("content", "line"), TEXT_FAULTS)
 def test_faults_of_text_lines(content, line):
     with pytest.raises(DataError) as caught:
         reading(content)
@@ -55,12 +41,6 @@ def test_texts_are_read_back(written):
     assert reading("\n".join(written)) == [(row, {"text": text}) for row, text in enumerate(written, 1)]
 
 
-@given(st.binary() | st.text().map(str.encode) | st.text("a1 \t\n#-O.").map(str.encode))
+@given(lines_of_any_content)
 def test_anything_ends_in_rows_or_one_line(content):
-    try:
-        records = reading(content)
-    except BertkitError as error:
-        assert "\n" not in str(error)
-    else:
-        assert all(list(row) == list(records[0][1]) for _, row in records)
-        assert sorted({line for line, _ in records}) == [line for line, _ in records]
+    check_lines(reading, content)
