@@ -24,7 +24,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, find_template, max_tokens
+from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -161,7 +161,7 @@ def _gather(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], o
 def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
     """Cut logits to the feature's own tokens or choices; logits of a whole text, (labels,), stay as they are."""
     ids = feature["input_ids"]
-    is_of_text = name == "logits" and logits.ndim == 1 and not hasattr(ids[0], "__len__")
+    is_of_text = name == "logits" and logits.ndim == 1 and not are_several(ids)
     return logits if is_of_text else logits[: len(ids)]
 
 

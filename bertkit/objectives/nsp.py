@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.pair_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
-from bertkit.objectives import PretrainSetup, Totals, mlm
+from bertkit.objectives import PretrainSetup, mlm
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-auxiliary_checkpoints = mlm.auxiliary_checkpoints
+accumulate, score, auxiliary_checkpoints = accumulate_pairs, score_pairs, mlm.auxiliary_checkpoints
 
 
 def check(setup: PretrainSetup) -> None:
@@ -51,7 +51,7 @@ def pairs_of_epoch(
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
     training = setup.recipe.training
-    version = epoch % training.dupe_factor if training.dupe_factor else epoch
+    version = training.version_of(epoch)
     return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
 
 
@@ -75,16 +75,6 @@ def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
 def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
-
-
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum the losses and the correct predictions of a batch."""
-    return accumulate_pairs(model, batch)
-
-
-def score(totals: Totals) -> dict[str, float]:
-    """Compute the loss, the perplexity, and the accuracies of masked tokens and of pairs."""
-    return score_pairs(totals)
 
 
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:

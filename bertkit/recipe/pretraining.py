@@ -69,6 +69,10 @@ class Pretraining(CommonTraining):
             raise ValueError("must be a time such as 90s, 30m, 2h or 1d")
         return value
 
+    def version_of(self, epoch: int) -> int:
+        """Return which version of the examples an epoch sees: a new one each time, or one of `dupe_factor`."""
+        return epoch % self.dupe_factor if self.dupe_factor else epoch
+
     @property
     def budget_seconds(self) -> float | None:
         """The seconds to train for; None where `steps` or `epochs` limit training."""

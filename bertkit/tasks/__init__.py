@@ -53,6 +53,7 @@ __all__ = [
     "RunModule",
     "Setup",
     "Task",
+    "check_texts",
     "compare_values",
     "compute_metrics",
     "drop_private_keys",
@@ -195,6 +196,17 @@ def load_pretrained(
     from bertkit.modeling.load import load_model
 
     return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+
+
+def check_texts(row: Row, *columns: str) -> None:
+    """Check that those of the columns that a row has hold text.
+
+    Raises:
+        DataError: one does not.
+    """
+    for column in columns:
+        if not isinstance(row.get(column, ""), str):
+            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
 
 
 def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:

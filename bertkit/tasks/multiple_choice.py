@@ -25,6 +25,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    check_texts,
     compare_values,
     encode_texts,
     is_blank,
@@ -71,9 +72,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     for number, text in enumerate(texts):
         if text is None or is_blank(text):
             raise DataError(f"choice {number} of {len(texts)} is blank", "fill it in", column="choices")
-    for column in ("context", "stem"):
-        if not isinstance(row.get(column, ""), str):
-            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    check_texts(row, "context", "stem")
     checked = {**row, "choices": texts}
     return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
 

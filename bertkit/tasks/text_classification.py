@@ -22,6 +22,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    check_texts,
     encode_texts,
     load_pretrained,
     no_details,
@@ -50,9 +51,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: a text that is not text, no label, or a label named twice.
     """
-    for column in ("text", "text_pair"):
-        if column in row and not isinstance(row[column], str):
-            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
     if _is_multi_label(recipe):

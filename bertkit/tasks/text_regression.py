@@ -19,6 +19,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    check_texts,
     compare_values,
     encode_texts,
     load_pretrained,
@@ -47,9 +48,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: a text that is not text, or a label that is not a finite number.
     """
-    for column in ("text", "text_pair"):
-        if column in row and not isinstance(row[column], str):
-            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+    check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
     try:

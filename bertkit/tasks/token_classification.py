@@ -22,7 +22,7 @@ from bertkit.modeling import load as models
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, RunModule, no_tuning
+from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
 
@@ -55,8 +55,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         DataError: not as many tags as words, an unknown tag, or tags that break their scheme.
     """
     if "tokens" not in row:
-        if not isinstance(row["text"], str):
-            raise DataError(f"{row['text']!r} is not text", "texts must be strings", column="text")
+        check_texts(row, "text")
         spans = split_text(row["text"])
         return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
     words = read_words(row["tokens"])

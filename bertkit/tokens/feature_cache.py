@@ -25,7 +25,7 @@ from bertkit.data.rows import Split
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content
-from bertkit.tokens.features import IGNORED, Feature, Setup, count_tokens, longest_text
+from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text
 
 log = logging.getLogger("bertkit")
 
@@ -116,9 +116,7 @@ def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
     if isinstance(features, FeatureColumns):
         return features.tokens()
     texts = (feature["input_ids"] for feature in features)
-    flat = (
-        np.concatenate([*map(np.asarray, ids)]) if len(ids) and hasattr(ids[0], "__len__") else ids for ids in texts
-    )
+    flat = (np.concatenate([*map(np.asarray, ids)]) if are_several(ids) else ids for ids in texts)
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *flat]))
 
 

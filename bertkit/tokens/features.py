@@ -101,7 +101,7 @@ def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Se
 def count_tokens(feature: Feature) -> int:
     """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
     ids = feature["input_ids"]
-    return len(ids) * longest_text(feature) if _are_several(ids) else len(ids)
+    return len(ids) * longest_text(feature) if are_several(ids) else len(ids)
 
 
 def text_lengths(feature: Feature) -> list[int]:
@@ -111,16 +111,17 @@ def text_lengths(feature: Feature) -> list[int]:
     ([3], [3, 2])
     """
     ids = feature["input_ids"]
-    return list(map(len, ids)) if _are_several(ids) else [len(ids)]
+    return list(map(len, ids)) if are_several(ids) else [len(ids)]
 
 
 def longest_text(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
     ids = feature["input_ids"]
-    return max(map(len, ids)) if _are_several(ids) else len(ids)
+    return max(map(len, ids)) if are_several(ids) else len(ids)
 
 
-def _are_several(ids: Any) -> bool:
+def are_several(ids: Any) -> bool:
+    """Tell whether the ``input_ids`` of a feature are those of several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 

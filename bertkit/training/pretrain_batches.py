@@ -155,8 +155,7 @@ class PretrainBatches(Dataset[Feature]):
         example = int(order[number % len(order)])
         # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
         # epochs, as in BERT's data, where each text was masked in so many ways.
-        version = epoch % training.dupe_factor if training.dupe_factor else epoch
-        random = np.random.default_rng((training.seed, version, example, length))
+        random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
     def _order(self, length: int, epoch: int) -> Any:
