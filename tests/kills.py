@@ -66,7 +66,7 @@ class Zygote:
         self.process.wait()
 
     def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
-        request = {"fault": None, "modules": None, "processes": 1, **request}
+        request = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, **request}
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -79,11 +79,29 @@ class Zygote:
         (code,) = self._answer(folder, arguments, fault=fault, out=str(out), err=str(out))
         return code, out.read_text()
 
-    def launch(self, folder: Path, arguments: list[object], processes: int = 2) -> tuple[list[int], str, str]:
-        """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr."""
+    def launch(
+        self,
+        folder: Path,
+        arguments: list[object],
+        processes: int = 2,
+        path: str | None = None,
+        stdin: Path | None = None,
+    ) -> tuple[list[int], str, str]:
+        """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr.
+
+        `path` is a folder to import modules from, as PYTHONPATH names it; `stdin` is a file to read.
+        """
         with tempfile.TemporaryDirectory() as printed:
             out, err = Path(printed, "out"), Path(printed, "err")
-            codes = self._answer(folder, arguments, out=str(out), err=str(err), processes=processes)
+            codes = self._answer(
+                folder,
+                arguments,
+                out=str(out),
+                err=str(err),
+                processes=processes,
+                path=path,
+                stdin=stdin and str(stdin),
+            )
             return codes, out.read_text(), err.read_text()
 
     def imports(self, folder: Path, arguments: list[object]) -> set[str]:

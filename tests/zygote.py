@@ -77,6 +77,9 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     for descriptor, file in ((1, request["out"]), (2, request["err"])):
         os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
+    os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests
+    if request["path"]:
+        sys.path.insert(0, os.path.join(request["folder"], request["path"]))  # noqa: PTH118
     sys.argv = ["bertkit", *request["arguments"]]
     if request["fault"]:
         arm(request["fault"])

@@ -54,7 +54,7 @@ def test_the_loss_is_the_weighted_sum_of_what_is_logged(run, trained, tiny_model
         "--set",
         "training.log_every=2",
     )
-    logged = [entry for entry in read_lines(Path("runs/classify/metrics.jsonl")) if "loss" in entry]
+    logged = [entry for entry in read_lines(Path("runs/classify-distilled/metrics.jsonl")) if "loss" in entry]
     assert logged
     for entry in logged:
         assert entry["loss"] == pytest.approx(0.7 * entry["loss_gold"] + 0.3 * entry["loss_soft"], abs=1e-4)

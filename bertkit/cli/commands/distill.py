@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,6 @@ from bertkit.cli.options import (
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
-    OutputOption,
     RecipeArgument,
     SeedOption,
     SetOption,
@@ -78,7 +78,10 @@ def command(
     temperature: TemperatureOption = None,
     soft_weight: SoftWeightOption = None,
     data: DataOption = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE-distilled"),
+    ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,

@@ -98,9 +98,11 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     supervision = supervision.checked(task, labels, model_folder)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
+    # a student does not go where its teacher of the same recipe lies by default
+    name = f"{recipe.name}-distilled" if recipe.distillation else recipe.name
     plan = RunPlan(
         recipe=recipe,
-        folder=Path(output) if output else runs.default_folder(recipe.name),
+        folder=Path(output) if output else runs.default_folder(name),
         identity=identity,
         facts={
             "model": recipe.model,
