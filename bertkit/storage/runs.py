@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +202,7 @@ def command() -> str:
 
 def now() -> str:
     """Return the time in UTC, to the second, in ISO format."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
