@@ -6,17 +6,15 @@ end as an unbroken run does. faults.c strikes below Python, so that native write
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.kills import Zygote
+from tests.kills import Zygote, everything
 
 COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA = range(6)
 FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
@@ -37,37 +35,38 @@ def build(folder: Path) -> Path | None:
     return library
 
 
-@dataclass
 class Grid:
-    """A command, what it leaves when nothing breaks it, and its file operations."""
+    """A command, its file operations, and what it leaves when nothing breaks it.
 
-    zygote: Zygote
-    arguments: list[str]
-    outcome: Callable[[Path], object]
-    """Reads what the command left in its folder, to be compared with what an unbroken one leaves."""
-    prepare: Callable[[Path], object] = lambda folder: None
-    """Puts into a folder what the command needs there."""
-    folders: Iterator[Path] = field(default_factory=lambda: iter(()))
+    Args:
+        zygote: runs the command.
+        arguments: of the command, which writes into the folder it is run in.
+        outcome: reads what a command has left in its folder, to be compared with what an unbroken one leaves.
+        make_folder: makes a new folder to run the command in.
+    """
 
-    def __post_init__(self) -> None:
-        folder = next(self.folders)
+    def __init__(
+        self,
+        zygote: Zygote,
+        arguments: list[str],
+        outcome: Callable[[Path], object],
+        make_folder: Callable[[], Path],
+    ) -> None:
+        self.zygote, self.arguments, self.outcome, self.make_folder = zygote, arguments, outcome, make_folder
+        self.counts: Counter[str] = Counter()
+        folder = make_folder()
         code, text = self.run(folder, 0, COUNT)
         assert code == 0, text
-        log = folder.with_suffix(".log")
-        self.operations = log.read_text().splitlines()
-        self.unbroken = self.outcome(folder)
-        self.files = _names(folder)
-        self.counts: Counter[str] = Counter()
+        self.operations = folder.with_suffix(".log").read_text().splitlines()
+        self.unbroken, self.files = outcome(folder), _names(folder)
 
-    def run(self, folder: Path, operation: int | None, error: int = COUNT) -> tuple[int, str]:
-        """Run the command in a folder with a fault, or without one where `operation` is None."""
+    def run(self, folder: Path, operation: int | None = None, error: int = COUNT) -> tuple[int, str]:
+        """Run the command in a folder, with a fault where an `operation` is named."""
         fault = None
         if operation is not None:
             log = folder.with_suffix(".log") if error == COUNT else ""
             fault = {"operation": operation, "error": error, "folder": str(folder)}
             fault |= {"except": str(folder / "out.txt"), "log": str(log)}
-        else:
-            self.prepare(folder)
         return self.zygote.run(folder, self.arguments, fault, BERTKIT_CACHE=str(folder / "cache"))
 
     def places(self) -> list[int]:
@@ -81,8 +80,7 @@ class Grid:
 
     def strike(self, operation: int, error: int) -> str | None:
         """Break the command off at an operation, repeat it, and describe what is wrong; None if nothing is."""
-        folder = next(self.folders)
-        self.prepare(folder)
+        folder = self.make_folder()
         code, text = self.run(folder, operation, error)
         self.counts[f"exit {code}"] += 1
         fault = _find_fault_of_ending(code, text, error) or self._find_fault_after(folder)
@@ -90,7 +88,7 @@ class Grid:
         return fault and f"{operation} {self.operations[operation - 1]}: {fault}"
 
     def _find_fault_after(self, folder: Path) -> str | None:
-        code, text = self.run(folder, None)
+        code, text = self.run(folder)
         if code != 0:
             return f"the same command ends with {code}: {text.strip()[-300:]}"
         if self.outcome(folder) != self.unbroken:
@@ -116,11 +114,11 @@ def _names(folder: Path) -> set[str]:
 
 
 def read_run(folder: Path) -> object:
-    """Return what a run left, whatever command made it, less what its time decides."""
-    from tests.kills import everything
-
+    """Return all that a run left which its time does not decide."""
     return everything(folder / "run")
 
 
-def read_record(folder: Path) -> dict:
-    return json.loads((folder / "run" / "run.json").read_text())
+def read_folder(folder: Path) -> object:
+    """Return the bytes of the files that another command made."""
+    made = folder / "made"
+    return {str(file.relative_to(made)): file.read_bytes() for file in made.rglob("*") if file.is_file()}

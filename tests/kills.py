@@ -52,6 +52,7 @@ class Zygote:
     """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy."""
 
     def __init__(self, cache: Path, light: bool = False, preload: Path | None = None) -> None:
+        self.has_faults = preload is not None
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else [])],
             stdin=subprocess.PIPE,
@@ -148,7 +149,9 @@ def everything(run: Path) -> dict[str, object]:
         elif file.name == "eval_results.json":
             contents[name] = json.loads(file.read_text())
     record = json.loads((run / "run.json").read_text())
-    contents["results"] = [{**result, "seconds": 0} for result in record["results"]]
+    results = record.get("results") or [record["result"]]  # pretraining has one, which compares models by their speed
+    contents["results"] = [{**result, "seconds": 0, "compared_models": None} for result in results]
+    contents["compared"] = [model["scores"] for model in record.get("compared_models", [])]
     contents["best"] = (record["best_step"], record["steps"], record["status"])
     return contents
 

@@ -54,9 +54,9 @@ def disk_error(number: int | None, file: object, *, needed: int = 0) -> Resource
     what = os.strerror(number) if number else "torch could not write a file"
     if number == errno.ENOSPC:
         free, files = _free(Path(str(file)))
+        what += "; no more files can be created" if files == 0 else ""
         what += f"; {_megabytes(free)} are free" if free is not None else ""
-        what += ", but no file can be created" if files == 0 else ""
-    what += f", {_megabytes(needed)} are needed" if needed else ""
+        what += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
     remedy = _REMEDIES.get(number or 0, "check the disk")
     return ResourceError(what, f"{remedy}, then repeat the command", file=file)
 

@@ -13,7 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
-from bertkit.modeling.load import fingerprint, read_config, weight_bytes
+from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
@@ -74,7 +74,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     inputs = read_inputs(recipe, output)
     if not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    weights, training = weight_bytes(inputs.model_folder), recipe.training
+    weights, training = loaded_weight_bytes(inputs.model_folder), recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
     needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
