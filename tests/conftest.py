@@ -178,9 +178,10 @@ def distill(run, teacher, data, *options) -> Ended:
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
     """A process that has imported torch and runs commands in children, which it may be told to kill."""
+    from tests.faults import build
     from tests.kills import Zygote
 
-    warm = Zygote(tmp_path_factory.mktemp("cache"))
+    warm = Zygote(tmp_path_factory.mktemp("cache"), preload=build(tmp_path_factory.mktemp("preload")))
     yield warm
     warm.close()
 

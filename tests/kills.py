@@ -51,13 +51,14 @@ def slow_unless(quick, cases):
 class Zygote:
     """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy."""
 
-    def __init__(self, cache: Path, light: bool = False) -> None:
+    def __init__(self, cache: Path, light: bool = False, preload: Path | None = None) -> None:
+        self.has_faults = preload is not None
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "BERTKIT_CACHE": str(cache)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "BERTKIT_CACHE": str(cache), "LD_PRELOAD": str(preload or "")},
         )
 
     def close(self) -> None:
@@ -66,17 +67,20 @@ class Zygote:
         self.process.wait()
 
     def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
-        request = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, **request}
+        defaults = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, "environment": {}}
+        request = defaults | request
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def run(self, folder: Path, arguments: list[object], fault: dict | None = None) -> tuple[int, str]:
+    def run(
+        self, folder: Path, arguments: list[object], fault: dict | None = None, **environment: str
+    ) -> tuple[int, str]:
         """Return how a command ended, and what it printed."""
         out = folder / "out.txt"
         out.unlink(missing_ok=True)
-        (code,) = self._answer(folder, arguments, fault=fault, out=str(out), err=str(out))
+        (code,) = self._answer(folder, arguments, fault=fault, environment=environment, out=str(out), err=str(out))
         return code, out.read_text()
 
     def launch(
@@ -164,7 +168,9 @@ def everything(run: Path) -> dict[str, object]:
         elif file.name == "eval_results.json":
             contents[name] = json.loads(file.read_text())
     record = json.loads((run / "run.json").read_text())
-    contents["results"] = [{**result, "seconds": 0} for result in record["results"]]
+    results = record.get("results") or [record["result"]]  # pretraining has one, which compares models by their speed
+    contents["results"] = [{**result, "seconds": 0, "compared_models": None} for result in results]
+    contents["compared"] = [model["scores"] for model in record.get("compared_models", [])]
     contents["best"] = (record["best_step"], record["steps"], record["status"])
     return contents
 

@@ -1,13 +1,15 @@
 """A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
-names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed, the number of
-`processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
+names the `arguments`, the `folder` to work in, the `environment` to add, the files `out` and `err` for what is printed,
+the number of `processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages,
+or null.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -41,7 +43,11 @@ def import_everything() -> None:
 
 
 def arm(fault: dict) -> None:
-    """Send this process a signal at the n-th call of a function, or after some seconds."""
+    """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c."""
+    if "operation" in fault:
+        folder, ignored, log = (os.fsencode(fault[name]) for name in ("folder", "except", "log"))
+        ctypes.CDLL(None).fault_arm(folder, ignored, ctypes.c_long(fault["operation"]), fault["error"], log)
+        return
     number = getattr(signal, fault.get("signal", "SIGKILL"))
     if "seconds" in fault:
         threading.Thread(
@@ -74,7 +80,7 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
     from bertkit.cli.main import main
 
     os.chdir(request["folder"])
-    os.environ.update(environment)
+    os.environ.update(request["environment"] | environment)
     for descriptor, file in ((1, request["out"]), (2, request["err"])):
         os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
     os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests

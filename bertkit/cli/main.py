@@ -94,9 +94,17 @@ def _run() -> int:
     except MemoryError:
         return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
-        return _fail(f"{error.strerror or error} ({error.filename or 'no file named'})", 6, {})
+        return _fail(_describe(error), 6, {})
     except Exception:  # a bug: its traceback is saved to a file and the exit code is 1
         return _crash()
+
+
+def _describe(error: OSError) -> str:
+    from bertkit.storage.disk import disk_error, is_disk_error
+
+    if is_disk_error(error):
+        return str(disk_error(error.errno, error.filename or Path.cwd()))
+    return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
 
 
 def _fail(message: str, code: int, details: dict[str, object]) -> int:

@@ -14,7 +14,14 @@ from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import (
+    first_line,
+    load_config,
+    load_weights,
+    loaded_bytes,
+    refuse_misfit,
+    refuse_non_finite,
+)
 from bertkit.storage.fingerprints import feed_file
 
 if TYPE_CHECKING:
@@ -109,6 +116,11 @@ def fingerprint(folder: Path) -> str:
 def weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights on disk."""
     return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+
+
+def loaded_weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights once they are loaded, whatever their precision on disk."""
+    return sum(loaded_bytes(file) for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
 
 
 def quiet_transformers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,3 +108,16 @@ def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> No
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters; its class name where it has none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def loaded_bytes(file: Path) -> int:
+    """Return the size of a file's weights once they are loaded in single precision; its own if it does not tell."""
+    from safetensors import SafetensorError, safe_open
+
+    if file.suffix != ".safetensors":
+        return file.stat().st_size
+    try:
+        with safe_open(file, "np") as weights:
+            return sum(4 * math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    except SafetensorError:
+        return file.stat().st_size

@@ -79,6 +79,27 @@ def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
     return None, skipped
 
 
+def most_bytes(weights: int, checkpoint: int, saves: int) -> int:
+    """Return the most that a run has on disk at a time, from the sizes of its weights and of a checkpoint.
+
+    The best and the last checkpoint stay. A third is whole before one of these is deleted, and the end copies the
+    weights of the best.
+    """
+    return max(min(saves, 3) * checkpoint, min(saves, 2) * checkpoint + weights) if saves else 0
+
+
+def written_bytes(run: Path) -> int:
+    """Return the size of a run's checkpoints."""
+    return sum(file.stat().st_size for folder in _by_step(run) for file in folder.rglob("*") if file.is_file())
+
+
+def discard_unfinished(run: Path) -> None:
+    """Delete the checkpoints of which only a part was written, and so free its space."""
+    for folder in _by_step(run):
+        if not (folder / MANIFEST).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def clear(folder: Path) -> None:
     """Remove what is where a checkpoint will be written, so that the files of two are never mixed."""
     if folder.exists():

@@ -104,7 +104,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
-    if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
+    if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
         raise UsageError(
             "the folder holds something that is not a run of bertkit", "choose another --output", file=folder
         )
@@ -113,6 +113,11 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     return record
+
+
+def _is_ours(entry: Path) -> bool:
+    """Tell whether an entry of a folder is what a run leaves that was killed before its record was written."""
+    return entry.name.startswith(_LOCK) or entry == files.temporary_of(entry.with_name(RECORD))
 
 
 def free_name(folder: Path) -> Path:

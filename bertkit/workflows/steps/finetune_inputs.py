@@ -13,9 +13,11 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
-from bertkit.modeling.load import fingerprint, read_config, weight_bytes
+from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.steps.run import RunPlan
@@ -72,15 +74,19 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     inputs = read_inputs(recipe, output)
     if not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    weights, training = loaded_weight_bytes(inputs.model_folder), recipe.training
+    steps = training.total_steps(inputs.rows["train"])
+    # where all weights are trained; each has two moments in a checkpoint
+    needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
+    check_space(inputs.plan.folder, needed - written_bytes(inputs.plan.folder))
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
         folder=str(inputs.plan.folder),
         rows=inputs.rows,
         labels=list(inputs.labels),
-        steps=recipe.training.total_steps(inputs.rows["train"]),
-        # the result, and weights with two moments in the best and the last checkpoint
-        disk_bytes=7 * weight_bytes(inputs.model_folder),
+        steps=steps,
+        disk_bytes=needed,
         resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
     )
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import runs
+from bertkit.storage.disk import disk_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -90,11 +91,13 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
             log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
-            yield run
+            with disk_errors(plan.folder):
+                yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             ending = {"status": status, "error": str(error), "seconds": round(run.seconds, 3)}
-            runs.write_record(plan.folder, {**record, **ending})
+            with suppress(OSError):  # what it says is lost where the disk is full; the error is not
+                runs.write_record(plan.folder, {**record, **ending})
             raise
 
 

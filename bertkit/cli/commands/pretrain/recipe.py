@@ -92,7 +92,7 @@ def run_pretraining(
     if dry_run:
         from bertkit.workflows.steps.estimate import estimate
 
-        print_estimate(estimate(loaded, progress=TerminalProgress()), as_json=json)
+        print_estimate(estimate(loaded, output=output, progress=TerminalProgress()), as_json=json)
     else:
         from bertkit.workflows.pretrain import pretrain
 
@@ -142,6 +142,7 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
         print_line(f"         {estimate.peak_share:.0%} of the peak of matrix products here (head not counted)")
     if estimate.memory_mb is not None:
         print_line(f"memory   {estimate.memory_mb:,.0f} MB at peak")
+    print_line(f"disk     {estimate.disk_bytes / 1e6:,.0f} MB in {estimate.folder}")
     duration = format_duration(estimate.seconds)
     if estimate.steps is None:
         print_line(f"budget   {duration}: {estimate.tokens:,} tokens")
