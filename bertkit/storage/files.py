@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.errors import ResourceError
+
+_TEMPORARY = re.compile(r"\d+\.[0-9a-f]{8}")  # what `replacing` puts between a file's name and .tmp
 
 _HELD: set[TextIO] = set()
 """Open files whose locks this process holds."""
@@ -26,6 +29,14 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep_temporaries(file: Path) -> None:
+    """Delete what killed processes left of `replacing` a file; no other process may be writing it."""
+    for entry in file.parent.iterdir():
+        middle = entry.name.removeprefix(f".{file.name}.").removesuffix(".tmp")
+        if entry.name == f".{file.name}.{middle}.tmp" and _TEMPORARY.fullmatch(middle):
+            entry.unlink(missing_ok=True)
 
 
 def write_json(file: Path, values: Any) -> None:
