@@ -40,7 +40,7 @@ class Columns:
     text_always: bool = False
     """Whether it may replace it in labeled rows too."""
     predicted: tuple[str, ...] = ()
-    """What each prediction has beside ``prediction``: rows with such a column are refused before the model is loaded."""
+    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
 
     @property
     def names(self) -> list[str]:

@@ -33,6 +33,8 @@ class Result:
     folder: str | None = None
     source: str = ""
     warnings: list[str] = field(default_factory=list)
+    data_warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 

@@ -205,6 +205,24 @@ def test_a_spreadsheet_is_given_no_formula(run, trained):
             assert [row["text"] for row in csv.DictReader(stream)] == [text]
 
 
+@pytest.mark.parametrize("output", [[], ["-o", "out.jsonl"], ["-o", "out.csv"], ["-o", "out.parquet"]])
+def test_dates_of_parquet_are_kept(run, trained, output):
+    import datetime
+
+    import pyarrow
+    from pyarrow import parquet
+
+    from bertkit.data.files import read_records
+    from bertkit.recipe import Data
+
+    day = datetime.date(2026, 1, 2)
+    parquet.write_table(pyarrow.table({"text": ["good"], "day": [day]}), "rows.parquet")
+    ended = run("predict", "classify", "rows.parquet", "--model", trained, *output)
+    assert ended.code == 0, ended.err
+    ((_, record),) = read_records(Path(output[1]), Data()) if output else [(1, json.loads(ended.out))]
+    assert record["day"] == (day if output[1:] == ["out.parquet"] else "2026-01-02")
+
+
 def test_numbers_that_turn_out_to_be_fractions_stay_whole_in_parquet(run, trained, monkeypatch):
     from pyarrow import parquet
 
