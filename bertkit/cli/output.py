@@ -28,12 +28,12 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Return values as one line of strict JSON; NaN and infinity become null.
+    """Return values as one line of strict JSON; NaN and infinity become null, and what JSON has no type for is text.
 
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return json.dumps(_without_nan(values), ensure_ascii=False)
+    return json.dumps(_without_nan(values), ensure_ascii=False, default=str)
 
 
 def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:

@@ -39,6 +39,8 @@ class Columns:
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
     """Whether it may replace it in labeled rows too."""
+    predicted: tuple[str, ...] = ()
+    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
 
     @property
     def names(self) -> list[str]:

@@ -46,6 +46,9 @@ class Data(Section):
     empty_text: Literal["refuse", "drop", "keep"] = Field(
         "refuse", description="what to do with rows that have a blank text"
     )
+    label_range: tuple[Finite, Finite] | None = Field(
+        None, description="regression: the lowest and the highest number that a label may be; others are refused"
+    )
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
     limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
@@ -53,6 +56,13 @@ class Data(Section):
         False, description="read training rows during training, for data that does not fit in memory"
     )
     cache: bool = Field(True, description="keep the encoded rows of each split on disk for the next run")
+
+    @field_validator("label_range")
+    @classmethod
+    def _range_is_ascending(cls, ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is not None and not ends[0] < ends[1]:
+            raise ValueError("must be two numbers in ascending order, such as [0, 5]")
+        return ends
 
     @field_validator("columns", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 log = logging.getLogger("bertkit")
+
+_TEMPORARY = re.compile(r"\d+\.[0-9a-f]{8}")  # what `replacing` puts between a file's name and .tmp
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
@@ -33,6 +36,14 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep_temporaries(file: Path) -> None:
+    """Delete what killed processes left of `replacing` a file; no other process may be writing it."""
+    for entry in file.parent.iterdir():
+        middle = entry.name.removeprefix(f".{file.name}.").removesuffix(".tmp")
+        if entry.name == f".{file.name}.{middle}.tmp" and _TEMPORARY.fullmatch(middle):
+            entry.unlink(missing_ok=True)
 
 
 def write_json(file: Path, values: Any) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
-from bertkit.errors import DataError, ResourceError
+from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
+from bertkit.evaluation.scoring import Result, find_intervals, predictions_file, score_split, write_predictions
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.outputs import claimed, refuse_inputs
 
 
 def evaluate(
@@ -34,9 +36,15 @@ def evaluate(
     """
     saved = find_checkpoint(recipe)
     splits = _splits_to_score(saved, split)
-    if output is not None:
-        _make_folder(output)
-    checkpoint = saved.load()
+    with ExitStack() as claim:
+        if output is not None and runs.is_main_process():
+            _check_output(output, splits)
+            claim.enter_context(claimed(output / "predictions.jsonl"))
+        return _score(saved, splits, output, progress)
+
+
+def _score(saved: SavedCheckpoint, splits: dict[str, Split], output: Path | None, progress: Progress) -> list[Result]:
+    recipe, checkpoint = saved.recipe, saved.load()
     task = checkpoint.task
     results = []
     for name, rows in splits.items():
@@ -64,7 +72,18 @@ def evaluate(
     return results
 
 
-def _make_folder(folder: Path) -> None:
+def _check_output(folder: Path, splits: dict[str, Split]) -> None:
+    """Create the folder of the predictions, and check that none of them replaces something else.
+
+    Raises:
+        UsageError: it is the folder of a run, or a file that is scored would be replaced.
+        ResourceError: it cannot be created.
+    """
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder of a run, whose predictions would be lost", "choose another --output", file=folder)
+    for name, split in splits.items():
+        file = folder / predictions_file(name)
+        refuse_inputs(file, [("the file with the rows to score", Path(split.source))])
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

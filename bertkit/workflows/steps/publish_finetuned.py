@@ -94,6 +94,7 @@ def _result(
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
         warnings=find_warnings(inputs, scored) + details.warnings,
+        data_warnings=list(inputs.warnings),
         tables=details.tables,
     )
 
@@ -161,7 +162,7 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         examples=_examples(outcome),
         labels=list(inputs.labels),
         tables=outcome.details[split.name].tables,
-        warnings=first.warnings,
+        warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_provenance(inputs, record),
     )
