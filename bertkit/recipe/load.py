@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -45,14 +44,16 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        if not os.path.isfile(name):  # Path.is_file raises where a name is too long
+        if not Path(name).is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
         return Path(name)
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands))))
+    raise RecipeError(
+        f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands)))
+    )
 
 
 def recipe_command(name: str) -> str:
@@ -147,7 +148,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> tupl
     if parent is None:
         return values, lines
     beside = file.parent / str(parent)
-    parent_file = beside if os.path.isfile(beside) else find_recipe(str(parent), command)
+    parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
     inherited, _ = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)

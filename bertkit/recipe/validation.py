@@ -33,7 +33,9 @@ def describe(
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name(errors[0]["loc"])
-    error = max((error for error in errors if _name(error["loc"]).startswith(first)), key=lambda error: _depth(error["loc"]))
+    error = max(
+        (error for error in errors if _name(error["loc"]).startswith(first)), key=lambda error: _depth(error["loc"])
+    )
     path = tuple(str(key) for key in error["loc"])
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
@@ -43,13 +45,13 @@ def describe(
     if error["type"] == "missing":
         return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
     name = _name(error["loc"])
-    fault = f"{shorten(name)} = {_shown(error['input'])} is"
+    fault = f"{shorten(name)} = {shown(error['input'])} is"
     bounds = "" if error["type"] == "value_error" else _range_of(record, name)
     if bounds:
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
     # a union has an error for each of its types
-    rules = dict.fromkeys(_rule(other) for other in errors if _name(other["loc"]) == name)
+    rules = dict.fromkeys(rule_of(other) for other in errors if _name(other["loc"]) == name)
     return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
 
 
@@ -58,15 +60,22 @@ def shorten(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _rule(error: Any) -> str:
+def rule_of(error: Any) -> str:
     """Say what a value must be; pydantic's own words are about Python's types."""
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
-    if error["loc"][-1] == "[key]":
+    if error["loc"][-1:] == ("[key]",):
         return "its keys must be text"
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
+
+
+def shown(value: Any) -> str:
+    """Return a value as a recipe writes it, at most 80 characters of it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return shorten(str(value) if isinstance(value, (int, float)) else repr(value))
 
 
 def _name(path: Sequence[int | str]) -> str:
@@ -82,13 +91,6 @@ def _depth(path: Sequence[int | str]) -> int:
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     """Tell whether one key path is the beginning of the other, or both are the same."""
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
-
-
-def _shown(value: Any) -> str:
-    """Return a value as a recipe writes it, at most 80 characters of it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return shorten(str(value) if isinstance(value, (int, float)) else repr(value))
 
 
 def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
