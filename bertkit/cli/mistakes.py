@@ -62,7 +62,7 @@ def refuse_undecodable(arguments: Sequence[str]) -> None:
 
 def usage_error(error: Any) -> UsageError:
     """Return an error of the parser of the command line as one of ours, with what to type instead."""
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "bertkit"
     what, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
     if option := getattr(error, "option_name", None):
@@ -101,6 +101,6 @@ def _recipe_key(option: str) -> str:
     from bertkit.recipe import Corpus, Data, Pretraining, Training
 
     name = option.removeprefix("--").replace("-", "_")
-    sections = {"training": (Training, Pretraining), "data": (Data, Corpus)}
-    keys = (f"{key}.{name}" for key, records in sections.items() for each in records if name in each.model_fields)
-    return next(keys, "")
+    sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
+    sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")
