@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,23 @@ from bertkit.storage.runs import is_main_process
 
 WIDTH = 80  # columns
 _SCHEMA = 2
+# C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def print_line(line: str = "") -> None:
     """Print a line on stdout; of the processes of a distributed launch, only the first prints."""
     if is_main_process():
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(printable(line) + "\n")
+
+
+def printable(text: str) -> str:
+    r"""Return text with an escape for each character that a terminal would obey, or that cannot be written.
+
+    >>> printable("a\tb\x1b[31m\x9b1mé")
+    'a\tb\\x1b[31m\\x9b1mé'
+    """
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -33,7 +45,8 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return json.dumps(_without_nan(values), ensure_ascii=False, default=str)
+    text = json.dumps(_without_nan(values), ensure_ascii=False, default=str)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:

@@ -21,6 +21,16 @@ def _finite(value: float) -> float:
 Finite = Annotated[float, AfterValidator(_finite)]
 
 
+def _folder_name(name: str) -> str:
+    if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+        raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+"""The name of a folder in `runs/`, never a path that leads out of it."""
+
+
 class Section(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
@@ -209,7 +219,7 @@ class Published(Section):
 class Recipe(Section):
     """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
 
-    name: str
+    name: FolderName
     about: str = ""
     task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
     model: str = "google-bert/bert-base-uncased"

@@ -29,6 +29,19 @@ _LOCK = ".lock"
 _SCHEMA = 1
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
+_SHAPE = {
+    "status": str,
+    "command?": str,
+    "finished?": str,
+    "seconds?": (int, float),
+    "identity?": {"recipe?": {"training?": dict}, "data?": dict},
+    "versions?": dict,
+    "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
+    "tuned?": {"*": (int, float)},
+    "resumed?": list,
+    "result?": dict,
+}
+"""Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -58,14 +71,28 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         ResourceError: the record is damaged.
     """
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
-        raise ResourceError(
-            "the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD
-        ) from None
+    except (ValueError, RecursionError):
+        record = None
+    if not _fits(record, _SHAPE):
+        raise ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
     return _rename_keys(record)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if "*" in shape:
+        return all(_fits(inner, shape["*"]) for inner in value.values())
+    return all(
+        _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
+        for name, inner in shape.items()
+    )
 
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
