@@ -105,13 +105,14 @@ def _run() -> int:
     except MemoryError:
         return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
-        mistake = _name_error(error)
-        return _fail(str(mistake), mistake.exit_code, mistake.as_dict())
+        refusal = _name_error(error)
+        return _fail(str(refusal), refusal.exit_code, refusal.as_dict())
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         from bertkit.recipe.plugins import fault_of_own_module
 
-        fault = fault_of_own_module(error)
-        return _crash() if fault is None else _fail(str(fault), fault.exit_code, fault.as_dict())
+        if fault := fault_of_own_module(error):
+            return _fail(str(fault), fault.exit_code, fault.as_dict())
+        return _crash()
 
 
 def _name_error(error: OSError) -> BertkitError:

@@ -100,6 +100,8 @@ def locked(
     """
     from filelock import FileLock, SoftFileLock
 
+    if not lock.parent.is_dir():  # filelock would create it
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
     try:
         held = _acquire(FileLock(lock, on_acquired=_sign), refuse, on_wait)
     except OSError as error:
