@@ -65,7 +65,8 @@ class Zygote:
         self.process.stdout.close()
         self.process.wait()
 
-    def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+    def answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+        """Return how each process of a command ended; see zygote.py for what a request may say."""
         request = {"fault": None, "modules": None, "processes": 1, **request}
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -76,21 +77,21 @@ class Zygote:
         """Return how a command ended, and what it printed."""
         out = folder / "out.txt"
         out.unlink(missing_ok=True)
-        (code,) = self._answer(folder, arguments, fault=fault, out=str(out), err=str(out))
+        (code,) = self.answer(folder, arguments, fault=fault, out=str(out), err=str(out))
         return code, out.read_text()
 
     def launch(self, folder: Path, arguments: list[object], processes: int = 2) -> tuple[list[int], str, str]:
         """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr."""
         with tempfile.TemporaryDirectory() as printed:
             out, err = Path(printed, "out"), Path(printed, "err")
-            codes = self._answer(folder, arguments, out=str(out), err=str(err), processes=processes)
+            codes = self.answer(folder, arguments, out=str(out), err=str(err), processes=processes)
             return codes, out.read_text(), err.read_text()
 
     def imports(self, folder: Path, arguments: list[object]) -> set[str]:
         """Return the packages that have been imported when a command ends."""
         with tempfile.TemporaryDirectory() as printed:
             out, modules = Path(printed, "out"), Path(printed, "modules")
-            self._answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
+            self.answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
             return set(modules.read_text().split())
 
 

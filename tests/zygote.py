@@ -1,7 +1,7 @@
 """A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
-names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed, the number of
+names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed (see `direct`), the number of
 `processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
 """
 
@@ -69,14 +69,31 @@ def arm(fault: dict) -> None:
     setattr(owner, name, struck)
 
 
+def direct(descriptor: int, file: str) -> None:
+    """Let a stream of this process lead to a file, or to one of three places where nobody reads it."""
+    if file == "closed":
+        os.close(descriptor)
+        return
+    if file == "pipe without a reader":
+        reader, target = os.pipe()
+        os.close(reader)
+    elif file == "terminal that is gone":
+        terminal, target = os.openpty()
+        os.close(terminal)
+    else:
+        target = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(target, descriptor)
+
+
 def run_command(request: dict, environment: dict[str, str]) -> None:
     """Run the command of a request in this process, which is a child."""
     from bertkit.cli.main import main
 
     os.chdir(request["folder"])
     os.environ.update(environment)
-    for descriptor, file in ((1, request["out"]), (2, request["err"])):
-        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests are a job in the background
+    direct(1, request["out"])
+    direct(2, request["err"])
     sys.argv = ["bertkit", *request["arguments"]]
     if request["fault"]:
         arm(request["fault"])

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from bertkit.cli import commands
+from bertkit.cli import commands, stdio
 from bertkit.storage.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer has moved between releases
@@ -67,10 +67,14 @@ app = make_app()
 
 def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
+    stdio.prepare()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     gc.set_threshold(200_000, 50, 100)  # the default thresholds cost a fifth of the time of importing torch
     _log_to_stderr()
-    sys.exit(_run())
+    code = _run()
+    if (lost := stdio.lost_output()) and code == 0:
+        code = _fail(f"stdout cannot be written: {lost.strerror}", 6, {})
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -88,9 +92,6 @@ def _run() -> int:
         return _fail(error.format_message(), 2, {})
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped by Ctrl-C", 130, {})
-    except BrokenPipeError:  # the reader closed our output, as in `bertkit predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except MemoryError:
         return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:

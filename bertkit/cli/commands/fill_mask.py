@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli import stdio
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_line
 
@@ -74,3 +75,5 @@ def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> Non
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
                 print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+        if not stdio.is_read():
+            return
