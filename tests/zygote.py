@@ -1,8 +1,8 @@
 """A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
-names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed (see `direct`), the number of
-`processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
+names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed (see `direct`), the number
+of `processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from bertkit.cli import commands, stdio
+from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.storage.runs import is_main_process
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer has moved between releases
@@ -35,10 +35,10 @@ def add_commands(group: typer.Typer, package: ModuleType) -> None:
             add_commands(module.app, module)
             group.add_typer(module.app, name=module.NAME)
         else:
-            group.command(module.NAME, epilog=f"Example: {module.EXAMPLE}")(module.command)
+            group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
 
 
-class _OrderedGroup(TyperGroup):
+class _OrderedGroup(ReadableGroup):
     """Lists commands and groups in one order, where typer lists all commands before all groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -120,9 +120,22 @@ def _crash() -> int:
     return _fail(f"bertkit failed: {last} - please report it with {file}", 1, {})
 
 
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
+
+    @property
+    def stream(self) -> Any:
+        """Return the stream of stderr."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: Any) -> None:
+        """Ignore the stream of the time at which logging began."""
+
+
 def _log_to_stderr() -> None:
     logger = logging.getLogger("bertkit")
-    handler = logging.StreamHandler()
+    handler = _StderrHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.handlers = [handler]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)

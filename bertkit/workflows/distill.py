@@ -15,7 +15,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.load import weight_bytes
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task
@@ -69,7 +69,8 @@ def distill(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = read_inputs(_with_distillation(recipe), output)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(_with_distillation(recipe), output)
     results = run_inputs(inputs, fresh=fresh, progress=progress)
     wait_for_all()
     folder = inputs.plan.folder
@@ -103,7 +104,8 @@ def _compare(inputs: FinetuneInputs, machine: Machine, progress: Progress) -> li
     task = inputs.task
     loaded = []
     for role, name, saved in _saved_models(inputs):
-        checkpoint = saved.load(machine)  # the same for all
+        with stage(progress, f"loading {name}"):
+            checkpoint = saved.load(machine)  # the same for all
         scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded(role, name, saved.folder, checkpoint, scored))
     single, batched = _time_in_turns(loaded, progress)

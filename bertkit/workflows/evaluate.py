@@ -12,7 +12,7 @@ from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
@@ -32,11 +32,13 @@ def evaluate(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    saved = find_checkpoint(recipe)
-    splits = _splits_to_score(saved, split)
+    with stage(progress, "reading the data", total=1):
+        saved = find_checkpoint(recipe)
+        splits = _splits_to_score(saved, split)
     if output is not None:
         _make_folder(output)
-    checkpoint = saved.load()
+    with stage(progress, f"loading {recipe.model_name}"):
+        checkpoint = saved.load()
     task = checkpoint.task
     results = []
     for name, rows in splits.items():

@@ -17,7 +17,7 @@ from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_pa
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
@@ -42,12 +42,14 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return run_inputs(read_inputs(recipe, output), fresh=fresh, progress=progress)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(recipe, output)
+    return run_inputs(inputs, fresh=fresh, progress=progress)
 
 
 def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> list[Result]:
     """Do what `finetune` does with inputs that are read already."""
-    with open_run(inputs.plan, fresh=fresh) as run:
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             return [Result(**result) for result in run.record["results"]]
         return _train_and_publish(inputs, run, progress)
@@ -63,13 +65,15 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
 
     recipe, task = inputs.recipe, inputs.task
     use_matmul_backend(run.machine)
-    setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    baseline = _score_baseline(inputs, setup)
-    set_seed(recipe.training.seed)  # a new head is drawn from it
-    model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+    with stage(progress, f"loading {recipe.model_name}"):
+        setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+        baseline = _score_baseline(inputs, setup)
+        set_seed(recipe.training.seed)  # a new head is drawn from it
+        model = inputs.supervision.load_model(task, inputs.model_folder, setup)
     checkpoint = Checkpoint(model, task, setup, run.machine)
     in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
+    with stage(progress, "tokenizing"):
+        features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
         _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
     run_features = partial(run_part, checkpoint, progress=progress)

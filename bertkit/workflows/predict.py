@@ -15,7 +15,7 @@ from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, drop_private_keys
 
@@ -42,7 +42,9 @@ def predict(
     records = _records(source, row, saved.recipe)
     chunks = _chunks(records, saved, str(source or "--row"))
     first = next(chunks)  # a file that cannot be read ends in its error before the model is loaded
-    return _predict_chunks(itertools.chain([first], chunks), saved.load(), progress)
+    with stage(progress, f"loading {recipe.model_name}"):
+        checkpoint = saved.load()
+    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress)
 
 
 def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:

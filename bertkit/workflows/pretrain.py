@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 from bertkit.workflows.steps.publish_pretrained import Pretrained, publish
@@ -31,7 +31,7 @@ def pretrain(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     inputs = read_inputs(recipe, output, progress)
-    with open_run(inputs.plan, fresh=fresh) as run:
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             return Pretrained(**run.record["result"])
         return _train_and_publish(inputs, run, progress)
@@ -49,7 +49,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
 
     objective, setup, recipe, machine = inputs.objective, inputs.setup, inputs.setup.recipe, run.machine
     use_matmul_backend(machine)
-    model = inputs.load_model()
+    with stage(progress, f"loading {recipe.model or recipe.size}"):
+        model = inputs.load_model()
     if (new := info_of(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
     batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
+    FROM_RECIPE,
     DataOption,
     JsonOption,
     LimitOption,
@@ -49,7 +50,7 @@ def command(
     ] = None,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default="the recipe's"),
+        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default=FROM_RECIPE),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Steps to time, after three warm-up steps.")] = 20,
     max_length: MaxLengthOption = None,

@@ -11,6 +11,7 @@ from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.cli.commands.pretrain.recipe import run_pretraining
 from bertkit.cli.options import (
+    FROM_RECIPE,
     BatchSizeOption,
     DataOption,
     DryRunOption,
@@ -44,7 +45,7 @@ TeacherOption = Annotated[
         "--teacher",
         metavar="CKPT",
         help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
-        show_default="the recipe's",
+        show_default=FROM_RECIPE,
     ),
 ]
 StudentOption = Annotated[

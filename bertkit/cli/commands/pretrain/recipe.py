@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
+    FROM_RECIPE,
     FreshOption,
     JsonOption,
     LearningRateOption,
@@ -31,8 +32,8 @@ ORDER = 3
 EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
 
 
-def _option(help: str, metavar: str | None = None) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=False)
+def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RECIPE) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=default)
 
 
 def command(
@@ -40,18 +41,18 @@ def command(
         str, typer.Argument(metavar="RECIPE", help="mlm, span, bert, albert, electra, distilbert or a YAML file.")
     ],
     data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
-    model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL")] = None,
+    model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,
     size: Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")] = None,
-    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR")] = None,
+    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)] = None,
     output: OutputOption = None,
     steps: Annotated[int | None, _option("Optimizer steps.")] = None,
-    epochs: Annotated[float | None, _option("Passes over the text.")] = None,
-    budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME")] = None,
+    epochs: Annotated[float | None, _option("Passes over the text.", default=False)] = None,
+    budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
     batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,
     learning_rate: LearningRateOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
-    limit: Annotated[int | None, _option("Use only the first N documents.", "N")] = None,
+    limit: Annotated[int | None, _option("Use only the first N documents.", "N", "all")] = None,
     workers: Annotated[int | None, _option("Processes that prepare batches; the result is the same.")] = None,
     changes: SetOption = None,
     dry_run: Annotated[
