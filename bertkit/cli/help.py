@@ -30,7 +30,7 @@ class _FittedContext(_Context):  # type: ignore[misc]
 class _Readable:
     """What commands and groups share."""
 
-    context_class = _FittedContext
+    context_class: Any = _FittedContext
     help: str | None
 
     def get_short_help_str(self, limit: int = 45) -> str:

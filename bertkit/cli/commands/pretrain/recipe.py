@@ -20,7 +20,7 @@ from bertkit.cli.options import (
     common_settings,
     load_pretraining,
 )
-from bertkit.cli.output import format_duration, format_number, print_json, print_line, print_table
+from bertkit.cli.output import format_duration, format_number, print_json, print_line, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -105,17 +105,17 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(result))
         return
-    print_line(
+    print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
         f"{result.tokens:,} tokens in {format_duration(result.seconds)}"
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
         baseline = f"  unigram baseline {format_number(result.baseline[name])}" if name in result.baseline else ""
-        print_line(f"  {name:<23} {format_number(score)}{baseline}")
+        print_text(f"  {name:<23} {format_number(score)}{baseline}")
     print_table("teacher and student on this machine", [_model_line(model) for model in result.compared_models])
     for warning in result.warnings:
-        print_line(f"  {warning}")
+        print_text(f"  {warning}")
     print_line("\nNext:")
     print_line(f"  open {result.folder}/report.html")
     print_line(f"  bertkit finetune cola --model {result.folder}")
@@ -136,16 +136,16 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(estimate))
         return
-    print_line(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
+    print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
     print_line(f"speed    {estimate.tokens_per_second:,.0f} tokens/s")
     if estimate.peak_share is not None:
-        print_line(f"         {estimate.peak_share:.0%} of the peak of matrix products here (head not counted)")
+        print_text(f"         {estimate.peak_share:.0%} of the peak of matrix products here (head not counted)")
     if estimate.memory_mb is not None:
         print_line(f"memory   {estimate.memory_mb:,.0f} MB at peak")
     duration = format_duration(estimate.seconds)
     if estimate.steps is None:
         print_line(f"budget   {duration}: {estimate.tokens:,} tokens")
     else:
-        print_line(f"steps    {estimate.steps:,}: {estimate.tokens:,} tokens in {duration}")
+        print_text(f"steps    {estimate.steps:,}: {estimate.tokens:,} tokens in {duration}")
     print_line("Only the prepared text was kept.")
