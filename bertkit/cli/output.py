@@ -7,14 +7,14 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.storage.runs import is_main_process
 
 _SCHEMA = 2
-_LEAST_TEXT = 20  # columns of a text beside its name
+_LEAST_TEXT = 16  # columns, of a text beside its name
 
 Cells = Sequence[Sequence[str]]
 
@@ -74,18 +74,18 @@ def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
     """Print a table with its first column aligned left and the others right; nothing if there are no rows.
 
-    In a terminal that is too narrow, cells wrap between words; where even words have no room, each row becomes a list.
+    In a terminal that is too narrow, the first column wraps; where that is not enough, each row becomes a list.
     """
     if not rows:
         return
     cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:max_rows])]
-    columns = list(zip(*cells, strict=True))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = terminal_width()
     print_text(f"  {title}")
-    if room is None or _table_width(columns, len) <= room:
-        lines = _plain_lines(cells)
-    elif fitting := [least for least in (len, _longest_word) if _table_width(columns[1:], least) + _LEAST_TEXT <= room]:
-        lines = _wrapped_lines(cells, room, fitting[0])
+    if room is None or _table_width(widths) <= room:
+        lines = _plain_lines(cells, widths)
+    elif (least := _table_width([_LEAST_TEXT, *widths[1:]])) <= room:
+        lines = _wrapped_lines(cells, [_LEAST_TEXT + room - least, *widths[1:]])
     else:
         lines = [f"    {line}" for row in cells[1:] for line in _listed(cells[0], row)]
     for line in lines:
@@ -138,27 +138,24 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _plain_lines(cells: Cells) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+def _plain_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
     return [
         "    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
         for first, *others in cells
     ]
 
 
-def _wrapped_lines(cells: Cells, room: int, least: Callable[[str], int]) -> list[str]:
-    """Lay out a table in a terminal; the first column gets what the others leave, each at least as wide as asked."""
+def _wrapped_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_edge=False, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    for number, column in enumerate(zip(*cells, strict=True)):
-        width = max(map(least, column)) if number else None
-        table.add_column(justify="right" if number else "left", overflow="fold", min_width=width)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for number, width in enumerate(widths):
+        table.add_column(justify="right" if number else "left", overflow="fold", width=width)
     for row in cells:
         table.add_row(*map(Text, row))
-    console = Console(width=room - 4, color_system=None, force_terminal=False)
+    console = Console(width=_table_width(widths), color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(table)
     return [f"    {line}".rstrip() for line in captured.get().splitlines()]
@@ -170,13 +167,9 @@ def _listed(names: Sequence[str], row: Sequence[str]) -> list[str]:
     return [row[0], *(f"  {name}: {value}" if name else f"  {value}" for name, value in cells if value)]
 
 
-def _table_width(columns: Cells, width_of: Callable[[str], int]) -> int:
+def _table_width(widths: Sequence[int]) -> int:
     """Return the columns of the terminal that a table takes, four of which are its indent."""
-    return 4 + sum(max(map(width_of, column)) for column in columns) + 2 * (len(columns) - 1)
-
-
-def _longest_word(text: str) -> int:
-    return max(map(len, text.split()), default=0)
+    return 4 + sum(widths) + 2 * (len(widths) - 1)
 
 
 def _cell(value: Any) -> str:

@@ -12,7 +12,7 @@ from bertkit.cli.output import format_duration
 from bertkit.storage.runs import is_main_process
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
-_ROOM_FOR_BAR = 60  # columns; in a narrower terminal the numbers need them
+_BAR_WIDTHS = {100: 12, 60: 6}  # in terminals of at least so many columns; in narrower ones the numbers need them
 
 
 class TerminalProgress:
@@ -100,9 +100,10 @@ def _open_bar() -> Any:
         return Column(no_wrap=True)
 
     console = Console(stderr=True)
+    widths = [width for columns, width in _BAR_WIDTHS.items() if console.width >= columns]
     bar = Progress(
         TextColumn("{task.description}", markup=False, table_column=whole()),
-        *([BarColumn(12, table_column=whole())] if console.width >= _ROOM_FOR_BAR else []),
+        *(BarColumn(width, table_column=whole()) for width in widths[:1]),
         TextColumn("{task.fields[count]}", table_column=whole()),
         Left(compact=True, table_column=whole()),
         Figures(),

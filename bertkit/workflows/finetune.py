@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
+Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
+"""The trained model, its scores and the folder of its weights -> a record of each model that is compared."""
+
 
 def finetune(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
@@ -47,15 +50,17 @@ def finetune(
     return run_inputs(inputs, fresh=fresh, progress=progress)
 
 
-def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> list[Result]:
-    """Do what `finetune` does with inputs that are read already."""
+def run_inputs(
+    inputs: FinetuneInputs, *, fresh: bool, progress: Progress, compare: Compare | None = None
+) -> list[Result]:
+    """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             return [Result(**result) for result in run.record["results"]]
-        return _train_and_publish(inputs, run, progress)
+        return _train_and_publish(inputs, run, progress, compare)
 
 
-def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
@@ -83,8 +88,10 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
     scorer = _Scorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baseline))
-    checkpoint = replace(checkpoint, setup=scored[inputs.validation.name].setup)
-    return publish(inputs, run, fit_result, checkpoint, scored, baseline)
+    chosen = scored[inputs.validation.name]
+    checkpoint = replace(checkpoint, setup=chosen.setup)
+    compared = compare(checkpoint, chosen, fit_result.best) if compare else []
+    return publish(inputs, run, fit_result, checkpoint, scored, baseline, compared)
 
 
 def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:

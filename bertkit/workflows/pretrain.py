@@ -66,30 +66,39 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     training = recipe.training.model_copy(update={"steps": batches.steps})
     with caught_signals() as stop:
         fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+    scores, baseline = evaluate(model, fit_result.best_step), _baseline(inputs)
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
-        scores=evaluate(model, fit_result.best_step),
-        baseline=_baseline(inputs),
+        scores=scores,
+        baseline=baseline,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fit_result.steps,
         tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
-        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"]),
+        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baseline),
         compared_models=beside_teacher(model, (str(recipe.model), str(inputs.plan.folder)), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result
 
 
-def _find_warnings(recipe: PretrainRecipe, tokens: int) -> list[str]:
+def _find_warnings(
+    recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baseline: dict[str, float]
+) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
+    perplexity, least = scores.get("perplexity", 0.0), baseline["perplexity"]
+    if perplexity >= least:
+        warnings.append(
+            f"The perplexity of {perplexity:,.1f} is no better than the {least:,.1f} of token frequencies alone. "
+            "Try more --steps, another --learning-rate, or more text."
+        )
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
