@@ -139,10 +139,10 @@ def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
     metric = distilled.best_metric
     print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
     scores = [_score_line(model, metric) for model in distilled.compared_models]
-    if scores and metric in (baseline := distilled.results[0].baseline):
-        scores.append(
-            {**dict.fromkeys(scores[0], ""), "model": "baseline", "score": format_number(baseline[metric]).strip()}
-        )
+    for result in distilled.results[:1]:
+        if metric in result.baseline:
+            score = format_number(result.baseline[metric]).strip()
+            scores.append({"model": "baseline", "score": score, "student - teacher": ""})
     print_table(f"{metric} with 95% CI", scores)
     print_next_steps(distilled.results)
 
