@@ -66,7 +66,8 @@ class Zygote:
         self.process.stdout.close()
         self.process.wait()
 
-    def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+    def answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+        """Return how each process of a command ended; see zygote.py for what a request may say."""
         defaults = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, "environment": {}}
         request = defaults | request
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
@@ -80,7 +81,7 @@ class Zygote:
         """Return how a command ended, and what it printed."""
         out = folder / "out.txt"
         out.unlink(missing_ok=True)
-        (code,) = self._answer(folder, arguments, fault=fault, environment=environment, out=str(out), err=str(out))
+        (code,) = self.answer(folder, arguments, fault=fault, environment=environment, out=str(out), err=str(out))
         return code, out.read_text()
 
     def launch(
@@ -97,7 +98,7 @@ class Zygote:
         """
         with tempfile.TemporaryDirectory() as printed:
             out, err = Path(printed, "out"), Path(printed, "err")
-            codes = self._answer(
+            codes = self.answer(
                 folder,
                 arguments,
                 out=str(out),
@@ -112,7 +113,7 @@ class Zygote:
         """Return the packages that have been imported when a command ends."""
         with tempfile.TemporaryDirectory() as printed:
             out, modules = Path(printed, "out"), Path(printed, "modules")
-            self._answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
+            self.answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
             return set(modules.read_text().split())
 
 

@@ -1,9 +1,9 @@
 """A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
-names the `arguments`, the `folder` to work in, the `environment` to add, the files `out` and `err` for what is printed,
-the number of `processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages,
-or null.
+names the `arguments`, the `folder` to work in, the `environment` to add, a `path` to import from, the file `stdin` to
+read, the files `out` and `err` for what is printed (see `direct`), the number of `processes`, a `fault` (see `arm`),
+and the file `modules` for the names of the imported packages; all but the first two may be null.
 """
 
 from __future__ import annotations
@@ -75,14 +75,31 @@ def arm(fault: dict) -> None:
     setattr(owner, name, struck)
 
 
+def direct(descriptor: int, file: str) -> None:
+    """Let a stream of this process lead to a file, or to one of three places where nobody reads it."""
+    if file == "closed":
+        os.close(descriptor)
+        return
+    if file == "pipe without a reader":
+        reader, target = os.pipe()
+        os.close(reader)
+    elif file == "terminal that is gone":
+        terminal, target = os.openpty()
+        os.close(terminal)
+    else:
+        target = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(target, descriptor)
+
+
 def run_command(request: dict, environment: dict[str, str]) -> None:
     """Run the command of a request in this process, which is a child."""
     from bertkit.cli.main import main
 
     os.chdir(request["folder"])
     os.environ.update(request["environment"] | environment)
-    for descriptor, file in ((1, request["out"]), (2, request["err"])):
-        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests are a job in the background
+    direct(1, request["out"])
+    direct(2, request["err"])
     os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests
     if request["path"]:
         sys.path.insert(0, os.path.join(request["folder"], request["path"]))  # noqa: PTH118

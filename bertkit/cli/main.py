@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-from bertkit.cli import commands
+from bertkit.cli import commands, stdio
+from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.output import printable
 from bertkit.storage.runs import is_main_process
 
@@ -41,10 +41,10 @@ def add_commands(group: typer.Typer, package: ModuleType) -> None:
             add_commands(module.app, module)
             group.add_typer(module.app, name=module.NAME)
         else:
-            group.command(module.NAME, epilog=f"Example: {module.EXAMPLE}")(module.command)
+            group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
 
 
-class _OrderedGroup(TyperGroup):
+class _OrderedGroup(ReadableGroup):
     """Lists commands and groups in one order, where typer lists all commands before all groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -73,10 +73,14 @@ app = make_app()
 
 def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
+    stdio.prepare()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     gc.set_threshold(200_000, 50, 100)  # the default thresholds cost a fifth of the time of importing torch
     _log_to_stderr()
-    sys.exit(_run())
+    code = _run()
+    if (lost := stdio.lost_output()) and code == 0:
+        code = _fail(f"stdout cannot be written: {lost.strerror}", 6, {})
+    sys.exit(code)
 
 
 def _run() -> int:
@@ -99,9 +103,6 @@ def _run() -> int:
         return _fail(str(mistake), mistake.exit_code, mistake.as_dict())
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped by Ctrl-C", 130, {})
-    except BrokenPipeError:  # the reader closed our output, as in `bertkit predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except MemoryError:
         return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
@@ -166,9 +167,22 @@ class _PrintableLines(logging.Formatter):
         return printable(super().format(record))
 
 
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
+
+    @property
+    def stream(self) -> Any:
+        """Return the stream of stderr."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: Any) -> None:
+        """Ignore the stream of the time at which logging began."""
+
+
 def _log_to_stderr() -> None:
     logger = logging.getLogger("bertkit")
-    handler = logging.StreamHandler()
+    handler = _StderrHandler()
     handler.setFormatter(_PrintableLines("%(message)s"))
     logger.handlers = [handler]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)

@@ -114,8 +114,9 @@ def fingerprint(folder: Path) -> str:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights on disk."""
-    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    """Return the size of a model folder's weights on disk; the Trainer's settings in a checkpoint are none."""
+    files = (file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    return sum(file.stat().st_size for file in files if file.name != "training_args.bin")
 
 
 def loaded_weight_bytes(folder: Path) -> int:

@@ -241,7 +241,11 @@ class Recipe(Section):
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
-        which = f"{layers} layers" if isinstance(layers, int) else f"layers {', '.join(map(str, layers))}"
+        which = (
+            f"{layers} layer{'' if layers == 1 else 's'}"
+            if isinstance(layers, int)
+            else f"layers {', '.join(map(str, layers))}"
+        )
         return f"{which} of {self.model}"
 
     @field_validator("labels", "model_labels")

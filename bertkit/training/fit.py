@@ -244,8 +244,10 @@ def fit(
         for default in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(default)
         callback.trainer = trainer
-        _train(trainer, folder)
-    progress.finish()
+        try:
+            _train(trainer, folder)
+        finally:
+            progress.finish()
     if stop.signal:
         raise stop.error()
     return _load_best(model, folder)

@@ -13,7 +13,7 @@ from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, find_intervals, predictions_file, score_split, write_predictions
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
@@ -34,8 +34,9 @@ def evaluate(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    saved = find_checkpoint(recipe)
-    splits = _splits_to_score(saved, split)
+    with stage(progress, "reading the data", total=1):
+        saved = find_checkpoint(recipe)
+        splits = _splits_to_score(saved, split)
     with ExitStack() as claim:
         if output is not None and runs.is_main_process():
             _check_output(output, splits)
@@ -44,7 +45,9 @@ def evaluate(
 
 
 def _score(saved: SavedCheckpoint, splits: dict[str, Split], output: Path | None, progress: Progress) -> list[Result]:
-    recipe, checkpoint = saved.recipe, saved.load()
+    recipe = saved.recipe
+    with stage(progress, f"loading {recipe.model_name}"):
+        checkpoint = saved.load()
     task = checkpoint.task
     results = []
     for name, rows in splits.items():

@@ -18,7 +18,7 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Task, drop_private_keys
@@ -94,7 +94,9 @@ def _predict(
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
     _refuse_clash(first[0][0], _predicted_fields(saved, in_columns), name)
-    return _predict_chunks(itertools.chain([first], chunks), saved.load(), progress, name, in_columns)
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load()
+    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, in_columns)
 
 
 def _predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]:

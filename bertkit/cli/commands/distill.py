@@ -12,6 +12,7 @@ from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.cli.commands.pretrain.recipe import run_pretraining
 from bertkit.cli.options import (
+    FROM_RECIPE,
     BatchSizeOption,
     DataOption,
     DryRunOption,
@@ -44,7 +45,7 @@ TeacherOption = Annotated[
         "--teacher",
         metavar="CKPT",
         help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
-        show_default="the recipe's",
+        show_default=FROM_RECIPE,
     ),
 ]
 StudentOption = Annotated[
@@ -140,7 +141,12 @@ def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
     print_results(distilled.results, as_json=False)
     metric = distilled.best_metric
     print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
-    print_table(f"{metric} with 95% CI", [_score_line(model, metric) for model in distilled.compared_models])
+    scores = [_score_line(model, metric) for model in distilled.compared_models]
+    for result in distilled.results[:1]:
+        if metric in result.baseline:
+            score = format_number(result.baseline[metric]).strip()
+            scores.append({"model": "baseline", "score": score, "student - teacher": ""})
+    print_table(f"{metric} with 95% CI", scores)
     print_next_steps(distilled.results)
 
 

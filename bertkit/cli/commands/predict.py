@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli import stdio
 from bertkit.cli.options import CheckpointOption, JsonOption, MaxLengthOption, RecipeArgument, SetOption, load
 from bertkit.cli.output import print_file, print_json, print_line, to_json
 from bertkit.cli.progress import TerminalProgress
@@ -110,3 +111,5 @@ def print_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) ->
         return
     for record in records:
         print_line(to_json(record))
+        if not stdio.is_read():  # as in `bertkit predict ... | head`
+            return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import runs
 from bertkit.storage.disk import disk_errors
@@ -72,19 +73,20 @@ class Run:
 
 
 @contextmanager
-def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
+def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iterator[Run]:
     """Open a new run, or one to resume; its record tells how it ends.
 
     Args:
         plan: what the run is.
         fresh: move what is in the folder aside.
+        progress: says that torch is loading, which takes a while.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.storage.runs.claim`.
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = _open(plan, fresh, locks) if runs.is_main_process() else runs.read_record(plan.folder)
+            record = _open(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
@@ -148,13 +150,15 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
+def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
+    with stage(progress, "loading torch and transformers"):
+        import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = detect_machine(plan.recipe.training.precision, plan.model_type)
         log.info(machine.reason)
