@@ -19,6 +19,7 @@ from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
+from bertkit.storage.disk import disk_errors
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
@@ -160,11 +161,29 @@ def _check_free(folder: Path) -> None:
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
+    for left in folder.parent.glob(f".{folder.name}.*"):
+        if _is_of_dead_process(left):
+            shutil.rmtree(left, ignore_errors=True)
     beside = folder.parent / f".{folder.name}.{os.getpid()}"
-    beside.mkdir(parents=True)
+    with disk_errors(folder):
+        try:
+            beside.mkdir(parents=True)
+            tokenizer.save_pretrained(beside)
+            _check_free(folder)
+            beside.replace(folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _is_of_dead_process(folder: Path) -> bool:
+    """Tell whether a folder is what a killed process wrote before its tokenizer was complete."""
+    process = folder.name.rpartition(".")[2]
+    if not process.isdecimal() or os.name == "nt":  # Windows has no signal that only asks
+        return False
     try:
-        tokenizer.save_pretrained(beside)
-        _check_free(folder)
-        beside.replace(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
