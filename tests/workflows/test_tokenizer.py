@@ -243,7 +243,9 @@ def test_a_full_disk_ends_in_one_line_and_leaves_nothing(run, monkeypatch):
         patched.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", refuse)
         ended = run("pretrain", "tokenizer", "--data", "demo", "--limit", "50", "--output", "t")
     assert ended.code == 6
-    assert ended.last.startswith("error: No space left on device; ") and ended.last.endswith(", then repeat the command")
+    assert ended.last.startswith("error: No space left on device; ") and ended.last.endswith(
+        ", then repeat the command"
+    )
     assert list(Path().iterdir()) == []
 
 
