@@ -21,7 +21,7 @@ FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota
 ALL = bool(os.environ.get("BERTKIT_ALL_FAULTS"))
 """Whether to strike at every operation, rather than at the first and the last of each kind on each file."""
 
-_RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|[0-9a-f]{32}")
+_RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|(?<=\.tok\.)\d+|[0-9a-f]{32}")
 
 
 def build(folder: Path) -> Path | None:
@@ -83,16 +83,16 @@ class Grid:
         folder = self.make_folder()
         code, text = self.run(folder, operation, error)
         self.counts[f"exit {code}"] += 1
-        fault = _find_fault_of_ending(code, text, error) or self._find_fault_after(folder)
+        fault = _find_fault_of_ending(code, text, error) or self._find_fault_after(folder, is_done=code == 0)
         shutil.rmtree(folder)
         return fault and f"{operation} {self.operations[operation - 1]}: {fault}"
 
-    def _find_fault_after(self, folder: Path) -> str | None:
-        code, text = self.run(folder)
+    def _find_fault_after(self, folder: Path, *, is_done: bool) -> str | None:
+        code, text = (0, "") if is_done else self.run(folder)
         if code != 0:
             return f"the same command ends with {code}: {text.strip()[-300:]}"
         if self.outcome(folder) != self.unbroken:
-            return "the same command ends with another result"
+            return "it ended with 0 and another result" if is_done else "the same command ends with another result"
         left = sorted(_names(folder) - self.files)
         self.counts["leftovers"] += bool(left)
         return None

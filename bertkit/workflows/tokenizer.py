@@ -18,6 +18,7 @@ from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus
+from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
@@ -168,10 +169,11 @@ def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
     beside = folder.with_name(f".{folder.name}.tmp")  # what a killed process left of it is overwritten
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
-    try:
-        tokenizer.save_pretrained(beside)
-        _check_free(folder)
-        beside.replace(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with disk_errors(folder):
+        try:
+            beside.mkdir()
+            tokenizer.save_pretrained(beside)
+            _check_free(folder)
+            beside.replace(folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import re
 from pathlib import Path
@@ -123,6 +124,18 @@ def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, er
     assert (ended.code, ended.err) == (code, f"error: {message}\n")
     printed = json.loads(ended.out)["error"]
     assert (printed["code"], message.startswith(printed["message"])) == (code, True)
+
+
+@pytest.mark.parametrize(("file", "where"), [("a.csv", "a.csv"), (None, "{here}")])
+def test_a_disk_that_refuses_a_write_is_told_with_its_remedy(run, monkeypatch, file, where):
+    def fail() -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", file)
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    ended = run("version")
+    where = where.format(here=Path.cwd())
+    line = f"error: Disk quota exceeded ({where}) - free some of your quota, then repeat the command\n"
+    assert (ended.code, ended.err) == (6, line)
 
 
 def test_no_arguments_print_the_help(run):

@@ -10,7 +10,14 @@ import torch
 from transformers import AutoModel, BertModel
 
 from bertkit.errors import ModelError
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import (
+    first_line,
+    load_config,
+    load_weights,
+    loaded_bytes,
+    refuse_misfit,
+    refuse_non_finite,
+)
 from tests.modeling.tiny_models import make_tiny
 
 NOTHING = {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
@@ -28,6 +35,17 @@ def test_a_checkpoint_loads_in_float32_with_a_report(folder):
     assert not report["missing_keys"]
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
+
+
+def test_the_size_of_weights_is_that_of_single_precision_whatever_they_are_stored_in(folder, tmp_path):
+    model = BertModel.from_pretrained(folder)
+    size = 4 * sum(weights.numel() for weights in model.parameters())
+    assert loaded_bytes(folder / "model.safetensors") == size
+    model.half().save_pretrained(tmp_path / "half")
+    assert loaded_bytes(tmp_path / "half" / "model.safetensors") == size
+    for name in ("damaged.safetensors", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(bytes(100))
+        assert loaded_bytes(tmp_path / name) == 100
 
 
 def test_only_weights_of_the_encoder_must_fit():

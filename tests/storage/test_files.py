@@ -127,15 +127,18 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
         os.kill(child, signal.SIGKILL)
 
 
-@pytest.fixture
-def no_locks(monkeypatch):
-    """A file system that has no locks."""
+@pytest.fixture(params=[errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP], ids=errno.errorcode.get)
+def no_locks(request, monkeypatch) -> str:
+    """A file system that has no locks, and its reason."""
     import fcntl
 
+    reason = os.strerror(request.param)
+
     def flock(*_):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(request.param, reason)
 
     monkeypatch.setattr(fcntl, "flock", flock)
+    return reason
 
 
 def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_locks, caplog):
@@ -144,7 +147,7 @@ def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_
     with files.locked(lock, refuse=refuse):
         assert mark.is_file()
         assert caplog.messages == [
-            f"the file system of {tmp_path} has no locks (No locks available): lock.held takes their place"
+            f"the file system of {tmp_path} has no locks ({no_locks}): lock.held takes their place"
         ]
     assert not mark.exists()
 

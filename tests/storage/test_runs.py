@@ -46,6 +46,16 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         runs.claim(tmp_path / "run", {}, fresh=False)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_path, fresh):
+    for name in (".lock", ".lock.held", ".run.json.tmp"):
+        (tmp_path / name).write_text("{")
+    assert runs.claim(tmp_path, {}, fresh=fresh) is None
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="something that is not a run of bertkit"):
+        runs.claim(tmp_path, {}, fresh=fresh)
+
+
 MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
 
 

@@ -125,7 +125,7 @@ def test_the_record_says_how_a_run_ended_where_it_can_be_written(small):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if ALL or fault in ("kill", "full")])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_fault_at_any_operation_changes_nothing(make_grid, record_property, name, fault):
+def test_a_fault_at_any_operation_changes_nothing(make_grid, record_testsuite_property, name, fault):
     grid = make_grid(COMMANDS[name], read_folder if name in OTHERS else read_run)
     numbers = grid.places()
     if name == "features":  # the rest is that of cola
@@ -133,5 +133,5 @@ def test_a_fault_at_any_operation_changes_nothing(make_grid, record_property, na
         assert numbers
     wrong = [found for number in numbers if (found := grid.strike(number, FAULTS[fault]))]
     counts = f"{len(grid.operations)} operations, {len(numbers)} cases, {dict(grid.counts)}"
-    record_property("faults", f"{name}, {fault}: {counts}")
+    record_testsuite_property(f"faults {name}-{fault}", counts)
     assert wrong == []
