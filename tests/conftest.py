@@ -157,6 +157,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
+    monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
 
     def run_command(*arguments: object, stdin: str = "") -> Ended:
         from bertkit.cli.main import main

@@ -85,6 +85,8 @@ def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
     options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
     name = typed.lower().replace("_", "-")
+    if not name.startswith("--"):
+        return ""
     meant = _NAMES.get(name, name)
     if meant in options:
         return f"write {meant}"

@@ -96,7 +96,10 @@ def _check_pickles(folder: Path) -> None:
             raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
         except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
             raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
-        if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+        are_weights = isinstance(content, dict) and all(
+            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+        )
+        if not are_weights:
             raise ModelError("it holds something other than weights", _AGAIN, file=file)
 
 

@@ -29,6 +29,7 @@ _LOCK = ".lock"
 _SCHEMA = 1
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
+_SCORES = {"*": (int, float, type(None))}
 _SHAPE = {
     "status": str,
     "command?": str,
@@ -40,6 +41,7 @@ _SHAPE = {
     "tuned?": {"*": (int, float)},
     "resumed?": list,
     "result?": dict,
+    "results?": [{"rows?": int, "scores?": _SCORES, "baseline?": _SCORES, "intervals?": dict, "tables?": {"*": list}}],
 }
 """Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 _PACKAGES = (
@@ -83,6 +85,8 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def _fits(value: Any, shape: Any) -> bool:
     """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
     if not isinstance(shape, dict):
         return isinstance(value, shape)
     if not isinstance(value, dict):

@@ -142,3 +142,51 @@ def test_no_arguments_print_the_help(run):
     ended = run()
     assert ended.code == 2
     assert "Commands:" in ended.out + ended.err
+
+
+def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere(run, monkeypatch, tmp_path):
+    def fail() -> None:
+        raise ZeroDivisionError("by zero")
+
+    opened = Path.open
+
+    def refuse(file, *arguments, **keywords):
+        if not file.is_absolute():
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *arguments, **keywords)
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = run("version")
+    (file,) = tmp_path.glob("bertkit-crash-*.txt")
+    assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file}\n"
+    assert "Traceback" in file.read_text()
+    monkeypatch.setattr("tempfile.tempdir", "nowhere")
+    ended = run("version")
+    assert (ended.code, ended.err.splitlines()[0]) == (1, "Traceback (most recent call last):")
+    assert ended.last.endswith("please report it with the lines above")
+
+
+def test_a_log_line_shows_escapes_instead_of_sending_them(run, trained):
+    Path("a\x9b31m.csv").write_text("text;label\na;b\n")
+    ended = run("predict", "classify", "a\x9b31m.csv", "--model", trained)
+    assert "a\\x9b31m.csv is separated by ';'" in ended.err
+    assert "\x9b" not in ended.err + ended.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["recipes", "show", "x" * 300 + ".yaml"],
+        ["recipes", "copy", "cola", "x" * 300],
+        ["finetune", "classify", "--model", "demo", "--data", "x/" * 3000, "--dry-run"],
+        ["finetune", "cola", "--model", "x" * 300, "--data", "demo", "--dry-run"],
+        ["finetune", "cola", "--model", "demo", "--data", "demo", "--dry-run", "--output", "x" * 300],
+    ],
+)
+def test_a_name_that_is_too_long_is_a_mistake_of_the_command_line(run, arguments):
+    ended = run(*arguments)
+    assert ended.code in (2, 3, 4)
+    assert len(ended.last) < 400
+    assert ended.last.startswith("error: ")

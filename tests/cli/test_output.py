@@ -127,3 +127,13 @@ def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == ["p.csv: 1 row", "p.csv: 2,000 rows", "m.yaml: written", "", "Next:", "  bertkit finetune m.yaml"]
     assert json.loads(last) == {"schema_version": 2, "status": "done", "file": "p.csv", "rows": 3}
+
+
+@pytest.mark.parametrize("mark", ["\x1b", "\x07", "\r", "\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\udcff"])
+def test_nothing_that_a_terminal_obeys_is_printed(capsys, mark):
+    print_line(f"a{mark}é\tb")
+    print_json({"text": f"a{mark}é"})
+    line, printed = capsys.readouterr().out.splitlines()
+    assert mark not in line + printed
+    assert line == "a" + mark.encode("unicode_escape").decode() + "é\tb"
+    assert json.loads(printed)["text"] == f"a{mark}é"

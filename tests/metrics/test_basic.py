@@ -89,17 +89,27 @@ def test_a_constant_prediction_has_matthews_correlation_zero():
     assert metrics.matthews_correlation(np.array([0, 1, 1]), np.array([1, 1, 1])) == 0
 
 
-def test_a_metric_of_the_evaluate_package_by_path(tmp_path):
-    script = tmp_path / "share" / "share.py"
-    script.parent.mkdir()
-    script.write_text(
-        "import datasets\nimport evaluate\n\n\nclass Share(evaluate.Metric):\n"
-        "    def _info(self):\n"
-        "        features = datasets.Features({k: datasets.Value('int64') for k in ('predictions', 'references')})\n"
-        "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
-        "    def _compute(self, predictions, references):\n"
-        "        return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}\n"
-    )
+@pytest.fixture
+def share_script(tmp_path):
+    def write(computation: str):
+        script = tmp_path / "share" / "share.py"
+        script.parent.mkdir()
+        script.write_text(
+            "import datasets\nimport evaluate\n\n\nclass Share(evaluate.Metric):\n"
+            "    def _info(self):\n"
+            "        numbers = datasets.Value('int64')\n"
+            "        features = datasets.Features({'predictions': numbers, 'references': numbers})\n"
+            "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
+            "    def _compute(self, predictions, references):\n"
+            f"        {computation}\n"
+        )
+        return script
+
+    return write
+
+
+def test_a_metric_of_the_evaluate_package_by_path(share_script):
+    script = share_script("return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}")
     recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
     scores = metrics.compute_metrics(recipe, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
     assert scores == {"share": 0.75}
@@ -111,3 +121,11 @@ def test_a_local_file_is_never_taken_for_a_metric_of_that_name(tmp_path, monkeyp
     recipe = load_recipe("cola", {"metrics": ["evaluate:accuracy"], "best_metric": "accuracy"})
     with pytest.raises(RecipeError, match="would be taken for the metric 'accuracy'"):
         metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))
+
+
+def test_a_metric_script_that_fails_names_its_line(share_script):
+    script = share_script("return {'share': references[99]}")
+    recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
+    with pytest.raises(RecipeError, match=r"failed: IndexError: list index out of range \(.*share.py:12\)") as raised:
+        metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))
+    assert raised.value.exit_code == 2

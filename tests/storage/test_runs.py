@@ -122,3 +122,26 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         runs.claim(tmp_path, {}, fresh=True)
     with pytest.raises(ResourceError, match="there is a file where the run folder should be"):
         runs.claim(tmp_path / "thesis.txt", {}, fresh=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "null",
+        "NaN",
+        "{",
+        "{}",
+        "[" * 9999,
+        '{"status": 1}',
+        '{"status": "finished", "tuned": {"a": "x"}}',
+        '{"status": "finished", "machine": {}}',
+        '{"status": "finished", "identity": []}',
+        '{"status": "finished", "identity": {"recipe": {"training": 3}}}',
+        '{"status": "finished", "results": [{"scores": {"f1": "x"}}]}',
+    ],
+)
+def test_a_record_of_another_shape_is_damaged(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ResourceError, match="the record of the run is damaged"):
+        runs.read_record(tmp_path)
