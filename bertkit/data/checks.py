@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import lt
 from typing import Any
 
+from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -45,22 +47,47 @@ def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
             )
 
 
-def find_warnings(
-    splits: Mapping[str, Split], columns: Columns, data: Data, *, found_names: Sequence[str]
-) -> list[str]:
-    """Describe what is odd about the rows of a run, each in a sentence.
+def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:
+    """Describe columns that look like others: labels that are ids, texts that are numbers.
+
+    Args:
+        train: the training rows, with their labels as written.
+        columns: those of the task family.
+        data: of the recipe.
+        finds_names: whether the names of the labels are found in the training rows.
+    """
+    count, gold = len(train.rows), _column(train, columns.gold)
+    if count < _FEW:
+        return []
+    warnings = []
+    label = source_column(columns.gold, data)
+    if finds_names and all(isinstance(value, (str, int, float)) for value in gold):
+        names = len(set(map(spelled, gold)))
+        if names > count / 2:
+            warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
+    elif all(isinstance(value, float) and value.is_integer() for value in gold) and all(map(lt, gold, gold[1:])):
+        shown = ", ".join(f"{value:g}" for value in gold[:3])
+        warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
+    for column in columns.given:
+        texts = _column(train, column)
+        if not any(map(_has_letter, texts)):
+            name = source_column(column, data)
+            warnings.append(f"No training text has a letter, such as {str(texts[0])[:40]!r}. Is {name!r} their column?")
+    return warnings
+
+
+def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
+    """Describe rare labels, and rows that repeat or contradict others, each in a sentence.
 
     Args:
         splits: ``train`` and what validates it, with label names as gold values where the family has names.
         columns: those of the task family.
-        data: of the recipe.
         found_names: the label names, where they were not declared but found in the training rows.
     """
     train = splits["train"]
     inputs = [name for name in columns.names if name not in (columns.gold, "id")]
     keys = {name: [_key(row, inputs) for row in split.rows] for name, split in splits.items()}
     return [
-        *_find_odd_columns(train, columns, data, found_names),
         *_find_rare_names(train, columns.gold, found_names),
         *_find_repeats(train, keys["train"], columns.gold),
         *_find_shared(splits, keys),
@@ -75,25 +102,6 @@ def _key(row: Row, inputs: Iterable[str]) -> int:
     """Return a hash of what the model reads of a row: a number takes less memory than a text."""
     values = (row.get(name) for name in inputs)
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
-
-
-def _find_odd_columns(train: Split, columns: Columns, data: Data, names: Sequence[str]) -> list[str]:
-    """Describe columns that look like others: labels that are ids, texts that are numbers."""
-    count, gold = len(train.rows), _column(train, columns.gold)
-    if count < _FEW:
-        return []
-    warnings = []
-    label = source_column(columns.gold, data)
-    if len(names) > count / 2 and all(isinstance(value, str) for value in gold):
-        warnings.append(f"{count:,} training rows have {len(names):,} different labels. Is {label!r} their column?")
-    elif all(isinstance(value, float) for value in gold) and gold == [gold[0] + index for index in range(count)]:
-        warnings.append(f"The labels count the training rows: {gold[0]:g}, {gold[1]:g}, ... Is {label!r} their column?")
-    for column in columns.given:
-        texts = _column(train, column)
-        if not any(map(_has_letter, texts)):
-            name = source_column(column, data)
-            warnings.append(f"No training text has a letter, such as {str(texts[0])[:40]!r}. Is {name!r} their column?")
-    return warnings
 
 
 def _has_letter(value: Any) -> bool:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bertkit.data.checks import find_warnings, refuse_swapped
+from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
@@ -24,10 +24,15 @@ def texts(count, labels=("negative", "positive")):
     return [{"text": f"film number {number}", "label": labels[number % len(labels)]} for number in range(count)]
 
 
-def warnings_of(train, validation=None, columns=CLASSES, names=None, data=Data()):  # noqa: B008 - it is frozen
+def warnings_of(train, validation=None, columns=CLASSES, names=None):
     splits = {"train": split(train), "validation": split(validation or texts(0), "validation")}
     found = {row[columns.gold] for row in train} if names is None else names
-    return find_warnings(splits, columns, data, found_names=sorted(found))
+    return find_odd_rows(splits, columns, found_names=sorted(found))
+
+
+def doubts_about(rows, finds_names=True):
+    data = Data(columns={"text": "review", "label": "stars"})
+    return find_odd_columns(split(rows), CLASSES, data, finds_names=finds_names)
 
 
 def test_good_rows_pass_in_silence():
@@ -35,7 +40,7 @@ def test_good_rows_pass_in_silence():
     assert warnings_of(texts(2000), [{"text": "another film", "label": "positive"}]) == []
     numbers = [{"text": f"film {number}", "label": rng.random()} for number in range(100)]
     assert warnings_of(numbers, names=()) == []
-    assert warnings_of(texts(8, labels="abcdefgh")) == []
+    assert doubts_about(texts(2000)) == doubts_about(numbers, finds_names=False) == []
 
 
 @pytest.mark.parametrize("label", ["postive", "Positive", "positvie", "positivee"])
@@ -104,29 +109,27 @@ def test_a_question_may_have_two_answers():
     assert warnings_of([{**row, "answers": answer} for answer in answers], columns=columns, names=()) == []
 
 
-@pytest.mark.parametrize(
-    ("rows", "named", "expected"),
-    [
-        (
-            [{"text": f"film {number}", "label": str(number)} for number in range(20)],
-            True,
-            "20 training rows have 20 different labels. Is 'stars' their column?",
-        ),
-        (
-            [{"text": f"film {number}", "label": float(number + 1)} for number in range(20)],
-            False,
-            "The labels count the training rows: 1, 2, ... Is 'stars' their column?",
-        ),
-        (
-            [{"text": f"{number}-07", "label": "ab"[number % 2]} for number in range(20)],
-            True,
-            "No training text has a letter, such as '0-07'. Is 'review' their column?",
-        ),
-    ],
-)
-def test_columns_that_look_like_others_are_asked_about(rows, named, expected):
-    columns = {"text": "review", "label": "stars"}
-    assert warnings_of(rows, names=None if named else (), data=Data(columns=columns)) == [expected]
+@pytest.mark.parametrize("label", [str, int, float, lambda number: f"user{number}"])
+def test_labels_that_are_ids_are_asked_about(label):
+    rows = [{"text": f"film {number}", "label": label(number % 15)} for number in range(20)]
+    assert doubts_about(rows) == ["20 training rows have 15 different labels. Is 'stars' their column?"]
+    assert doubts_about(rows, finds_names=False) == []
+    assert doubts_about(rows[:9]) == []
+
+
+def test_numbers_that_count_rows_are_asked_about():
+    """Some rows of a file are held out, so that the rest has gaps."""
+    rows = [{"text": f"film {number}", "label": float(number)} for number in range(20) if number % 7]
+    expected = "The labels are whole numbers in ascending order: 1, 2, 3, ... Is 'stars' their column?"
+    assert doubts_about(rows, finds_names=False) == [expected]
+    assert doubts_about(rows[::-1], finds_names=False) == []
+
+
+def test_texts_that_are_numbers_are_asked_about():
+    rows = [{"text": f"{number}-07", "label": "ab"[number % 2]} for number in range(20)]
+    assert doubts_about(rows) == ["No training text has a letter, such as '0-07'. Is 'review' their column?"]
+    rows[-1]["text"] = "\u6620\u753b"
+    assert doubts_about(rows) == []
 
 
 def test_swapped_columns_are_refused_with_the_command_that_swaps_them():

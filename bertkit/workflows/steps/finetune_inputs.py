@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit import hub
-from bertkit.data.checks import find_warnings, refuse_swapped
+from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
@@ -106,10 +106,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     stream, splits = _read_splits(recipe, task)
-    if not recipe.labels:
-        refuse_swapped(splits["train"], task.COLUMNS, recipe.data)
-    labels, splits = find_labels(recipe, task, splits)
-    warnings = _find_warnings(recipe, task, splits, labels)
+    labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
@@ -167,15 +164,31 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
     return stream, splits
 
 
-def _find_warnings(recipe: Recipe, task: Task, splits: dict[str, Split], labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Find and log what is odd about the rows, once; not about made-up rows, or a stream, which is known in part."""
-    if recipe.data.source == "demo" or recipe.data.streaming:
-        return ()
-    found_names = () if recipe.labels else labels
-    warnings = find_warnings(splits, task.COLUMNS, recipe.data, found_names=found_names)
+def _find_checked_labels(
+    recipe: Recipe, task: Task, splits: dict[str, Split]
+) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
+    """Return what `find_labels` does, and what is odd about the rows, which is logged once.
+
+    Nothing is said about made-up rows, nor about a stream, of which only a part is known.
+    """
+    data, columns = recipe.data, task.COLUMNS
+    finds_names = task.NAMED and not recipe.labels
+    is_checked = data.source != "demo" and not data.streaming
+    if finds_names:
+        refuse_swapped(splits["train"], columns, data)
+    odd = find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    _log(odd)  # before labels are compared: odd columns may be why they differ
+    labels, splits = find_labels(recipe, task, splits)
+    if is_checked:
+        rows = find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        _log(rows)
+        odd += rows
+    return labels, splits, tuple(odd)
+
+
+def _log(warnings: list[str]) -> None:
     for warning in warnings:
         say_once(f"warning: {warning}")
-    return tuple(warnings)
 
 
 def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:

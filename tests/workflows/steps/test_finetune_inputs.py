@@ -82,6 +82,13 @@ def test_declared_labels_demo_rows_and_streams_are_not_doubted(run, tiny_model, 
     assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
 
 
+def test_odd_columns_are_told_before_the_error_that_comes_of_them(run, tiny_model, tmp_path):
+    file = write_csv(tmp_path / "ids.csv", [{**row, "label": n} for n, row in enumerate(toy_rows(50, seed=1))])
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", file, "--dry-run")
+    assert ended.code == 3
+    assert "warning: 45 training rows have 45 different labels. Is 'label' their column?" in ended.err
+
+
 def test_swapped_columns_are_refused(run, tiny_model, toy_data):
     columns = "data.columns={text: label, label: text}"
     ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", columns, "--dry-run")
