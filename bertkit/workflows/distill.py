@@ -18,6 +18,7 @@ from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
+from bertkit.storage.checksums import check_model
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
@@ -80,7 +81,8 @@ def distill(
         if runs.is_main_process():
             with runs.locked(folder):
                 runs.write_record(folder, record)
-    models = [ComparedModel(**model) for model in record["compared_models"]]
+    *teachers, student = [ComparedModel(**model) for model in record["compared_models"]]
+    models = [*teachers, dataclasses.replace(student, model=str(folder))]
     return Distilled(results, models, inputs.recipe.best_metric)
 
 
@@ -137,7 +139,8 @@ def _saved_models(inputs: FinetuneInputs) -> list[tuple[str, str, SavedCheckpoin
         )
         for teacher in supervision.teachers
     ]
-    return [*teachers, ("student", str(folder), open_checkpoint(recipe, task, folder))]
+    check_model(folder)
+    return [*teachers, ("student", recipe.name, open_checkpoint(recipe, task, folder))]
 
 
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe
+from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
 
@@ -22,7 +22,7 @@ def evaluate(
     recipe: Recipe,
     *,
     split: str | None = None,
-    output: Path | None = None,
+    output: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
@@ -34,8 +34,7 @@ def evaluate(
     """
     saved = find_checkpoint(recipe)
     splits = _splits_to_score(saved, split)
-    if output is not None:
-        _make_folder(output)
+    folder = None if output is None else _make_folder(output)
     checkpoint = saved.load()
     task = checkpoint.task
     results = []
@@ -45,8 +44,8 @@ def evaluate(
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
         intervals = find_intervals(task, scored)
         seconds = time.perf_counter() - start
-        if output is not None and runs.is_main_process():
-            write_predictions(output, rows, scored.predictions, details)
+        if folder is not None and runs.is_main_process():
+            write_predictions(folder, rows, scored.predictions, details)
         results.append(
             Result(
                 recipe.name,
@@ -64,13 +63,15 @@ def evaluate(
     return results
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(output: str | Path) -> Path:
+    folder = typed_path(output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ResourceError(
             f"not a folder to write to: {error.strerror}", "choose another --output", file=folder
         ) from None
+    return folder
 
 
 def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Split]:

@@ -49,7 +49,8 @@ def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> li
     """Do what `finetune` does with inputs that are read already."""
     with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
-            return [Result(**result) for result in run.record["results"]]
+            here = str(inputs.plan.folder)  # it may have been moved
+            return [Result(**{**result, "folder": here}) for result in run.record["results"]]
         return _train_and_publish(inputs, run, progress)
 
 

@@ -16,7 +16,7 @@ from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.tasks import Task, drop_private_keys
 
 log = logging.getLogger("bertkit")
@@ -73,7 +73,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
         return [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return read_records(source, recipe.data)
+    return read_records(typed_path(source), recipe.data)
 
 
 def _chunks(

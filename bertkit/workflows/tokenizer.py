@@ -18,7 +18,7 @@ from bertkit.corpus.documents import find_corpus
 from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Corpus
+from bertkit.recipe import Corpus, typed_path
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
@@ -56,14 +56,17 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress: Progress = SILENT) -> TokenizerReport:
+def train_tokenizer(
+    data: Corpus, spec: TokenizerSpec, *, output: str | Path, progress: Progress = SILENT
+) -> TokenizerReport:
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
         UsageError: the output folder is not empty.
         DataError: there is no text, or too little.
     """
-    _check_free(output)
+    folder = typed_path(output)
+    _check_free(folder)
     source = find_corpus(data)
     first_pass = find_duplicates(source, progress)
 
@@ -75,9 +78,9 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress
     quiet_transformers()
     tokenizer = train_from_texts(spec, lambda: read_texts("train"))
     figures, unknown = _measure(tokenizer, read_texts("validation"))
-    _save(tokenizer, output)
+    _save(tokenizer, folder)
     return TokenizerReport(
-        folder=str(output),
+        folder=str(folder),
         type=spec.type,
         lowercase=spec.lowercase,
         vocabulary_size=len(tokenizer),

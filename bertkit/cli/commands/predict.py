@@ -61,11 +61,13 @@ def command(
     """
     from bertkit.data.output import write_records, writer_for
     from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
 
     single_row = _parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if output is not None:
+        output = typed_path(output)
         writer_for(output)
     loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
     from bertkit.workflows.predict import predict

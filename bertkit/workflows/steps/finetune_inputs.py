@@ -100,7 +100,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
-        folder=Path(output) if output else runs.default_folder(recipe.name),
+        folder=runs.run_folder(output, recipe.name),
         identity=identity,
         facts={
             "model": recipe.model,
