@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bertkit.errors import ModelError, UnavailableError, closest
+from bertkit.recipe import typed_path
+from bertkit.storage.checksums import check_model
 
 _TIMEOUT = 1.0  # seconds that the hub has to answer: the longest that a dead network may delay a command
 _OFFLINE_MODULES = {"huggingface_hub.constants", "datasets.config"}
@@ -53,19 +55,22 @@ def find_model(name: str) -> Path:
     """Find the folder of a model: ``demo``, a directory, or a hub name, whose model is cached or downloaded.
 
     Raises:
-        ModelError: a path that is not a directory.
+        ModelError: a path that is not a directory, or a run or a checkpoint of bertkit that is damaged or unfinished.
         UnavailableError: a model that is neither cached nor reachable, or that the hub refuses.
     """
     if name == "demo":
         return Path(__file__).parent / "demo" / "model"
-    folder = Path(name).expanduser()
+    folder = typed_path(name)
     if folder.is_dir():
+        check_model(folder)
         return folder
     if folder.is_file():
         raise ModelError("not a model folder but a file", "name the folder that it is in", file=name)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"no such directory: {name}", _list_folders(folder.parent))
-    return _snapshot(name)
+    folder = _snapshot(name)
+    check_model(folder)
+    return folder
 
 
 def cached_models() -> list[str]:

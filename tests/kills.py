@@ -26,6 +26,7 @@ KEEP_ONLY = "bertkit.storage.checkpoints.keep_only"
 EXPORT_MODEL = "bertkit.workflows.steps.publish_finetuned.export_model"
 WRITE_PREDICTIONS = "bertkit.workflows.steps.publish_finetuned.write_predictions"
 WRITE_REPORT = "bertkit.workflows.steps.publish_finetuned.write_report"
+FINISH = "bertkit.workflows.steps.publish_finetuned.finish"
 COMPARE = "bertkit.workflows.distill._compare"
 
 # Packages that a light command does not import.

@@ -85,7 +85,7 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
     if data.source == "demo":
         return None
     check_source(data)
-    source = Path(data.source).expanduser()
+    source = Path(data.source)
     if source.is_dir() and not data.files:
         return _find_files(source, data)
     if file := single_file(data):

@@ -88,7 +88,7 @@ def check_source(data: Data | Corpus) -> None:
 
 def single_file(data: Data | Corpus) -> Path | None:
     """Return the file that a source is; None for a folder, the hub, or files that the recipe names split by split."""
-    file = Path(data.source).expanduser()
+    file = Path(data.source)
     return file if not data.files and file.is_file() else None
 
 
@@ -140,10 +140,10 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     Raises:
         DataError: the source is a path where nothing is, or as `find_files` does.
     """
-    folder = Path(data.source).expanduser()
+    folder = Path(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
-        files = {_SPLIT_OF_ALIAS.get(name, name): Path(file).expanduser() for name, file in data.files.items()}
+        files = {_SPLIT_OF_ALIAS.get(name, name): Path(file) for name, file in data.files.items()}
         if folder.is_file():
             files.setdefault("train", folder)
         return {name: [file if file.exists() else base / file] for name, file in files.items()}

@@ -130,17 +130,20 @@ def predictions_file(split: str) -> str:
     return f"predictions{suffix_of(split)}.jsonl"
 
 
-def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> None:
-    """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
+def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
+    """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
     records = (
         {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
-    write_records(records, folder / predictions_file(split.name))
+    files = [folder / predictions_file(split.name)]
+    write_records(records, files[0])
     for name, content in details.files.items():
         file = folder / name
-        write_json(file.with_stem(f"{file.stem}{suffix}"), content)
+        files.append(file.with_stem(f"{file.stem}{suffix}"))
+        write_json(files[-1], content)
+    return [file.name for file in files]
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError, closest
+from bertkit.recipe.paths import typed_path
 from bertkit.recipe.renamed import rename_changes, rename_keys
 from bertkit.recipe.validation import describe, shorten
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
@@ -44,9 +45,10 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        if not Path(name).is_file():
+        file = typed_path(name)
+        if not file.is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
-        return Path(name)
+        return file
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:
         if name in recipe_names(folder):

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from bertkit.recipe.paths import Location
+
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
 
@@ -40,10 +42,10 @@ class Section(BaseModel):
 class Data(Section):
     """Where rows come from, and which of their columns is which canonical column."""
 
-    source: str = Field("", description="hub data set, directory, file, or `demo`")
+    source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
+    files: dict[str, Location] = Field({}, description="split -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
@@ -178,7 +180,7 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 class Distillation(Section):
     """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
-    teachers: list[str] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
+    teachers: list[Location] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
     temperature: Finite = Field(
         2.0, gt=0, le=1000, description="divides the logits; above 1, less probable labels weigh more"
     )
@@ -222,7 +224,7 @@ class Recipe(Section):
     name: FolderName
     about: str = ""
     task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
-    model: str = "google-bert/bert-base-uncased"
+    model: Location = "google-bert/bert-base-uncased"
     model_labels: list[str] | None = Field(
         None, description="label names in the order of the checkpoint's outputs, if its config has none"
     )

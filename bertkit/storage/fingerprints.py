@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bertkit
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 
 def file_fingerprint(file: Path) -> str:
@@ -38,8 +35,8 @@ def package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def tokenizer_content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
-    """Return all that defines a tokenizer, except the truncation and padding of its last call, which are not fixed."""
+def tokenizer_content(tokenizer: Any) -> list[Any]:
+    """Return all that defines a fast tokenizer, except its truncation and padding, which each call may change."""
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,

@@ -3,10 +3,11 @@
 runs/cola/
 ├── config.json, model.safetensors, tokenizer.json ...   the best model, a plain Hugging Face checkpoint
 ├── recipe.yaml          the resolved recipe
-├── run.json             the record: identity, versions, status, scores
+├── run.json             the record: identity, versions, status, scores, checksums
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
 ├── report.html, README.md
+├── .gitignore           what `hf upload` and git leave out
 └── checkpoint-N/        the best and the last, to resume from
 """
 
@@ -27,6 +28,7 @@ from bertkit.storage import files
 RECORD = "run.json"
 _LOCK = ".lock"
 _SCHEMA = 1
+_CHECKSUM = "sha256"
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
 _SCORES = {"*": (int, float, type(None))}
@@ -61,13 +63,22 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def default_folder(name: str) -> Path:
-    """Return the folder of a run whose `--output` is not set."""
-    return Path("runs") / name
+def run_folder(output: str | Path | None, name: str) -> Path:
+    """Return the folder of a run: the one of `--output`, or one named after its recipe.
+
+    Raises:
+        UsageError: the home of an unknown user.
+    """
+    from bertkit.recipe import typed_path
+
+    folder = typed_path(output) if output else Path("runs") / name
+    return folder if folder.name.strip(".") else folder.resolve()  # `.` has no name that another could stand beside
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read a run's record; None where the folder is not a run.
+
+    That of a finished run has a checksum of itself: scores, options that were tuned and other checksums come from it.
 
     Raises:
         ResourceError: the record is damaged.
@@ -78,7 +89,10 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError):
         record = None
-    if not _fits(record, _SHAPE):
+    is_whole = _fits(record, _SHAPE)
+    if is_whole and record["status"] == "finished":
+        is_whole = record.pop(_CHECKSUM, None) in (None, _checksum(record))
+    if not is_whole:
         raise ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
     return _rename_keys(record)
 
@@ -212,7 +226,8 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        files.write_json(folder / RECORD, record)
+        checksum = {_CHECKSUM: _checksum(record)} if record.get("status") == "finished" else {}
+        files.write_json(folder / RECORD, {**record, **checksum})
 
 
 def versions() -> dict[str, str]:
@@ -261,6 +276,14 @@ def _make_writable(folder: Path) -> None:
         raise ResourceError(
             f"the run folder cannot be written: {error.strerror}", "choose another --output", file=folder
         ) from None
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    """Compute the SHA-256 of a record as it is read back: keys are text, and what is not a number is null."""
+    import hashlib
+
+    read_back = json.loads(json.dumps(record, default=str), parse_constant=lambda _: None)
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 def _shorten(value: Any) -> str:

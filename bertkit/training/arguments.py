@@ -64,7 +64,7 @@ def make_arguments(
     """
     check_extra(training)
     decided = {
-        "output_dir": str(folder),
+        "output_dir": str(folder.absolute()),  # nothing that the Trainer expands once more
         "num_train_epochs": training.epochs,
         "max_steps": training.steps or -1,  # takes the place of epochs
         "per_device_train_batch_size": training.batch_size,

@@ -106,7 +106,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 MANIFEST_LOSSES: losses,
                 MANIFEST_STATE: self.batches.state(state.global_step),
             }
-            checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
+            folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
+            _forget_run_folder(folder, state)
+            checkpoints.commit(folder, facts)
             checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
@@ -184,3 +186,10 @@ def checkpoint_bytes(trainer: Any) -> int:
     if trainer.args.optim.startswith("adamw_torch"):
         sizes += [2 * weights.nbytes for group in trainer.optimizer.param_groups for weights in group["params"]]
     return sum(sizes)
+
+
+def _forget_run_folder(checkpoint: Path, state: Any) -> None:
+    """Leave out of a checkpoint where its run is, for the run may be moved; `best_global_step` says the same."""
+    state.best_model_checkpoint = None
+    state.save_to_json(str(checkpoint / "trainer_state.json"))
+    (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads

@@ -72,9 +72,11 @@ def distill(
         inputs = read_inputs(_with_distillation(recipe), output)
     results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare, inputs, progress))
     wait_for_all()
-    record = runs.read_record(inputs.plan.folder) or {}
+    folder = inputs.plan.folder
+    record = runs.read_record(folder) or {}
     models = [ComparedModel(**model) for model in record.get("compared_models", [])]
-    return Distilled(results, models, inputs.recipe.best_metric)
+    here = [dataclasses.replace(model, model=str(folder)) if model.role == "student" else model for model in models]
+    return Distilled(results, here, inputs.recipe.best_metric)
 
 
 def _with_distillation(recipe: Recipe) -> Recipe:
@@ -105,7 +107,7 @@ def _compare(
             checkpoint = saved.load(student.machine)  # the same for all
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
-    loaded.append(_Loaded("student", str(inputs.plan.folder), weights or inputs.plan.folder, student, scored))
+    loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
     single, batched = _time_in_turns(loaded, progress)
     compared = [
         ComparedModel(

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, find_intervals, predictions_file, score_split, write_predictions
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe
+from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed, refuse_inputs
@@ -24,7 +24,7 @@ def evaluate(
     recipe: Recipe,
     *,
     split: str | None = None,
-    output: Path | None = None,
+    output: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
@@ -34,17 +34,18 @@ def evaluate(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    folder = None if output is None else typed_path(output)
     with stage(progress, "reading the data", total=1):
         saved = find_checkpoint(recipe)
         splits = _splits_to_score(saved, split)
     with ExitStack() as claim:
-        if output is not None and runs.is_main_process():
-            _check_output(output, splits)
-            claim.enter_context(claimed(output / "predictions.jsonl"))
-        return _score(saved, splits, output, progress)
+        if folder is not None and runs.is_main_process():
+            _check_output(folder, splits)
+            claim.enter_context(claimed(folder / "predictions.jsonl"))
+        return _score(saved, splits, folder, progress)
 
 
-def _score(saved: SavedCheckpoint, splits: dict[str, Split], output: Path | None, progress: Progress) -> list[Result]:
+def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
     recipe = saved.recipe
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = saved.load()
@@ -56,8 +57,8 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], output: Path | None
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
         intervals = find_intervals(task, scored)
         seconds = time.perf_counter() - start
-        if output is not None and runs.is_main_process():
-            write_predictions(output, rows, scored.predictions, details)
+        if folder is not None and runs.is_main_process():
+            write_predictions(folder, rows, scored.predictions, details)
         results.append(
             Result(
                 recipe.name,

@@ -56,7 +56,8 @@ def run_inputs(
     """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return [Result(**result) for result in run.record["results"]]
+            here = str(inputs.plan.folder)  # it may have been moved
+            return [Result(**{**result, "folder": here}) for result in run.record["results"]]
         return _train_and_publish(inputs, run, progress, compare)
 
 

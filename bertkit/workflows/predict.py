@@ -19,7 +19,7 @@ from bertkit.errors import BertkitError, DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Task, drop_private_keys
 
@@ -45,7 +45,7 @@ def predict(
 
 def predict_to_file(
     recipe: Recipe,
-    output: Path,
+    output: str | Path,
     *,
     source: str | Path | None = None,
     row: Row | None = None,
@@ -59,6 +59,7 @@ def predict_to_file(
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
+    output = typed_path(output)
     writer_for(output, escape_formulas=escape_formulas)
     saved = find_checkpoint(recipe)
     refuse_inputs(output, _inputs(source, saved))
@@ -74,7 +75,7 @@ def _inputs(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple
     with suppress(BertkitError):  # the data of the recipe need not be there
         for files in (files_by_split(saved.recipe.data) or {}).values():
             yield from (("a data file of the recipe", file) for file in files)
-    yield "a data file of the recipe", Path(saved.recipe.data.source).expanduser()
+    yield "a data file of the recipe", Path(saved.recipe.data.source)
     yield from (("a file of the model folder", file) for file in saved.folder.rglob("*") if file.is_file())
 
 
@@ -147,7 +148,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
         return [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return read_records(source, recipe.data)
+    return read_records(typed_path(source), recipe.data)
 
 
 def _chunks(

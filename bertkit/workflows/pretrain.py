@@ -33,7 +33,8 @@ def pretrain(
     inputs = read_inputs(recipe, output, progress)
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return Pretrained(**run.record["result"])
+            here = str(inputs.plan.folder)  # it may have been moved
+            return Pretrained(**{**run.record["result"], "folder": here})
         return _train_and_publish(inputs, run, progress)
 
 
@@ -80,7 +81,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
         warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baseline),
-        compared_models=beside_teacher(model, (str(recipe.model), str(inputs.plan.folder)), held_out, collate, machine),
+        compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result

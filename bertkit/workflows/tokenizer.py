@@ -17,7 +17,7 @@ from bertkit.corpus.documents import find_corpus
 from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Corpus
+from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
@@ -57,7 +57,9 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress: Progress = SILENT) -> TokenizerReport:
+def train_tokenizer(
+    data: Corpus, spec: TokenizerSpec, *, output: str | Path, progress: Progress = SILENT
+) -> TokenizerReport:
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
@@ -65,12 +67,13 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress
         ResourceError: another process is writing it, or it cannot be written.
         DataError: there is no text, or too little.
     """
-    _check_free(output)
-    with claimed_folder(output):
-        return _train(data, spec, output, progress)
+    folder = typed_path(output)
+    _check_free(folder)
+    with claimed_folder(folder):
+        return _train(data, spec, folder, progress)
 
 
-def _train(data: Corpus, spec: TokenizerSpec, output: Path, progress: Progress) -> TokenizerReport:
+def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) -> TokenizerReport:
     source = find_corpus(data)
     first_pass = find_duplicates(source, progress)
 
@@ -82,9 +85,9 @@ def _train(data: Corpus, spec: TokenizerSpec, output: Path, progress: Progress) 
     quiet_transformers()
     tokenizer = train_from_texts(spec, lambda: read_texts("train"))
     figures, unknown = _measure(tokenizer, read_texts("validation"))
-    _save(tokenizer, output)
+    _save(tokenizer, folder)
     return TokenizerReport(
-        folder=str(output),
+        folder=str(folder),
         type=spec.type,
         lowercase=spec.lowercase,
         vocabulary_size=len(tokenizer),

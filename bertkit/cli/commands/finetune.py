@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -96,10 +97,11 @@ def print_next_steps(results: Sequence[Result]) -> None:
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
-    folder = results[0].folder
+    folder = shlex.quote(str(results[0].folder))
     recipe_file = f"{folder}/recipe.yaml"
-    recipe = load_recipe(recipe_file)
+    recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
     print_line(f"  bertkit predict {recipe_file} --model {folder} {example_row(load_task(recipe), recipe)}")
     print_line(f"  bertkit eval {recipe_file} --model {folder}")
+    print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")

@@ -116,7 +116,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     name = f"{recipe.name}-distilled" if recipe.distillation else recipe.name
     plan = RunPlan(
         recipe=recipe,
-        folder=Path(output) if output else runs.default_folder(name),
+        folder=runs.run_folder(output, name),
         identity=identity,
         facts={
             "model": recipe.model,

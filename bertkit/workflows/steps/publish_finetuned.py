@@ -24,7 +24,15 @@ from bertkit.storage.files import write_json
 from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
-from bertkit.workflows.steps.run import Run, export_model, finished_record, null_for_nan, write_settings
+from bertkit.workflows.steps.run import (
+    Run,
+    export_model,
+    finish,
+    finished_record,
+    null_for_nan,
+    without_folder,
+    write_settings,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,10 +72,13 @@ def publish(
     }
     results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
-    export_model(checkpoint.model, setup.tokenizer, folder)
-    write_settings(run, setup.recipe, fit_result)
-    for name, split in scored.items():
-        write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    published = export_model(checkpoint.model, setup.tokenizer, folder)
+    with_rows = [
+        file
+        for name, split in scored.items()
+        for file in write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    ]
+    write_settings(run, setup.recipe, fit_result, private=[*with_rows, "report.html"])
     _write_results(outcome, folder)
     untuned, options = inputs.recipe.options, setup.recipe.options
     record = finished_record(
@@ -75,13 +86,13 @@ def publish(
         fit_result,
         round(seconds, 3),
         tuned={name: value for name, value in options.items() if untuned.get(name) != value},
-        results=[dataclasses.asdict(result) for result in results],
+        results=[without_folder(dataclasses.asdict(result)) for result in results],
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
-    runs.write_record(folder, record)
+    finish(run, record, fit_result, published)
     return results
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,9 +117,11 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     print_table("teacher and student on this machine", [_model_line(model) for model in result.compared_models])
     for warning in result.warnings:
         print_text(f"  {warning}")
+    folder = shlex.quote(result.folder)
     print_line("\nNext:")
-    print_line(f"  open {result.folder}/report.html")
-    print_line(f"  bertkit finetune cola --model {result.folder}")
+    print_line(f"  open {folder}/report.html")
+    print_line(f"  bertkit finetune cola --model {folder}")
+    print_line(f"  hf upload YOUR_NAME/{shlex.quote(result.recipe)} {folder}")
 
 
 def _model_line(model: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "Next:",
         "  open runs/mlm/report.html",
         "  bertkit finetune cola --model runs/mlm",
+        "  hf upload YOUR_NAME/mlm runs/mlm",
     ]
 
 
