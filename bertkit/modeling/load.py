@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
+from bertkit.hub import WEIGHTS, bytes_left_out
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
@@ -20,12 +21,6 @@ from bertkit.storage.fingerprints import feed_file
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = (
     "tokenizer.json",
@@ -53,8 +48,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
-    if not any((folder / name).is_file() for name in _WEIGHTS):
-        raise ModelError("no weights", f"expected one of {', '.join(_WEIGHTS)}", file=folder)
+    if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
+        raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise ModelError(
             "no tokenizer files",
@@ -95,20 +90,27 @@ def placeholder_names(count: int) -> list[str]:
     return [f"LABEL_{number}" for number in range(count)]
 
 
-def fingerprint(folder: Path) -> str:
-    """Compute a SHA-256 over a model folder's config, weights and vocabulary."""
+def fingerprint(folder: Path, *, weights: bool = True) -> str:
+    """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
     digest = hashlib.sha256()
-    names = {"config.json", *_VOCABULARIES}
+    names = {"config.json", *_VOCABULARIES, *(file.name for file in (_weight_files(folder) if weights else ()))}
     for file in sorted(folder.iterdir()):
-        if file.name in names or file.suffix in _WEIGHT_ENDINGS:
+        if file.name in names:
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights on disk."""
-    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    """Return the size of a model folder's weights on disk or, where only these were left on the hub, there."""
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """List the files of a model folder that hold weights; a pickle beside safetensors is not read."""
+    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS]
+    has_safetensors = any(file.suffix == ".safetensors" for file in files)
+    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
 
 
 def quiet_transformers() -> None:

@@ -69,8 +69,12 @@ class DryRun:
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
-    inputs = read_inputs(recipe, output)
-    if not fresh:
+    with hub.without_weights() as left_out:
+        inputs = read_inputs(recipe, output)
+        weights = weight_bytes(inputs.model_folder)
+    if left_out:  # without them, it is not known whether a run in the folder is this one
+        log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
+    elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
     return DryRun(
         recipe=recipe.name,
@@ -80,7 +84,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         labels=list(inputs.labels),
         steps=recipe.training.total_steps(inputs.rows["train"]),
         # the result, and weights with two moments in the best and the last checkpoint
-        disk_bytes=7 * weight_bytes(inputs.model_folder),
+        disk_bytes=7 * weights,
         resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
     )
 

@@ -64,7 +64,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
             "model": fingerprint(model_folder) if model_folder else "new",
-            "tokenizer": fingerprint(tokenizer_folder),
+            "tokenizer": fingerprint(tokenizer_folder, weights=model_folder is not None),
         },
         facts={"model": recipe.model or recipe.size},
         model_type=setup.config.model_type,
@@ -86,7 +86,10 @@ def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
 
 def _find_tokenizer(name: str) -> Path:
     folder = Path(name).expanduser()
-    return folder if folder.is_dir() else hub.find_model(name)
+    if folder.is_dir():
+        return folder
+    with hub.without_weights():
+        return hub.find_model(name)
 
 
 def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:
