@@ -78,7 +78,7 @@ def _open_online(data: Data, split: str, repository: hub.Repository) -> Any:
     import datasets
 
     builder = datasets.load_dataset_builder(
-        data.source, data.config, revision=repository.commit, cache_dir=_cache_folder(split)
+        data.source, data.config, revision=repository.commit, cache_dir=_cache_folder(split, repository.commit)
     )
     files = builder.config.data_files or {}
     name = _split_name(split)
@@ -103,11 +103,12 @@ def _open_cached(data: Data, split: str) -> Any:
     import datasets
 
     fetched = hub.cached_folder("dataset", data.source, data.revision)
+    commit = fetched.name if fetched else data.revision
     with hub.offline():
-        for folder in (_cache_folder(split), None):
+        for folder in (_cache_folder(split, commit or ""), None):
             try:
                 builder = datasets.load_dataset_builder(data.source, data.config, cache_dir=folder)
-                if data.revision is None or (fetched is not None and builder.hash == fetched.name):
+                if data.revision is None or builder.hash == commit:  # `datasets` takes the one prepared last
                     return builder.as_dataset(split=split)
             except (OSError, ValueError):  # it is not there
                 continue
@@ -120,12 +121,12 @@ def _split_name(split: str) -> str:
     return match[1] if match else ""
 
 
-def _cache_folder(split: str) -> str | None:
-    """Return where `datasets` keeps a split that is prepared alone; all splits of a configuration share one place."""
+def _cache_folder(split: str, commit: str) -> str | None:
+    """Return where `datasets` is to keep a split that is prepared alone; None where it keeps whole configurations."""
     import datasets
 
     name = _split_name(split)
-    return str(Path(datasets.config.HF_DATASETS_CACHE) / "bertkit" / name) if name else None
+    return str(Path(datasets.config.HF_DATASETS_CACHE, "bertkit", commit, name)) if name else None
 
 
 def _deepest_line(error: BaseException) -> str:

@@ -60,6 +60,8 @@ def _read_answer(response: Any) -> tuple[str, str]:
         return f"it is gated ({status})", f"ask for access on its page of the hub, then log in with {log_in}"
     if code == "RevisionNotFound":
         return f"the hub does not have this revision of it ({status})", "check data.revision"
+    if code == "EntryNotFound":
+        return f"the hub does not have this file ({status})", TRY_LATER
     if status == 401 and "Authorization" in response.request.headers:
         return "the hub does not accept your token for it (401)", f"check the name, or log in again with {log_in}"
     if status == 429:

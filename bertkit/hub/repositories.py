@@ -5,7 +5,6 @@ Time-outs, proxies, tokens and the endpoint are those of `huggingface_hub`.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import sys
@@ -20,7 +19,6 @@ from urllib.parse import quote
 from bertkit.errors import UnavailableError
 from bertkit.hub.answers import REPEAT, TRY_LATER, answering
 from bertkit.storage.files import write_text
-from bertkit.storage.fingerprints import feed_file
 
 log = logging.getLogger("bertkit")
 
@@ -158,11 +156,13 @@ def _with_offline_flag() -> list[tuple[str, Any]]:
 
 def _refuse_damaged(repository: Repository, name: str) -> None:
     """Compare a file that has arrived with the hub's checksum, SHA-256 or Git's, and delete it if it is another."""
+    from huggingface_hub.utils.sha import git_hash, sha_fileobj
+
     file, about = repository.folder / name, repository.files[name]
-    expected = (about.get("lfs") or {}).get("sha256") or about.get("blobId")
-    digest = hashlib.sha256() if about.get("lfs") else hashlib.sha1(b"blob %d\0" % file.stat().st_size)
-    feed_file(digest, file)
-    if expected and digest.hexdigest() != expected:
+    sha256 = (about.get("lfs") or {}).get("sha256")
+    with file.open("rb") as stream:
+        actual = sha_fileobj(stream).hex() if sha256 else git_hash(stream.read())
+    if actual != (sha256 or about.get("blobId", actual)):
         file.resolve().unlink()
         file.unlink(missing_ok=True)
         what = f"{repository.name}, {name}: what has arrived is damaged (its checksum is not the hub's), and is deleted"

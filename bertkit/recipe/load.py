@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound="Section")
 
-_OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that belong to one source
-_OF_MODEL = ("model_labels",)  # keys that belong to the model that a recipe names
-_OF_NO_MODEL = ("tokenizer", "model_options")  # keys that belong to a new model
+_OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
+_OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
 
 
 def recipe_folder() -> Path:
@@ -71,7 +70,8 @@ def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Reci
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings its own training settings, which changes override.
+    The demo model brings its own training settings, which changes override. Changes that name other data or another
+    model also drop what the recipe says of its own ones, such as ``data.config``.
 
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
@@ -98,7 +98,7 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
-    _drop_what_belongs_to_another(values, changes)
+    _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set(values, key, value)
     try:
@@ -107,32 +107,27 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
         raise _describe(error.errors()[0], record, changes, file, lines) from None
 
 
-def _drop_what_belongs_to_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Take out what a recipe says of its own data or model, where changes name other ones."""
+def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Take out what a recipe says of its own data and its own model, where changes name other ones."""
     data, source = values.get("data"), changes.get("data.source")
     if isinstance(data, dict) and source is not None and source != data.get("source"):
-        kept = {key: value for key, value in data.items() if key not in _OF_SOURCE}
-        values["data"] = {**kept, "splits": _splits_in(str(source), data.get("splits"))}
+        values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
+        values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
-        for key in _OF_NO_MODEL if values.get("model") is None else (*_OF_MODEL, *_OF_NO_MODEL):
+        for key in _OF_MODEL:
             values.pop(key, None)
-        if isinstance(distillation, dict):
+        if isinstance(distillation, dict):  # the student was to be made of its teacher
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
 
 
-def _splits_in(source: str, splits: Any) -> dict[str, Any]:
-    """Return those names of splits that another source has too: a copy of the data set in a folder, or the demo."""
+def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
+    """Return those names of splits that another source has too: the demo, or a folder with a copy of the data set."""
+    if source == "demo" or Path(source).expanduser().is_file():
+        return splits  # which do not mind
     folder = Path(source).expanduser()
-    if not isinstance(splits, dict) or not (source == "demo" or folder.exists()):
-        return {}
     files = [file.name.lower() for pattern in ("*", "data/*") for file in folder.glob(pattern)]
-    is_folder = folder.is_dir() and source != "demo"
-    return {
-        split: name
-        for split, name in splits.items()
-        if not is_folder or any(file.startswith(str(name).lower()) for file in files)
-    }
+    return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
 
 
 def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:

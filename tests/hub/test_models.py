@@ -134,7 +134,9 @@ def test_the_cache_serves_where_the_hub_refuses(loopback, crowded, caplog, statu
     begin_again()
     with caplog.at_level(logging.INFO, "bertkit"):
         assert hub.find_model("me/tiny") == hub.find_model("me/tiny") == folder
-    assert [line for line in caplog.messages if line.startswith(f"me/tiny is read from the cache (commit {commit[:8]}): ")]
+    assert [
+        line for line in caplog.messages if line.startswith(f"me/tiny is read from the cache (commit {commit[:8]}): ")
+    ]
     assert f"({status}" in caplog.text
     assert caplog.text.count("is read from the cache") == 1
     assert len(loopback.requests) == 2  # no waiting: the cache has it
