@@ -45,9 +45,8 @@ def _open_split(data: Data, split: str) -> Any:
 
     datasets.disable_progress_bars()
     datasets.utils.logging.set_verbosity_error()
-    was_offline = datasets.config.HF_HUB_OFFLINE
     try:
-        if was_offline:
+        if hub.is_offline_by_choice():
             raise UnavailableError("the hub cannot be reached")
         repository = hub.look_up("dataset", data.source, data.revision)
     except UnavailableError as error:
@@ -56,7 +55,7 @@ def _open_split(data: Data, split: str) -> Any:
             what = f"the data set {data.source!r} is neither a path here nor in the cache, and {error.what}"
             remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{error.remedy}; or {_INSTEAD}"
             raise UnavailableError(what, remedy) from None
-        if not was_offline:
+        if not hub.is_offline_by_choice():
             say_once(f"{data.source} is read from the cache: {error.what}")
         return table
     from huggingface_hub.utils import httpx

@@ -2,7 +2,7 @@
 
 from bertkit.hub.answers import answering, explain
 from bertkit.hub.models import WEIGHTS, bytes_left_out, cached_models, find_model, without_weights
-from bertkit.hub.repositories import Repository, cached_folder, fetch, look_up, offline, remember
+from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, offline, remember
 
 __all__ = [
     "WEIGHTS",
@@ -14,6 +14,7 @@ __all__ = [
     "explain",
     "fetch",
     "find_model",
+    "is_offline_by_choice",
     "look_up",
     "offline",
     "remember",

@@ -66,12 +66,12 @@ def _read_answer(response: Any) -> tuple[str, str]:
         return "the hub does not accept your token for it (401)", f"check the name, or log in again with {log_in}"
     if status == 429:
         wait = response.headers.get("Retry-After", "")
-        when = f"in {wait} seconds" if wait.isdigit() else "later"
-        return "the hub takes no more requests for now (429)", f"try again {when}; it takes more from who is logged in"
+        when = f"in {wait} s" if wait.isdigit() else "later"
+        return "the hub takes no more requests for now (429)", f"try again {when}; {log_in} raises the limit"
     if status >= 500:
         return f"the hub fails ({f'{status} {response.reason_phrase}'.strip()})", TRY_LATER
     meanings = {
-        401: ("the hub does not show it to who is not logged in (401)", f"check the name, or log in with {log_in}"),
+        401: ("the hub does not show it without a login (401)", f"check the name, or log in with {log_in}"),
         403: ("the hub forbids it (403)", f"check what your token permits, or log in with {log_in}"),
         404: ("the hub does not have it (404)", "check the name"),
     }

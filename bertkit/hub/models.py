@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bertkit.errors import ModelError, UnavailableError, closest
-from bertkit.hub.repositories import Repository, cached_folder, fetch, look_up, remember
+from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, remember
 from bertkit.storage.cache import say_once
 
 WEIGHTS = (
@@ -85,7 +85,6 @@ def _find_on_hub(name: str) -> Path:
         validate_repo_id(name)
     except HFValidationError:
         raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path())) from None
-    was_offline = constants.is_offline_mode()
     try:
         repository = look_up("model", name)
     except UnavailableError as error:
@@ -94,7 +93,7 @@ def _find_on_hub(name: str) -> Path:
             where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
             raise UnavailableError(f"{name!r} is {where}, and {error.what}", remedy) from None
-        if not was_offline:
+        if not is_offline_by_choice():
             say_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.what}")
         return folder
     return _fetch_model(repository)

@@ -17,10 +17,12 @@ from typing import Any
 from urllib.parse import quote
 
 from bertkit.errors import UnavailableError
-from bertkit.hub.answers import REPEAT, TRY_LATER, answering
+from bertkit.hub.answers import REPEAT, TRY_LATER, answering, explain
 from bertkit.storage.files import write_text
 
 log = logging.getLogger("bertkit")
+
+_unreachable = ""  # why the hub cannot be reached, once it has been tried
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def look_up(repo_type: str, name: str, revision: str | None = None) -> Repositor
     from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        raise UnavailableError("the hub cannot be reached", TRY_LATER)
+        raise UnavailableError(_unreachable or "the hub cannot be reached", TRY_LATER)
     return _look_up(repo_type, name, revision or constants.DEFAULT_REVISION)
 
 
@@ -73,8 +75,8 @@ def _look_up(repo_type: str, name: str, revision: str) -> Repository:
                 timeout=constants.HF_HUB_ETAG_TIMEOUT,
             )
             hf_raise_for_status(response)
-        except httpx.TransportError:
-            _go_offline()
+        except httpx.TransportError as error:
+            _go_offline(str(explain(error)).partition(" - ")[0])
             raise
     try:
         answer = response.json()
@@ -142,8 +144,15 @@ def offline() -> Iterator[None]:
             module.HF_HUB_OFFLINE = before[name]
 
 
-def _go_offline() -> None:
+def is_offline_by_choice() -> bool:
+    """Tell whether it is the user who keeps the libraries from asking the hub, and not that nobody has answered."""
+    return not _unreachable and any(module.HF_HUB_OFFLINE for _, module in _with_offline_flag())
+
+
+def _go_offline(reason: str) -> None:
     """Keep the Hugging Face libraries, also those imported later, from asking a hub that does not answer."""
+    global _unreachable
+    _unreachable = reason
     os.environ["HF_HUB_OFFLINE"] = "1"
     for _, module in _with_offline_flag():
         module.HF_HUB_OFFLINE = True

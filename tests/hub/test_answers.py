@@ -18,14 +18,19 @@ GATED = {"X-Error-Code": "GatedRepo"}
 NO_REVISION = {"X-Error-Code": "RevisionNotFound"}
 LOG_IN = "log in with `hf auth login`"
 ANSWERS = [
-    (401, {}, "the hub does not show it to who is not logged in (401)", f"check the name, or {LOG_IN}"),
+    (401, {}, "the hub does not show it without a login (401)", f"check the name, or {LOG_IN}"),
     (401, GATED, "it is gated (401)", f"ask for access on its page of the hub, then {LOG_IN}"),
     (403, GATED, "it is gated (403)", f"ask for access on its page of the hub, then {LOG_IN}"),
     (403, {}, "the hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
     (404, {"X-Error-Code": "RepoNotFound"}, "the hub does not have it (404)", "check the name"),
     (404, NO_REVISION, "the hub does not have this revision of it (404)", "check data.revision"),
     (418, {}, "the hub answers 418 I'm a Teapot", "try again later"),
-    (429, {"Retry-After": "30"}, "the hub takes no more requests for now (429)", "try again in 30 seconds"),
+    (
+        429,
+        {"Retry-After": "30"},
+        "the hub takes no more requests for now (429)",
+        "try again in 30 s; `hf auth login` raises the limit",
+    ),
     (429, {}, "the hub takes no more requests for now (429)", "try again later"),
     (500, {}, "the hub fails (500 Internal Server Error)", "try again later"),
     (502, {}, "the hub fails (502 Bad Gateway)", "try again later"),
