@@ -209,6 +209,39 @@ def timed_once(monkeypatch):
 
 
 @pytest.fixture
+def loopback(tmp_path, monkeypatch):
+    """A hub on the loopback, which the libraries in this process ask, with an empty cache; see tests/loopback_hub.py.
+
+    The test needs the mark `allow_hosts(["127.0.0.1"])`.
+    """
+    import datasets
+    from huggingface_hub import constants
+
+    from bertkit.hub import repositories
+    from bertkit.storage.cache import say_once
+    from tests.loopback_hub import serve_hub
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hub"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache" / "datasets")
+    for library in (constants, datasets.config):
+        monkeypatch.setattr(library, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(repositories, "_unreachable", "")
+    for once in (repositories._look_up, say_once):
+        once.cache_clear()
+    with serve_hub() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            datasets.config, "HUB_DATASETS_URL", hub.url + "/datasets/{repo_id}/resolve/{revision}/{path}"
+        )
+        yield hub
+
+
+@pytest.fixture
 def here(tmp_path, monkeypatch):
     """Work in an empty folder, so that errors show short paths."""
     monkeypatch.chdir(tmp_path)

@@ -2,48 +2,137 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from bertkit import hub
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UnavailableError
-from bertkit.hub import go_offline_if_needed, is_online
 from bertkit.recipe import Data
+from bertkit.storage.cache import say_once
+
+_SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")  # a split, or a slice of one such as train[:10%]
+_INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 
 def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     """Yield the rows of a split, numbered from 1; class labels come out as their names.
 
-    With ``data.streaming``, rows are read as they are needed, and nothing is downloaded first.
+    Only the files of this split are downloaded. With ``data.streaming``, rows are read as they are needed, and nothing
+    is downloaded first.
 
     Raises:
-        UnavailableError: the data set is neither cached nor reachable, or the connection breaks off.
-        DataError: no such data set, configuration or split.
+        UnavailableError: the data set is neither cached nor given by the hub, or the connection breaks off.
+        DataError: no such configuration or split, or files that are not what they should be.
     """
-    go_offline_if_needed()
-    import datasets
+    from huggingface_hub.utils import httpx
 
-    datasets.disable_progress_bars()
-    try:
-        table = datasets.load_dataset(
-            data.source, data.config, split=split, revision=data.revision, streaming=data.streaming
-        )
-    except (ConnectionError, FileNotFoundError) as error:  # DatasetNotFoundError is a FileNotFoundError
-        if is_online():
-            raise DataError(f"no such data set: {data.source!r}", "look its name up on the hub") from error
-        raise UnavailableError(
-            f"the data set {data.source!r} is neither a path here nor in the cache, and the hub cannot be reached",
-            "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)",
-        ) from None
-    except (ValueError, RuntimeError) as error:  # an unknown configuration or split, or a script
-        raise DataError(f"{data.source}: {str(error).splitlines()[0]}", "see data.config and data.splits") from None
+    table = _open_split(data, split)
     features = table.features or {}  # a stream of csv or JSON files names no labels
     try:
         for number, row in enumerate(table, start=1):
             yield number, {name: _named(value, features.get(name)) for name, value in row.items()}
-    except OSError as error:  # what all network libraries raise
+    except (OSError, httpx.HTTPError) as error:  # what all network libraries raise
         what = f"{data.source}: reading was interrupted ({str(error) or type(error).__name__})"
         raise UnavailableError(what, "the same command continues from the last checkpoint") from None
+
+
+def _open_split(data: Data, split: str) -> Any:
+    """Open a split of the hub or, if the hub does not give it, of the cache of `datasets`."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    datasets.utils.logging.set_verbosity_error()
+    try:
+        if hub.is_offline_by_choice():
+            raise UnavailableError("the hub cannot be reached")
+        repository = hub.look_up("dataset", data.source, data.revision)
+    except UnavailableError as error:
+        table = _open_cached(data, split)
+        if table is None:
+            what = f"the data set {data.source!r} is neither a path here nor in the cache, and {error.what}"
+            remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{error.remedy}; or {_INSTEAD}"
+            raise UnavailableError(what, remedy) from None
+        if not hub.is_offline_by_choice():
+            say_once(f"{data.source} is read from the cache: {error.what}")
+        return table
+    from huggingface_hub.utils import httpx
+
+    try:
+        return _open_online(data, split, repository)
+    except (OSError, ValueError, RuntimeError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
+        if refused := hub.explain(error, f"{data.source}: "):
+            raise refused from None
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the disk
+        # an unknown configuration or split, a script, or files that are missing or not what they should be
+        what = f"{data.source}: {_deepest_line(error)}"
+        raise DataError(what, "see data.config and data.splits") from None
+
+
+def _open_online(data: Data, split: str, repository: hub.Repository) -> Any:
+    """Download the files of a split, and let `datasets` read them."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(
+        data.source, data.config, revision=repository.commit, cache_dir=_cache_folder(split, repository.commit)
+    )
+    files = builder.config.data_files or {}
+    name = _split_name(split)
+    if name and files and name not in files:
+        raise ValueError(f'Unknown split "{name}". Should be one of {list(map(str, files))}.')
+    if name and files:
+        builder.config.data_files = datasets.data_files.DataFilesDict({name: files[name]})
+    if data.streaming:
+        return builder.as_streaming_dataset(split=split)
+    prefix = f"hf://datasets/{repository.name}@{repository.commit}/"
+    paths = [path for paths in (builder.config.data_files or {}).values() for path in paths]
+    names = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
+    hub.fetch(repository, [name for name in names if name in repository.files])
+    hub.remember(repository)
+    # The sizes that a data set states are those of all its splits; checksums are compared above.
+    builder.download_and_prepare(verification_mode="no_checks")
+    return builder.as_dataset(split=split)
+
+
+def _open_cached(data: Data, split: str) -> Any:
+    """Open a split of the cache of `datasets`, if it was prepared by bertkit or another program; else return None."""
+    import datasets
+
+    fetched = hub.cached_folder("dataset", data.source, data.revision)
+    commit = fetched.name if fetched else data.revision
+    with hub.offline():
+        for folder in (_cache_folder(split, commit or ""), None):
+            try:
+                builder = datasets.load_dataset_builder(data.source, data.config, cache_dir=folder)
+                if data.revision is None or builder.hash == commit:  # `datasets` takes the one prepared last
+                    return builder.as_dataset(split=split)
+            except (OSError, ValueError):  # it is not there
+                continue
+    return None
+
+
+def _split_name(split: str) -> str:
+    """Return the one split that an expression is about; empty for a sum of splits."""
+    match = _SPLIT.fullmatch(split)
+    return match[1] if match else ""
+
+
+def _cache_folder(split: str, commit: str) -> str | None:
+    """Return where `datasets` is to keep a split that is prepared alone; None where it keeps whole configurations."""
+    import datasets
+
+    name = _split_name(split)
+    return str(Path(datasets.config.HF_DATASETS_CACHE, "bertkit", commit, name)) if name else None
+
+
+def _deepest_line(error: BaseException) -> str:
+    """Return the first line of the error that led to the others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _named(value: Any, feature: Any) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
+from bertkit.hub import WEIGHTS, bytes_left_out
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
@@ -28,12 +29,6 @@ from bertkit.storage.fingerprints import feed_file
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-_WEIGHTS = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-)
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = (
     "tokenizer.json",
@@ -60,8 +55,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
     config = read_json_object(file)
     check_config(config, file)
-    if not any((folder / name).is_file() for name in _WEIGHTS):
-        raise ModelError("no weights", f"expected one of {', '.join(_WEIGHTS)}", file=folder)
+    if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
+        raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         raise ModelError(
             "no tokenizer files",
@@ -102,26 +97,32 @@ def placeholder_names(count: int) -> list[str]:
     return [f"LABEL_{number}" for number in range(count)]
 
 
-def fingerprint(folder: Path) -> str:
-    """Compute a SHA-256 over a model folder's config, weights and vocabulary."""
+def fingerprint(folder: Path, *, weights: bool = True) -> str:
+    """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
     digest = hashlib.sha256()
-    names = {"config.json", *_VOCABULARIES}
+    names = {"config.json", *_VOCABULARIES, *(file.name for file in (_weight_files(folder) if weights else ()))}
     for file in sorted(folder.iterdir()):
-        if file.name in names or file.suffix in _WEIGHT_ENDINGS:
+        if file.name in names:
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights on disk; the Trainer's settings in a checkpoint are none."""
-    files = (file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
-    return sum(file.stat().st_size for file in files if file.name != "training_args.bin")
+    """Return the size of a model folder's weights on disk or, where only these were left on the hub, there."""
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
 
 
 def loaded_weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights once they are loaded, whatever their precision on disk."""
-    return sum(loaded_bytes(file) for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    return bytes_left_out(folder) or sum(map(loaded_bytes, _weight_files(folder)))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """List the files of a model folder that hold weights; a pickle beside safetensors is not read."""
+    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
+    has_safetensors = any(file.suffix == ".safetensors" for file in files)
+    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
 
 
 def quiet_transformers() -> None:

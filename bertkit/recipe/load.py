@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound="Section")
 
+_OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
+_OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
+
 
 def recipe_folder() -> Path:
     """Return the folder of the shipped recipes: inside the installed package, or beside it in a checkout."""
@@ -72,7 +75,8 @@ def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Reci
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings its own training settings, which changes override.
+    The demo model brings its own training settings, which changes override. Changes that name other data or another
+    model also drop what the recipe says of its own ones, such as ``data.config``.
 
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
@@ -99,12 +103,36 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
+    _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set(values, key, value)
     try:
         return record.model_validate(values)
     except ValidationError as error:
         raise describe(error.errors(), record, changes, file, lines) from None
+
+
+def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Take out what a recipe says of its own data and its own model, where changes name other ones."""
+    data, source = values.get("data"), changes.get("data.source")
+    if isinstance(data, dict) and source is not None and source != data.get("source"):
+        values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
+        values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
+    model, distillation = changes.get("model"), values.get("distillation")
+    if model is not None and model != values.get("model"):
+        for key in _OF_MODEL:
+            values.pop(key, None)
+        if isinstance(distillation, dict):  # the student was to be made of its teacher
+            values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
+
+
+def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
+    """Return those names of splits that another source has too: the demo, or a folder with a copy of the data set."""
+    folder = typed_path(source)
+    if source == "demo" or folder.is_file():
+        return splits  # which do not mind
+    files = [file.name.lower() for pattern in ("*", "data/*") for file in folder.glob(pattern)]
+    return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
 
 
 def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:

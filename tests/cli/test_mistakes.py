@@ -143,7 +143,7 @@ def test_another_delimiter_is_reported(run, tiny_model):
 def test_bad_models(run, tiny_model, tmp_path, monkeypatch, mistake, code, expected):
     cached = tmp_path / "hub" / "models--bert-base-uncased" / "snapshots"
     cached.mkdir(parents=True)
-    monkeypatch.setenv("HF_HUB_CACHE", str(cached.parent.parent))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cached.parent.parent))
     shutil.copytree(tiny_model, "notok", ignore=shutil.ignore_patterns("tokenizer*"))
     Path("d.csv").write_text(GOOD)
     ended = run("finetune", "classify", "--model", mistake, "--data", "d.csv")

@@ -35,6 +35,7 @@ def test_another_source_drops_the_files_of_the_recipe(here):
     Path("own.yaml").write_text(OWN)
     assert load("own.yaml", {"data.source": None}, None).data.files == {"train": "a.csv"}
     assert load("own.yaml", {"data.source": "other"}, None).data.files == {}
+    assert load("own.yaml", {"data.source": "other"}, ["data.files.test=b.csv"]).data.files == {"test": "b.csv"}
 
 
 def test_another_text_drops_the_config_of_the_recipe():

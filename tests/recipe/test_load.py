@@ -112,3 +112,69 @@ def test_what_recipes_do_not_use_of_yaml_is_quoted_in_an_assignment(text):
 def test_a_name_never_leads_out_of_the_runs(recipe, name):
     with pytest.raises(RecipeError, match=r"^name = .* is wrong: must be a plain name of at most 200 bytes"):
         load_any_recipe(recipe, {"name": name})
+
+
+OWN = """extends: sst2
+model: me/mine
+model_labels: [no, yes]
+data:
+  source: me/set
+  config: small
+  revision: v1
+  files: {train: a.csv}
+  splits: {validation: dev}
+  columns: {text: review}
+distillation: {teachers: [me/large], student_layers: 2}
+"""
+
+
+@pytest.mark.parametrize("load", [load_recipe, load_any_recipe])
+def test_another_source_drops_what_is_of_the_old_one(here, load):
+    (here / "own.yaml").write_text(OWN)
+    data = load("own.yaml", {"data.source": "you/set"}).data
+    assert (data.config, data.revision, data.files, data.splits) == (None, None, {}, {})
+    assert data.columns["text"] == "review"  # of the task
+    assert load("own.yaml", {"data.source": "me/set"}) == load("own.yaml")
+    data = load("own.yaml", {"data.source": "you/set", "data.config": "large", "data.splits.validation": "val"}).data
+    assert (data.config, data.revision, data.splits) == ("large", None, {"validation": "val"})
+
+
+def test_a_shipped_recipe_takes_another_data_set_of_the_hub():
+    for name in recipe_names():
+        data = load_recipe(name, {"data.source": "you/set"}).data
+        assert (data.config, data.revision, data.files, data.splits) == (None, None, {}, {})
+
+
+def test_names_of_splits_are_kept_where_the_other_source_has_them(here):
+    names = load_recipe("mnli").data.splits
+    assert load_recipe("mnli", {"data.source": "demo"}).data.splits == names
+    (here / "copy" / "data").mkdir(parents=True)
+    for split in ("train", "validation_matched", "validation_mismatched"):
+        (here / "copy" / "data" / f"{split}-00000-of-00001.parquet").touch()
+    kept = load_recipe("mnli", {"data.source": "copy"}).data.splits
+    assert kept == {name: names[name] for name in ("validation", "validation_mismatched")}
+    (here / "own").mkdir()
+    (here / "own" / "validation.csv").touch()
+    assert load_recipe("mnli", {"data.source": "own"}).data.splits == {}
+
+
+def test_another_model_drops_what_is_of_the_old_one(here):
+    (here / "own.yaml").write_text(OWN)
+    recipe = load_recipe("own.yaml", {"model": "you/theirs"})
+    assert (recipe.model_labels, recipe.distillation.student_layers) == (None, None)
+    assert recipe.model_name == "you/theirs"
+    assert recipe.distillation.teachers == ["me/large"]
+    assert load_recipe("own.yaml", {"model": "me/mine"}) == load_recipe("own.yaml")
+    assert load_recipe("own.yaml", {"model": "you/theirs", "model_labels": ["a", "b"]}).model_labels == ["a", "b"]
+
+
+def test_a_checkpoint_drops_what_is_of_a_new_model(here):
+    (here / "own.yaml").write_text("extends: mlm\ntokenizer: tok\nmodel_options: {hidden_dropout_prob: 0}\n")
+    recipe = load_pretrain_recipe("own.yaml", {"model": "me/mine"})
+    assert (recipe.tokenizer, recipe.model_options) == (None, {})
+
+
+def test_another_text_drops_what_is_of_the_old_one():
+    data = load_pretrain_recipe("mlm", {"data.source": "you/text"}).data
+    assert (data.config, data.documents) == (None, "auto")
+    assert load_pretrain_recipe("mlm", {"data.source": "you/text", "data.documents": "lines"}).data.documents == "lines"

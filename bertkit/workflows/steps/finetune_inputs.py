@@ -78,10 +78,14 @@ class DryRun:
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
-    inputs = read_inputs(recipe, output)
-    if not fresh:
+    with hub.without_weights() as left_out:
+        inputs = read_inputs(recipe, output)
+        weights = loaded_weight_bytes(inputs.model_folder)
+    if left_out:  # without them, it is not known whether a run in the folder is this one
+        log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
+    elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    weights, training = loaded_weight_bytes(inputs.model_folder), recipe.training
+    training = recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
     needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))

@@ -51,7 +51,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     _check_tokenizer_and_model(recipe)
     source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
     model_folder = hub.find_model(recipe.model) if recipe.model else None
-    tokenizer_folder = model_folder or hub.find_model(str(recipe.tokenizer))
+    tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     with stage(progress, "loading torch and transformers"):
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
     objective.check(setup)
@@ -65,7 +65,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
             "model": fingerprint(model_folder) if model_folder else "new",
-            "tokenizer": fingerprint(tokenizer_folder),
+            "tokenizer": fingerprint(tokenizer_folder, weights=model_folder is not None),
         },
         facts={"model": recipe.model or recipe.size},
         model_type=setup.config.model_type,
@@ -83,6 +83,11 @@ def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
         raise RecipeError(
             what, "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         )
+
+
+def _find_tokenizer(name: str) -> Path:
+    with hub.without_weights():
+        return hub.find_model(name)
 
 
 def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:

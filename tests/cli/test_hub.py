@@ -1,0 +1,134 @@
+"""Whole commands with a hub on the loopback: what they ask for, and what they say where it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertkit.hub import repositories
+from tests.conftest import LEARN, toy_rows
+from tests.loopback_hub import Hub
+
+pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
+
+SMALL = ["config.json", "tokenizer.json", "tokenizer_config.json"]
+PARQUET = {split: f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")}
+COMMAND = ["finetune", "classify", "--model", "me/tiny", "--data", "me/toy", *LEARN, "--epochs", 1]
+
+
+def fill(hub: Hub, model: Path, folder: Path) -> None:
+    """Give a hub the model, beside weights that nobody reads, and a data set of Parquet files."""
+    import shutil
+
+    import datasets
+
+    shutil.copytree(model, folder / "model")
+    for name in ("pytorch_model.bin", "tf_model.h5", "README.md"):
+        (folder / "model" / name).write_bytes(b"not read" * 1000)
+    (folder / "set" / "data").mkdir(parents=True)
+    for seed, (split, file) in enumerate(PARQUET.items()):
+        rows = toy_rows(96 if split == "train" else 40, seed=seed)
+        datasets.Dataset.from_list(rows).to_parquet(folder / "set" / file)
+    hub.add("models", "me/tiny", folder / "model")
+    hub.add("datasets", "me/toy", folder / "set")
+
+
+@pytest.fixture
+def filled(loopback, tiny_model, tmp_path):
+    fill(loopback, tiny_model, tmp_path / "served")
+    return loopback
+
+
+def begin_again():
+    """Forget what the hub has answered, as a new process would."""
+    repositories._look_up.cache_clear()
+
+
+def test_a_dry_run_fetches_config_and_tokenizer_and_the_splits_that_a_run_reads(filled, run):
+    ended = run(*COMMAND, "--dry-run", "--json")
+    assert ended.code == 0, ended.err
+    assert filled.fetched() == sorted([*SMALL, PARQUET["train"], PARQUET["validation"]])
+    weights = next(iter(filled.commits["models", "me/tiny"].values()))["model.safetensors"]
+    assert json.loads(ended.out)["disk_bytes"] == 7 * len(weights)
+    assert "the run will download weights (0.1 MB)" in ended.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_fetches_the_weights_too_and_then_needs_no_hub(filled, run):
+    ended = run(*COMMAND)
+    assert ended.code == 0, ended.err
+    assert filled.fetched() == sorted([*SMALL, "model.safetensors", PARQUET["train"], PARQUET["validation"]])
+    filled.forget()
+    filled.fail("*", 503)
+    begin_again()
+    ended = run(*COMMAND, "--fresh")
+    assert ended.code == 0, ended.err
+    lines = [line for line in ended.err.splitlines() if "is read from the cache" in line]
+    assert [line.split()[0] for line in lines] == ["me/tiny", "me/toy"]
+    assert all(line.endswith("the hub fails (503 Service Unavailable)") for line in lines)
+    assert filled.fetched() == []
+
+
+def test_eval_fetches_the_validation_split_alone(filled, run, trained):
+    ended = run("eval", "classify", "--model", trained, "--data", "me/toy")
+    assert ended.code == 0, ended.err
+    assert filled.fetched() == [PARQUET["validation"]]
+
+
+def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run):
+    ended = run("finetune", "sst2", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
+    assert (ended.code, ended.last) == (
+        3,
+        "error: no column 'sentence'; there are 'text', 'label' (me/toy:train) - --set data.columns.text=COLUMN",
+    )
+    columns = ["--set", "data.columns={text: text, label: label}", "--set", "labels=[bad, good]"]
+    ended = run("finetune", "sst2", "--model", "me/tiny", "--data", "me/toy", "--dry-run", *columns)
+    assert ended.code == 0, ended.err
+
+
+def test_a_tokenizer_is_fetched_without_the_weights_beside_it(filled, run):
+    run("pretrain", "mlm", "--data", "demo", "--tokenizer", "me/tiny", "--size", "nope", "--limit", 20)
+    assert filled.fetched() == SMALL
+
+
+@pytest.mark.parametrize("refused", ["*/models/*", "*/datasets/*"])
+def test_a_refusal_ends_in_one_line(filled, run, monkeypatch, refused):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    filled.fail(refused, 403, headers={"X-Error-Code": "GatedRepo"})
+    ended = run(*COMMAND, "--json")
+    assert ended.code == 5
+    assert len(ended.err.splitlines()) == 1 or "downloading" in ended.err
+    assert "nor in the cache, and it is gated (403) - ask for access on its page of the hub" in ended.last
+    assert json.loads(ended.out)["error"]["code"] == 5
+    assert "hf_secret" not in ended.out + ended.err
+
+
+def in_a_process(hub: str, folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+    """Run a command as a user does, with the address of the hub in the environment and a cache of its own."""
+    own = {"HF_ENDPOINT": hub, "HF_HOME": str(folder / "home"), "BERTKIT_CACHE": str(folder / "bertkit")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    command = [sys.executable, "-m", "bertkit", *map(str, arguments)]
+    path = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env={**inherited, **own, **path, **environment}
+    )
+
+
+def test_time_outs_of_the_environment_are_kept(filled, tmp_path):
+    filled.fail("*", seconds=3)
+    ended = in_a_process(filled.url, tmp_path, *COMMAND[:4], "--data", "demo", HF_HUB_ETAG_TIMEOUT="1")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (5, 1)
+    assert "nor in the cache, and the hub cannot be reached (timed out) - the cache is empty; or use" in ended.stderr
+    assert len(filled.requests) == 1
+
+
+@pytest.mark.slow
+def test_the_story_of_a_hub_that_fails_and_goes_away(tmp_path):
+    from tests.hub_story import tell
+
+    tell(tmp_path, print)
