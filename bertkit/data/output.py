@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.files import to_json
 
 Records = Iterable[dict[str, Any]]
 
@@ -61,7 +61,7 @@ def flat(record: dict[str, Any]) -> dict[str, Any]:
         if name == "probabilities":
             flattened.update({f"probability_{label}": number for label, number in value.items()})
         else:
-            flattened[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
+            flattened[name] = to_json(value) if isinstance(value, (list, dict)) else value
     return flattened
 
 
@@ -69,7 +69,7 @@ def _write_jsonl(records: Records, file: Path) -> int:
     count = 0
     with file.open("w", encoding="utf-8") as stream:
         for record in records:
-            stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            stream.write(to_json(record) + "\n")
             count += 1
     return count
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.evaluation.scoring import Interval, Result, Scored, find_intervals, score_split
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
+from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
@@ -41,10 +42,10 @@ class ComparedModel:
     """Mean over rows that are read one at a time."""
     rows_per_second: float
     """In batches."""
-    scores: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    difference: dict[str, float] = field(default_factory=dict)
-    difference_intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    scores: dict[str, float | None]
+    intervals: dict[str, Interval]
+    difference: dict[str, float | None] = field(default_factory=dict)
+    difference_intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _compare(inputs: FinetuneInputs, machine: Machine, progress: Progress) -> li
             disk_bytes=weight_bytes(model.folder),
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
-            scores=model.scored.scores,
+            scores=null_for_nan(model.scored.scores),
             intervals=find_intervals(task, model.scored),
             **({} if model is student else _differences(task, student.scored, model.scored)),
         )
@@ -152,7 +153,7 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
     return {
-        "difference": {name: value - teacher.scores[name] for name, value in student.scores.items()},
+        "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, len(student.predictions)),
     }
 

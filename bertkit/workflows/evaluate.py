@@ -11,7 +11,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
+from bertkit.evaluation.scoring import Result, describe_scores, score_split, write_predictions
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
@@ -43,22 +43,21 @@ def evaluate(
         start = time.perf_counter()
         scored = score_split(checkpoint, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        intervals = find_intervals(task, scored)
+        numbers = describe_scores(task, scored)
         seconds = time.perf_counter() - start
         if output is not None and runs.is_main_process():
             write_predictions(output, rows, scored.predictions, details)
         results.append(
             Result(
-                recipe.name,
-                recipe.model,
-                name,
-                scored.scores,
-                len(rows.rows),
-                seconds,
-                intervals,
+                recipe=recipe.name,
+                model=recipe.model,
+                split=name,
+                rows=len(rows.rows),
+                seconds=seconds,
                 source=rows.source,
                 warnings=details.warnings,
                 tables=details.tables,
+                **numbers,
             )
         )
     return results

@@ -14,7 +14,7 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
@@ -160,9 +160,7 @@ class _Scorer:
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
         """Score the model after a step on the split that chooses the best one."""
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
-        metric = self.inputs.recipe.best_metric
-        sign = -1 if metric in LOWER_IS_BETTER else 1
-        if self.best is None or sign * scored.scores[metric] > sign * self.best[1].scores[metric]:
+        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
@@ -173,6 +171,10 @@ class _Scorer:
         chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
         tuned = replace(self.checkpoint, setup=chosen.setup)
         return {first: chosen, **{name: self._score(name, tuned) for name in names if name != first}}
+
+    def _rank(self, scored: Scored) -> tuple[bool, float]:
+        metric = self.inputs.recipe.best_metric
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
 
     def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import time
@@ -130,11 +129,6 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: An
         "best_checkpoint": fit_result.best.name if fit_result.best else None,
         **facts,
     }
-
-
-def null_for_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with None for what is not a number: JSON has no NaN."""
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
 
 
 def wait_for_all() -> None:
