@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import first_position
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
@@ -127,14 +127,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         ModelError: it cannot be loaded, is a slow one, or has no padding token.
         UnavailableError: it needs a package that is not installed.
     """
+    quiet_transformers()
+    config = load_config(folder)
     tokenizer = read_tokenizer(folder)
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
     surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
     if surplus > 0:
         raise ModelError(
@@ -171,8 +166,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
     """Bound a tokenizer's maximal length by the number of positions that a model has."""
     positions = getattr(config, "max_position_embeddings", None) or 512
-    first = architecture_of(config).first_position
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:
