@@ -16,6 +16,7 @@ from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 from bertkit.storage.fingerprints import feed_file
+from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -124,17 +125,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load a fast tokenizer with a padding token; its maximal length is bounded by the model's positions.
 
     Raises:
-        ModelError: it cannot be loaded, is a slow one, or has no padding token.
+        ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
         UnavailableError: it needs a package that is not installed.
     """
     quiet_transformers()
     config = load_config(folder)
     tokenizer = read_tokenizer(folder)
-    surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
-    if surplus > 0:
-        raise ModelError(
-            f"the tokenizer knows {surplus:,} more tokens than the model", "take both from one source", file=folder
-        )
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin
+        saved["pad_token_id"] = config.pad_token_id
+    refuse_foreign(tokenizer, config, saved, folder)
     bound_length(tokenizer, config)
     return tokenizer
 
