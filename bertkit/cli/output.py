@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shutil
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
 _SCHEMA = 2
@@ -66,8 +66,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    text = json.dumps(_without_nan(values), ensure_ascii=False, default=str)
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
 def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:
@@ -117,24 +116,24 @@ def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") 
         print_line(f"{file}: {rows:,} {'row' if rows == 1 else 'rows'}")
 
 
-def format_number(value: float) -> str:
+def format_number(value: float | None) -> str:
     """Return a score in seven characters.
 
-    >>> format_number(0.5), format_number(-128.5), format_number(math.nan)
+    >>> format_number(0.5), format_number(-128.5), format_number(None)
     (' 0.5000', '-128.500', '    n/a')
     """
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "    n/a"
     return f"{value:7.4f}" if abs(value) < 100 else f"{value:7.3f}"
 
 
-def format_interval(interval: Sequence[float]) -> str:
+def format_interval(interval: Sequence[float] | None) -> str:
     """Return an interval as its two ends.
 
-    >>> format_interval((0.25, 1.0))
-    '0.2500 to 1.0000'
+    >>> format_interval((0.25, 1.0)), format_interval(None)
+    ('0.2500 to 1.0000', 'n/a')
     """
-    return " to ".join(format_number(end).strip() for end in interval)
+    return "n/a" if interval is None else " to ".join(format_number(end).strip() for end in interval)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -189,11 +188,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value).strip()
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _without_nan(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {name: _without_nan(value) for name, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [_without_nan(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import first_position
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
@@ -25,6 +25,7 @@ from bertkit.modeling.weights import (
     refuse_non_finite,
 )
 from bertkit.storage.fingerprints import feed_file
+from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -138,16 +139,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load a fast tokenizer with a padding token; its maximal length is bounded by the model's positions.
 
     Raises:
-        ModelError: it cannot be loaded, is a slow one, or has no padding token.
+        ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
         UnavailableError: it needs a package that is not installed.
     """
+    quiet_transformers()
     config = load_config(folder)
     tokenizer = read_tokenizer(folder)
-    surplus = max(tokenizer.get_vocab().values(), default=-1) + 1 - config.vocab_size
-    if surplus > 0:
-        raise ModelError(
-            f"the tokenizer knows {surplus:,} more tokens than the model", "take both from one source", file=folder
-        )
+    saved = read_json_object(folder / "config.json")
+    if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin
+        saved["pad_token_id"] = config.pad_token_id
+    refuse_foreign(tokenizer, config, saved, folder)
     bound_length(tokenizer, config)
     return tokenizer
 
@@ -184,8 +185,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
     """Bound a tokenizer's maximal length by the number of positions that a model has."""
     positions = getattr(config, "max_position_embeddings", None) or 512
-    first = architecture_of(config).first_position
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import has_attention_mask, native_port
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -120,19 +121,39 @@ def load_config(folder: Path) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
         if "auto_map" in saved:
-            raise ModelError(
-                "this checkpoint needs to run its own code",
-                "bertkit never does that; use a standard architecture",
-                file=folder,
-            ) from None
+            raise _own_code(saved, folder) from None
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
+    if "auto_map" in saved and not _is_native(saved, config):
+        raise _own_code(saved, folder)
     if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
         raise ModelError(
             f"a model of type {model_type!r} is not an encoder",
             "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
             file=folder,
         )
+    if not has_attention_mask(config):
+        what = f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
+        raise ModelError(what, "use an encoder with an attention mask, such as BERT", file=folder)
     return config
+
+
+def _is_native(saved: dict[str, Any], config: PretrainedConfig) -> bool:
+    """Tell whether transformers has the class of a checkpoint that brings its own code, and reads the sizes it names.
+
+    Otherwise its own class would fill in the sizes of another model.
+    """
+    import transformers
+
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    names = [config.attribute_map.get(name, name) for name in sizes if hasattr(config, name)]
+    known = all(hasattr(transformers, name) for name in saved.get("architectures") or ())
+    return known and all(name in saved for name in names)
+
+
+def _own_code(saved: dict[str, Any], folder: Path) -> ModelError:
+    port = native_port(saved)
+    remedy = f"use transformers' own {port}" if port else "use a standard architecture"
+    return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
 
 
 def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
@@ -154,6 +175,8 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
     ):
         wrong = sorted(filter(in_encoder, names))
         if wrong:
+            if hasattr(model.config, "auto_map"):
+                raise _own_code(model.config.to_dict(), folder)
             side = "the checkpoint lacks" if problem == "lacks" else f"its config.json {problem}"
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             raise ModelError(

@@ -188,7 +188,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the metrics of the official evaluation in percent; NaN where they are over no question at all."""
+    """Compute the metrics of the official evaluation in percent; undefined where they are over no question at all."""
     return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage import checkpoints
 from bertkit.storage.disk import check_space
-from bertkit.storage.files import write_text
+from bertkit.storage.files import to_json, write_text
 from bertkit.training.batching import Batches
 from bertkit.training.signals import StopFlag
 
@@ -168,7 +167,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
             # resumed run does again.
             lines = [
-                json.dumps({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
+                to_json({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
                 for entry in state.log_history
             ]
             write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))

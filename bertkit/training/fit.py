@@ -16,6 +16,7 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ModelError, ResourceError
 from bertkit.hardware.precision import Machine
+from bertkit.metrics.basic import rank_step
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
@@ -23,6 +24,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, find_fault, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator
 from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
@@ -193,9 +195,23 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         scores = {
             f"eval_{name}": value for name, value in self.evaluate_with(self.model, self.state.global_step).items()
         }
-        self.log(dict(scores))
+        self.log(null_for_nan(scores))
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Note this step if it is the best so far; while the best metric is undefined, the loss decides."""
+        metric = f"eval_{self.args.metric_for_best_model}"
+        *before, last = [
+            rank_step(entry[metric], entry.get("eval_loss"), greater_is_better=self.args.greater_is_better)
+            for entry in self.state.log_history
+            if metric in entry
+        ]
+        is_best = all(last > rank for rank in before)
+        if is_best:
+            self.state.best_global_step = self.state.global_step
+            self.state.best_metric = null_for_nan(metrics[metric])
+        return is_best
 
 
 def fit(

@@ -12,11 +12,12 @@ from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.evaluation.scoring import Interval, Result, Scored, find_intervals, score_split
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
+from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
@@ -40,10 +41,10 @@ class ComparedModel:
     """Mean over rows that are read one at a time."""
     rows_per_second: float
     """In batches."""
-    scores: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    difference: dict[str, float] = field(default_factory=dict)
-    difference_intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    scores: dict[str, float | None]
+    intervals: dict[str, Interval]
+    difference: dict[str, float | None] = field(default_factory=dict)
+    difference_intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _compare(
             disk_bytes=weight_bytes(model.folder),
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
-            scores=model.scored.scores,
+            scores=null_for_nan(model.scored.scores),
             intervals=find_intervals(task, model.scored),
             **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
         )
@@ -138,7 +139,7 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
     return {
-        "difference": {name: value - teacher.scores[name] for name, value in student.scores.items()},
+        "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, len(student.predictions)),
     }
 

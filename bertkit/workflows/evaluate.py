@@ -12,7 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.scoring import Result, find_intervals, predictions_file, score_split, write_predictions
+from bertkit.evaluation.scoring import Result, describe_scores, predictions_file, score_split, write_predictions
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
@@ -55,22 +55,21 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
         start = time.perf_counter()
         scored = score_split(checkpoint, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        intervals = find_intervals(task, scored)
+        numbers = describe_scores(task, scored)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
             write_predictions(folder, rows, scored.predictions, details)
         results.append(
             Result(
-                recipe.name,
-                recipe.model,
-                name,
-                scored.scores,
-                len(rows.rows),
-                seconds,
-                intervals,
+                recipe=recipe.name,
+                model=recipe.model,
+                split=name,
+                rows=len(rows.rows),
+                seconds=seconds,
                 source=rows.source,
                 warnings=details.warnings,
                 tables=details.tables,
+                **numbers,
             )
         )
     return results

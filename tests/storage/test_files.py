@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,16 @@ def test_json_is_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         files.write_json(file, {"a": 2})
     assert json.loads(file.read_text()) == {"a": 1}
+
+
+def test_json_has_no_nan(tmp_path):
+    files.write_json(tmp_path / "a.json", {"scores": [math.nan, {"f1": -math.inf}], "file": Path("x"), "best": 1.0})
+
+    def refuse_literal(name):
+        raise AssertionError(name)
+
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse_literal)
+    assert read == {"scores": [None, {"f1": None}], "file": "x", "best": 1.0}
 
 
 def test_what_a_killed_writer_left_is_overwritten(tmp_path):

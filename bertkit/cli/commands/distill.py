@@ -161,7 +161,7 @@ def _size_line(model: ComparedModel) -> dict[str, Any]:
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    def with_interval(score: float, interval: tuple[float, float]) -> str:
+    def with_interval(score: float | None, interval: tuple[float, float] | None) -> str:
         return f"{format_number(score).strip()} ({format_interval(interval)})"
 
     difference = ""

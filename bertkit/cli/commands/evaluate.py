@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +69,8 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     for result in results:
-        print_text(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
+        rows = f"{result.rows:,} {'row' if result.rows == 1 else 'rows'}"
+        print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
             line = f"  {name:<{width}} {format_number(score)}"
@@ -78,7 +79,18 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name])}"
             print_text(line.rstrip())
-        for title, rows in result.tables.items():
-            print_table(title, rows)
+        _print_undefined(result.undefined)
+        for title, table in result.tables.items():
+            print_table(title, table)
         for warning in result.warnings:
             print_text(f"  {warning}")
+
+
+def _print_undefined(undefined: Mapping[str, Mapping[str, str]]) -> None:
+    """Print why there is no number; where a metric is undefined, so are its interval and its baseline."""
+    shown: set[str] = set()
+    for part, of in (("scores", ""), ("intervals", "interval of "), ("baseline", "baseline of ")):
+        reasons = {name: reason for name, reason in undefined.get(part, {}).items() if name not in shown}
+        for reason in dict.fromkeys(reasons.values()):
+            print_text(f"  n/a: {of}{', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")
+        shown |= reasons.keys() if part == "scores" else set()

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, suffix_of, write_predictions
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
+from bertkit.metrics.basic import LOWER_IS_BETTER, why_undefined
 from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
@@ -24,15 +24,7 @@ from bertkit.storage.files import write_json
 from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
-from bertkit.workflows.steps.run import (
-    Run,
-    export_model,
-    finish,
-    finished_record,
-    null_for_nan,
-    without_folder,
-    write_settings,
-)
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -99,20 +91,21 @@ def publish(
 def _result(
     inputs: FinetuneInputs, name: str, scored: Scored, details: Details, baseline: dict[str, float], seconds: float
 ) -> Result:
+    warnings, metric = find_warnings(inputs, scored, baseline), inputs.recipe.best_metric
+    if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
+        warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     return Result(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model_name,
         split=name,
-        scores=scored.scores,
         rows=len(scored.predictions),
         seconds=seconds,
-        intervals=find_intervals(inputs.task, scored),
-        baseline=baseline,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
-        warnings=find_warnings(inputs, scored, baseline) + details.warnings,
+        warnings=warnings + details.warnings,
         data_warnings=list(inputs.warnings),
         tables=details.tables,
+        **describe_scores(inputs.task, scored, baseline),
     )
 
 
@@ -159,8 +152,8 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
     write_json(folder / "train_results.json", train)
-    write_json(folder / "eval_results.json", null_for_nan(evaluation))
-    write_json(folder / "all_results.json", null_for_nan({**evaluation, **train}))
+    write_json(folder / "eval_results.json", evaluation)
+    write_json(folder / "all_results.json", {**evaluation, **train})
 
 
 def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:

@@ -12,15 +12,7 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs
-from bertkit.workflows.steps.run import (
-    Run,
-    export_model,
-    finish,
-    finished_record,
-    null_for_nan,
-    without_folder,
-    write_settings,
-)
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,7 +59,7 @@ def publish(
     write_settings(run, recipe, fit_result, private=())
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
-    write_json(folder / "all_results.json", null_for_nan({**scores, **totals, "train_loss": fit_result.train_loss}))
+    write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
     record = finished_record(run, fit_result, result.seconds, result=without_folder(dataclasses.asdict(result)))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask

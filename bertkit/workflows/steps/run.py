@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import time
@@ -179,11 +178,6 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: An
 def without_folder(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a result as a record keeps it: a folder that names itself could not be moved."""
     return {name: value for name, value in result.items() if name != "folder"}
-
-
-def null_for_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with None for what is not a number: JSON has no NaN."""
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
 
 
 def wait_for_all() -> None:
