@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.data.files import SPLIT_NAMES, find_files, read_records
+from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
@@ -149,6 +149,8 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
         return {name: [file if file.exists() else base / file] for name, file in files.items()}
     if folder.is_dir():
         return find_files(folder, data)
+    if folder.exists():
+        raise not_a_file(folder)
     if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")

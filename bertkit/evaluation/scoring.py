@@ -33,6 +33,8 @@ class Result:
     folder: str | None = None
     source: str = ""
     warnings: list[str] = field(default_factory=list)
+    data_warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -123,6 +125,11 @@ def suffix_of(split: str) -> str:
     return rest if rest.startswith("_") or not rest else f"_{rest}"
 
 
+def predictions_file(split: str) -> str:
+    """Return the name of the file with the predictions of a split."""
+    return f"predictions{suffix_of(split)}.jsonl"
+
+
 def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
@@ -130,7 +137,7 @@ def write_predictions(folder: Path, split: Split, predictions: Sequence[Predicti
         {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
-    files = [folder / f"predictions{suffix}.jsonl"]
+    files = [folder / predictions_file(split.name)]
     write_records(records, files[0])
     for name, content in details.files.items():
         file = folder / name

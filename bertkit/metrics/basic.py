@@ -16,6 +16,7 @@ import numpy as np
 
 from bertkit.errors import RecipeError, UnavailableError, closest
 from bertkit.recipe import Recipe
+from bertkit.recipe.plugins import own_fault
 
 Values = np.ndarray[Any, Any]
 
@@ -207,7 +208,7 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
             f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"
         )
     try:
-        scores = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
+        metric = evaluate.load(name)
     except ImportError as error:
         raise UnavailableError(
             f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
@@ -217,4 +218,10 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
             f"the metric evaluate:{name} is not a file and cannot be downloaded",
             "use a built-in metric, or a path",
         ) from None
-    return {key: float(value) for key, value in scores.items()}
+    except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
+        raise own_fault(f"the metric evaluate:{name}", error) from error
+    try:
+        scores = metric.compute(references=gold.tolist(), predictions=predicted.tolist())
+        return {key: float(value) for key, value in scores.items()}
+    except Exception as error:  # as above
+        raise own_fault(f"the metric evaluate:{name}", error) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +13,16 @@ from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import (
+    check_config,
+    first_line,
+    load_config,
+    load_weights,
+    loaded_bytes,
+    read_json_object,
+    refuse_misfit,
+    refuse_non_finite,
+)
 from bertkit.storage.fingerprints import feed_file
 
 if TYPE_CHECKING:
@@ -35,6 +43,7 @@ _VOCABULARIES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 
 
@@ -49,10 +58,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
-    try:
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
+    config = read_json_object(file)
+    check_config(config, file)
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise ModelError("no weights", f"expected one of {', '.join(_WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
@@ -107,8 +114,14 @@ def fingerprint(folder: Path) -> str:
 
 
 def weight_bytes(folder: Path) -> int:
-    """Return the size of a model folder's weights on disk."""
-    return sum(file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    """Return the size of a model folder's weights on disk; the Trainer's settings in a checkpoint are none."""
+    files = (file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    return sum(file.stat().st_size for file in files if file.name != "training_args.bin")
+
+
+def loaded_weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights once they are loaded, whatever their precision on disk."""
+    return sum(loaded_bytes(file) for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
 
 
 def quiet_transformers() -> None:
@@ -127,15 +140,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         ModelError: it cannot be loaded, is a slow one, or has no padding token.
         UnavailableError: it needs a package that is not installed.
     """
+    config = load_config(folder)
     tokenizer = read_tokenizer(folder)
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
-    surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
+    surplus = max(tokenizer.get_vocab().values(), default=-1) + 1 - config.vocab_size
     if surplus > 0:
         raise ModelError(
             f"the tokenizer knows {surplus:,} more tokens than the model", "take both from one source", file=folder
@@ -149,14 +156,19 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     quiet_transformers()
     from transformers import AutoTokenizer
 
+    for name in _TOKENIZER_SETTINGS:
+        if (folder / name).is_file():
+            read_json_object(folder / name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
         raise UnavailableError(
             "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
         ) from None
-    except (ValueError, OSError, KeyError) as error:
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
+    except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise ModelError("model_max_length is not a number", "correct it", file=folder / "tokenizer_config.json")
     if not tokenizer.is_fast:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:

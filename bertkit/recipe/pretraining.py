@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.recipe.paths import Location
-from bertkit.recipe.records import CommonTraining, Finite, Section
+from bertkit.recipe.records import CommonTraining, Finite, FolderName, Section
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -91,7 +91,7 @@ class Pretraining(CommonTraining):
 class PretrainRecipe(Section):
     """Everything that defines a pretraining run, as read from a YAML file and the command line."""
 
-    name: str
+    name: FolderName
     about: str = ""
     objective: str = Field(description="objective: a module of bertkit.objectives, or an importable module")
     model: Location | None = Field(None, description="checkpoint to continue from; by default, a new model of `size`")

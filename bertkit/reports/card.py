@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bertkit.recipe import PretrainRecipe
-from bertkit.reports.html import Facts, duration_text, metric_names, score_text
+from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _template(name: str) -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(score=score_text, duration=duration_text, plain=_plain)
+    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text, plain=_plain)
     return environment.get_template(name)
 
 

@@ -58,6 +58,8 @@ class Facts:
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys, which the task family reports beside its scores."""
+    compared: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table of teachers, student and baseline, with the same keys; None where one has no such number."""
     warnings: list[str] = field(default_factory=list)
     other_splits: dict[str, dict[str, float]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
@@ -73,7 +75,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(score=score_text, duration=duration_text)
+    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text)
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     page = environment.get_template("report.html.j2").render(
         facts=facts,
@@ -109,6 +111,15 @@ def score_text(value: Any) -> str:
     if not is_finite(value):
         return "n/a"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
+
+
+def cell_text(value: Any) -> str:
+    """Format a cell of the table of compared models: a score, an interval, or a text; nothing for None.
+
+    >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text("1,024"), cell_text(None)
+    ('0.5000', '0.2500 – 1.0000', '1,024', '')
+    """
+    return "" if value is None else value if isinstance(value, str) else score_text(value)
 
 
 def duration_text(seconds: float) -> str:

@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
+COLUMNS = Columns(
+    given=("context", "choices"),
+    gold="label",
+    optional=("stem",),
+    blank=("stem",),
+    lists=("choices",),
+    predicted=("choice", "choice_probabilities"),
+)
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}

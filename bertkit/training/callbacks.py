@@ -14,6 +14,7 @@ from bertkit.errors import DivergedError
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage import checkpoints
+from bertkit.storage.disk import check_space
 from bertkit.storage.files import write_text
 from bertkit.training.batching import Batches
 from bertkit.training.signals import StopFlag
@@ -51,6 +52,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             # resume would lack the steps before the checkpoint.
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used = manifest.get(MANIFEST_SECONDS, 0.0)
+        self._check_space(state)
         self._write_log(state)
         if self.budget:
             self.budget.start(used)
@@ -124,6 +126,13 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             return self.tenth > before
         return bool(state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0)
 
+    def _check_space(self, state: Any) -> None:
+        """Check that the disk has room for the checkpoints that this run will write."""
+        saves = state.max_steps // max(1, self.training.steps_per_evaluation(self.batches.rows))
+        weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
+        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves)
+        check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
+
     def _run(self) -> Path:
         return Path(self.trainer.args.output_dir)
 
@@ -176,3 +185,11 @@ def _forget_run_folder(checkpoint: Path, state: Any) -> None:
     state.best_model_checkpoint = None
     state.save_to_json(str(checkpoint / "trainer_state.json"))
     (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads
+
+
+def checkpoint_bytes(trainer: Any) -> int:
+    """Return the size of a checkpoint: all weights, and AdamW's two moments of those that it trains."""
+    sizes: list[int] = [weights.nbytes for weights in trainer.model.parameters()]
+    if trainer.args.optim.startswith("adamw_torch"):
+        sizes += [2 * weights.nbytes for group in trainer.optimizer.param_groups for weights in group["params"]]
+    return sum(sizes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
@@ -17,7 +17,7 @@ from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_pa
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
+
+Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
+"""The trained model, its scores and the folder of its weights -> a record of each model that is compared."""
 
 
 def finetune(
@@ -42,19 +45,23 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return run_inputs(read_inputs(recipe, output), fresh=fresh, progress=progress)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(recipe, output)
+    return run_inputs(inputs, fresh=fresh, progress=progress)
 
 
-def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> list[Result]:
-    """Do what `finetune` does with inputs that are read already."""
-    with open_run(inputs.plan, fresh=fresh) as run:
+def run_inputs(
+    inputs: FinetuneInputs, *, fresh: bool, progress: Progress, compare: Compare | None = None
+) -> list[Result]:
+    """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
-        return _train_and_publish(inputs, run, progress)
+        return _train_and_publish(inputs, run, progress, compare)
 
 
-def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
@@ -64,13 +71,15 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
 
     recipe, task = inputs.recipe, inputs.task
     use_matmul_backend(run.machine)
-    setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    baseline = _score_baseline(inputs, setup)
-    set_seed(recipe.training.seed)  # a new head is drawn from it
-    model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+    with stage(progress, f"loading {recipe.model_name}"):
+        setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+        baseline = _score_baseline(inputs, setup)
+        set_seed(recipe.training.seed)  # a new head is drawn from it
+        model = inputs.supervision.load_model(task, inputs.model_folder, setup)
     checkpoint = Checkpoint(model, task, setup, run.machine)
     in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
+    with stage(progress, "tokenizing"):
+        features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
         _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
     run_features = partial(run_part, checkpoint, progress=progress)
@@ -80,8 +89,10 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
     scorer = _Scorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baseline))
-    checkpoint = replace(checkpoint, setup=scored[inputs.validation.name].setup)
-    return publish(inputs, run, fit_result, checkpoint, scored, baseline)
+    chosen = scored[inputs.validation.name]
+    checkpoint = replace(checkpoint, setup=chosen.setup)
+    compared = compare(checkpoint, chosen, fit_result.best) if compare else []
+    return publish(inputs, run, fit_result, checkpoint, scored, baseline, compared)
 
 
 def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections import Counter
@@ -19,6 +18,7 @@ from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus, typed_path
+from bertkit.storage.outputs import claimed_folder
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
@@ -63,10 +63,16 @@ def train_tokenizer(
 
     Raises:
         UsageError: the output folder is not empty.
+        ResourceError: another process is writing it, or it cannot be written.
         DataError: there is no text, or too little.
     """
     folder = typed_path(output)
     _check_free(folder)
+    with claimed_folder(folder):
+        return _train(data, spec, folder, progress)
+
+
+def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) -> TokenizerReport:
     source = find_corpus(data)
     first_pass = find_duplicates(source, progress)
 
@@ -163,8 +169,9 @@ def _check_free(folder: Path) -> None:
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
-    beside = folder.parent / f".{folder.name}.{os.getpid()}"
-    beside.mkdir(parents=True)
+    beside = folder.with_name(f".{folder.name}.tmp")  # what a killed process left of it is overwritten
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
     try:
         tokenizer.save_pretrained(beside)
         _check_free(folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -123,3 +125,60 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
             pass
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+@pytest.fixture
+def no_locks(monkeypatch):
+    """A file system that has no locks."""
+    import fcntl
+
+    def flock(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_locks, caplog):
+    lock, mark = tmp_path / "lock", tmp_path / "lock.held"
+    caplog.set_level(logging.INFO, "bertkit")
+    with files.locked(lock, refuse=refuse):
+        assert mark.is_file()
+        assert caplog.messages == [
+            f"the file system of {tmp_path} has no locks (No locks available): lock.held takes their place"
+        ]
+    assert not mark.exists()
+
+
+def test_a_mark_in_place_of_a_lock_is_refused_with_the_way_out(tmp_path, no_locks):
+    lock = tmp_path / "lock"
+    says = rf"process {os.getpid()} on .* \(lock.held says so: delete it if that is long gone\) is at work"
+    with files.locked(lock, refuse=refuse), pytest.raises(ResourceError, match=says), files.locked(lock, refuse=refuse):
+        pass
+
+
+def test_the_mark_of_a_dead_process_is_taken_over(tmp_path, no_locks, start):
+    import socket
+
+    ended = start("")
+    ended.wait()
+    (tmp_path / "lock.held").write_text(f"{ended.pid}\n{socket.gethostname()}\n")
+    with files.locked(tmp_path / "lock", refuse=refuse):
+        assert (tmp_path / "lock.held").read_text().startswith(f"{os.getpid()}\n")
+
+
+def test_another_failure_to_lock_is_told_as_it_is(tmp_path, monkeypatch):
+    import fcntl
+
+    def flock(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="Input/output error"), files.locked(tmp_path / "lock", refuse=refuse):
+        pass
+
+
+def test_no_module_of_unix_alone_is_needed_to_start():
+    script = "import sys; sys.modules['fcntl'] = None; import bertkit.cli.main, bertkit.storage.files"
+    script += "; print('filelock' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "False\n"), ended.stderr

@@ -46,6 +46,9 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         runs.claim(tmp_path / "run", {}, fresh=False)
 
 
+MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
+
+
 @pytest.fixture
 def old_record():
     """The record of a run as the last release wrote it."""
@@ -54,7 +57,7 @@ def old_record():
         "status": "finished",
         "parted_file": "d.csv",
         "contestants": [{"name": "teacher"}],
-        "machine": {"device": "cpu", "products": "mkl"},
+        "machine": {**MACHINE, "products": "mkl"},
         "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
     }
 
@@ -63,7 +66,7 @@ def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path,
     (tmp_path / "run.json").write_text(json.dumps(old_record))
     record = runs.read_record(tmp_path)
     assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
-    assert record["machine"] == {"matmul_backend": "mkl", "device": "cpu"}
+    assert record["machine"] == {"matmul_backend": "mkl", **MACHINE}
     training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
     assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
     assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
@@ -78,7 +81,7 @@ def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_reco
 
 
 def test_a_record_of_today_is_read_as_it_was_written(tmp_path):
-    written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine={"device": "cpu"})
+    written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine=MACHINE)
     runs.write_record(tmp_path, written)
     assert runs.read_record(tmp_path) == written
     assert runs.read_record(tmp_path / "nowhere") is None

@@ -236,3 +236,19 @@ def test_sizes_are_listed(run):
     printed = json.loads(run("pretrain", "sizes", "--json").out)
     assert {row["size"]: row["parameters"] for row in printed["sizes"]}["base"] == 109_482_240
     assert "base" in run("pretrain", "sizes").out
+
+
+def test_a_second_training_into_one_folder_is_refused_at_once(corpus, tmp_path, monkeypatch):
+    from bertkit.errors import ResourceError
+    from bertkit.storage.outputs import claimed_folder
+    from bertkit.workflows import tokenizer as workflow
+
+    folder = tmp_path / "deep" / "t"
+    with monkeypatch.context() as patched:
+        patched.setattr(workflow, "find_corpus", lambda _: pytest.fail("text is read"))
+        with claimed_folder(folder), pytest.raises(ResourceError, match="is writing this output"):
+            learn(corpus, "wordpiece", folder)
+    (folder.parent / ".t.tmp").mkdir()  # a killed process left it
+    (folder.parent / ".t.tmp" / "tokenizer.json").write_text("half of")
+    learn(corpus, "wordpiece", folder)
+    assert [entry.name for entry in folder.parent.iterdir()] == ["t"]

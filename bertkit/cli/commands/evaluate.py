@@ -19,7 +19,7 @@ from bertkit.cli.options import (
     SetOption,
     load,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_line, print_table
+from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     for result in results:
-        print_line(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
+        print_text(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
             line = f"  {name:<{width}} {format_number(score)}"
@@ -77,8 +77,8 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
                 line += f"  95% CI {format_interval(result.intervals[name]):<18}"
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name])}"
-            print_line(line.rstrip())
+            print_text(line.rstrip())
         for title, rows in result.tables.items():
             print_table(title, rows)
         for warning in result.warnings:
-            print_line(f"  {warning}")
+            print_text(f"  {warning}")

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli import stdio
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
 
 NAME = "fill-mask"
 ORDER = 5
@@ -63,7 +65,9 @@ def command(
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
-    print_answers(fill_mask(model, texts or [], top=top, targets=target_words), as_json=json)
+    print_answers(
+        fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress()), as_json=json
+    )
 
 
 def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -78,3 +82,5 @@ def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> Non
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
                 print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+        if not stdio.is_read():
+            return

@@ -26,7 +26,7 @@ from bertkit.cli.options import (
     common_settings,
     load,
 )
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -82,11 +82,11 @@ def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
     print_line(plan.resolved.rstrip())
     print_line()
     counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
-    print_line(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
+    print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
     if plan.labels:
-        print_line(f"labels   {', '.join(plan.labels[:20])}")
+        print_text(f"labels   {', '.join(plan.labels[:20])}")
     print_line(f"steps    {plan.steps:,}")
-    print_line(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
     print_line("Nothing was trained or written.")
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub
+from bertkit.data.checks import find_warnings, refuse_swapped
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
-from bertkit.modeling.load import fingerprint, read_config, weight_bytes
+from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
+from bertkit.storage.cache import say_once
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.steps.run import RunPlan
@@ -23,9 +27,10 @@ from bertkit.workflows.steps.supervision import Supervision, make_supervision
 
 log = logging.getLogger("bertkit")
 
-# The model and the rows count by content, not by where they are or whether their features are kept.
+# The model and the rows count by content, not by where they are, how they are checked or whether their features are
+# kept.
 _NOT_IDENTITY = {"about", "published", "model"}
-_LOCATION = {"source", "files", "config", "revision", "cache"}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class FinetuneInputs:
     model_folder: Path
     supervision: Supervision
     stream: RowStream | None = None
+    warnings: tuple[str, ...] = ()
+    """What is odd about the rows."""
 
     @property
     def rows(self) -> dict[str, int | None]:
@@ -65,6 +72,8 @@ class DryRun:
     steps: int
     disk_bytes: int
     resolved: str
+    warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it is logged too."""
 
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
@@ -72,16 +81,21 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     inputs = read_inputs(recipe, output)
     if not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    weights, training = loaded_weight_bytes(inputs.model_folder), recipe.training
+    steps = training.total_steps(inputs.rows["train"])
+    # where all weights are trained; each has two moments in a checkpoint
+    needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
+    check_space(inputs.plan.folder, needed - written_bytes(inputs.plan.folder))
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
         folder=str(inputs.plan.folder),
         rows=inputs.rows,
         labels=list(inputs.labels),
-        steps=recipe.training.total_steps(inputs.rows["train"]),
-        # the result, and weights with two moments in the best and the last checkpoint
-        disk_bytes=7 * weight_bytes(inputs.model_folder),
+        steps=steps,
+        disk_bytes=needed,
         resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
+        warnings=list(inputs.warnings),
     )
 
 
@@ -92,15 +106,20 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     stream, splits = _read_splits(recipe, task)
+    if not recipe.labels:
+        refuse_swapped(splits["train"], task.COLUMNS, recipe.data)
     labels, splits = find_labels(recipe, task, splits)
+    warnings = _find_warnings(recipe, task, splits, labels)
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
+    # a student does not go where its teacher of the same recipe lies by default
+    name = f"{recipe.name}-distilled" if recipe.distillation else recipe.name
     plan = RunPlan(
         recipe=recipe,
-        folder=runs.run_folder(output, recipe.name),
+        folder=runs.run_folder(output, name),
         identity=identity,
         facts={
             "model": recipe.model,
@@ -109,7 +128,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         },
         model_type=config["model_type"],
     )
-    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream)
+    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream, warnings)
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -146,6 +165,17 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
             available = ", ".join(splits) or "none"
             raise DataError(f"no {required} split (found: {available})", "name it in data.splits or data.files")
     return stream, splits
+
+
+def _find_warnings(recipe: Recipe, task: Task, splits: dict[str, Split], labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Find and log what is odd about the rows, once; not about made-up rows, or a stream, which is known in part."""
+    if recipe.data.source == "demo" or recipe.data.streaming:
+        return ()
+    found_names = () if recipe.labels else labels
+    warnings = find_warnings(splits, task.COLUMNS, recipe.data, found_names=found_names)
+    for warning in warnings:
+        say_once(f"warning: {warning}")
+    return tuple(warnings)
 
 
 def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:

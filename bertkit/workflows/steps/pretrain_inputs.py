@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe import PretrainRecipe
 from bertkit.storage import runs
 from bertkit.workflows.steps.run import RunPlan
@@ -52,7 +52,8 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or hub.find_model(str(recipe.tokenizer))
-    setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    with stage(progress, "loading torch and transformers"):
+        setup = _make_setup(recipe, model_folder, tokenizer_folder)
     objective.check(setup)
     from bertkit.corpus.tokenized import read_corpus
 

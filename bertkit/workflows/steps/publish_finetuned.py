@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, suffix_of, write_predictions
+from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
@@ -48,6 +50,8 @@ class _Outcome:
     details: Mapping[str, Details]
     results: list[Result]
     seconds: float
+    compared_models: Sequence[Mapping[str, Any]]
+    """Of a distillation: teachers and student, the student last."""
 
 
 def publish(
@@ -57,6 +61,7 @@ def publish(
     checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
     baseline: Mapping[str, dict[str, float]],
+    compared_models: Sequence[Mapping[str, Any]] = (),
 ) -> list[Result]:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
@@ -66,7 +71,7 @@ def publish(
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
     results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
-    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds)
+    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
     published = export_model(checkpoint.model, setup.tokenizer, folder)
     with_rows = [
         file
@@ -82,6 +87,7 @@ def publish(
         round(seconds, 3),
         tuned={name: value for name, value in options.items() if untuned.get(name) != value},
         results=[without_folder(dataclasses.asdict(result)) for result in results],
+        **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
@@ -104,21 +110,31 @@ def _result(
         baseline=baseline,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
-        warnings=find_warnings(inputs, scored) + details.warnings,
+        warnings=find_warnings(inputs, scored, baseline) + details.warnings,
+        data_warnings=list(inputs.warnings),
         tables=details.tables,
     )
 
 
-def find_warnings(inputs: FinetuneInputs, scored: Scored) -> list[str]:
+def find_warnings(inputs: FinetuneInputs, scored: Scored, baseline: Mapping[str, float]) -> list[str]:
     """Return what a reader of the scores must know."""
-    warnings = []
-    if "demo" in (inputs.recipe.data.source, inputs.recipe.model):
+    warnings, recipe = list[str](), inputs.recipe
+    if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(scored.predictions) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
-    if inputs.recipe.data.limit is not None:
-        warnings.append(f"Only the first {inputs.recipe.data.limit:,} rows of each split were used.")
+    metric = recipe.best_metric
+    score, least = scored.scores[metric], baseline.get(metric, math.nan)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    if sign * score <= sign * least:
+        layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
+        warnings.append(
+            f"The {metric} of {score:.4f} is no better than the {least:.4f} of a baseline that reads no text. "
+            f"Try more --epochs, another --learning-rate{layers}, or more rows."
+        )
+    if recipe.data.limit is not None:
+        warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
     return warnings
 
 
@@ -166,16 +182,39 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         scores=first.scores,
         intervals=first.intervals,
         baseline=first.baseline,
+        compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         history=outcome.fit_result.history,
         best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
         tables=outcome.details[split.name].tables,
-        warnings=first.warnings,
+        warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_provenance(inputs, record),
     )
+
+
+def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
+    """Return the rows of the table of teachers, student and baseline."""
+    metric, result = outcome.inputs.recipe.best_metric, outcome.results[0]
+    rows = [
+        {
+            "model": f"{model['role']} {model['model']}",
+            "parameters": f"{model['parameters']:,}",
+            "MB": f"{model['disk_bytes'] / 1e6:,.1f}",
+            "ms/row": f"{1000 * model['row_seconds']:,.2f}",
+            "rows/s": f"{model['rows_per_second']:,.0f}",
+            metric: model["scores"][metric],
+            "95 % interval": model["intervals"].get(metric),
+            "student - teacher": model["difference"].get(metric),
+            "its 95 % interval": model["difference_intervals"].get(metric),
+        }
+        for model in outcome.compared_models
+    ]
+    if rows and metric in result.baseline:
+        rows.append({**dict.fromkeys(rows[0]), "model": "baseline", metric: result.baseline[metric]})
+    return rows
 
 
 def _provenance(inputs: FinetuneInputs, record: dict[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.checksums import list_files
+from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -80,30 +82,33 @@ class Run:
 
 
 @contextmanager
-def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
+def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iterator[Run]:
     """Open a new run, or one to resume; its record tells how it ends.
 
     Args:
         plan: what the run is.
         fresh: move what is in the folder aside.
+        progress: says that torch is loading, which takes a while.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.storage.runs.claim`.
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = _open(plan, fresh, locks) if runs.is_main_process() else runs.read_record(plan.folder)
+            record = _open(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
             log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
-            yield run
+            with disk_errors(plan.folder):
+                yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             ending = {"status": status, "error": str(error), "seconds": round(run.seconds, 3)}
-            runs.write_record(plan.folder, {**record, **ending})
+            with suppress(OSError):  # what it says is lost where the disk is full; the error is not
+                runs.write_record(plan.folder, {**record, **ending})
             raise
 
 
@@ -189,7 +194,7 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
+def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
@@ -197,6 +202,8 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
         return record
     locks.enter_context(runs.locked(folder))
     _sweep(folder)
+    with stage(progress, "loading torch and transformers"):
+        import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = detect_machine(plan.recipe.training.precision, plan.model_type)
         log.info(machine.reason)

@@ -48,4 +48,4 @@ def test_json_has_every_field(capsys):
 
 def test_a_checkpoint_must_be_named(run):
     ended = run("eval", "cola")
-    assert (ended.code, ended.last) == (2, "error: Missing option '--model'.")
+    assert (ended.code, ended.last) == (2, "error: Missing option '--model' - see `bertkit eval --help`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import subprocess
 from itertools import pairwise
@@ -14,6 +15,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertkit.workflows.steps.publish_finetuned import find_warnings
 from tests.kills import read_lines
 
 
@@ -106,3 +108,35 @@ def test_the_command_of_the_docs_does_not_even_show_them(trained):
     words = shlex.split(command)
     excluded = [pattern for option, pattern in pairwise(words) if option == "--exclude"]
     assert set(filter_repo_objects(names_in(trained), ignore_patterns=excluded)) == TO_PUBLISH
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "baseline", "warns"),
+    [
+        ("accuracy", 0.5, 0.6, True),
+        ("accuracy", 0.6, 0.6, True),
+        ("accuracy", 0.7, 0.6, False),
+        ("mean_squared_error", 2.0, 1.0, True),
+        ("mean_squared_error", 0.5, 1.0, False),
+        ("pearsonr", 0.1, math.nan, False),
+        ("accuracy", 0.1, None, False),
+    ],
+)
+def test_a_model_that_is_no_better_than_the_baseline_says_so_and_what_to_try(metric, score, baseline, warns):
+    recipe = SimpleNamespace(
+        best_metric=metric, distillation=None, model="m", data=SimpleNamespace(source="d", limit=None)
+    )
+    scored = SimpleNamespace(predictions=[{"prediction": 1}, {"prediction": 2}], scores={metric: score})
+    known = {} if baseline is None else {metric: baseline}
+    found = find_warnings(SimpleNamespace(recipe=recipe), scored, known)
+    assert bool(found) == warns
+    if warns:
+        assert found == [
+            f"The {metric} of {score:.4f} is no better than the {baseline:.4f} of a baseline that reads no text. "
+            "Try more --epochs, another --learning-rate, or more rows."
+        ]
+        recipe.distillation = SimpleNamespace(student_layers=1)
+        assert (
+            "--learning-rate, more --student-layers, or more rows"
+            in find_warnings(SimpleNamespace(recipe=recipe), scored, known)[0]
+        )
