@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.storage.files import sync_folder, write_json
-from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 
 MANIFEST = "bertkit-manifest.json"
 _SCHEMA = 1
+_CHECKSUM = "sha256"
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -38,13 +39,22 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
             files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
-    write_json(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": files})
+    manifest = {"schema_version": _SCHEMA, **facts, "files": files}
+    write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
     sync_folder(folder.parent)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest that `commit` wrote."""
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    """Read the manifest that `commit` wrote; one of an earlier release has no checksum of itself.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ValueError(f"{MANIFEST} is damaged")
+    if manifest.pop(_CHECKSUM, None) not in (None, json_fingerprint(manifest)):
+        raise ValueError(f"{MANIFEST} is damaged")
     return manifest
 
 
@@ -52,18 +62,17 @@ def find_fault(folder: Path) -> str | None:
     """Describe why a checkpoint cannot be used; None for a complete one."""
     try:
         manifest = read_manifest(folder)
-        files = manifest["files"]
     except FileNotFoundError:
         return "it was not finished"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return f"{MANIFEST} is damaged"
     if manifest.get("schema_version") != _SCHEMA:
         return f"{MANIFEST} has schema {manifest.get('schema_version')}, this bertkit reads {_SCHEMA}"
-    for name, expected in files.items():
+    for name, expected in manifest["files"].items():
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != expected["size"] or file_fingerprint(file) != expected["sha256"]:
+        if expected != {"size": file.stat().st_size, "sha256": file_fingerprint(file)}:
             return f"{name} does not match its checksum"
     return None
 

@@ -53,9 +53,9 @@ def check_model(folder: Path) -> None:
 def _check_checkpoint(folder: Path) -> None:
     try:
         files = checkpoints.read_manifest(folder)["files"]
-        expected = {name: dict(entry) for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, RecursionError):
         raise ModelError(f"{checkpoints.MANIFEST} is damaged", "name another checkpoint", file=folder) from None
+    expected = {name: entry for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
     _compare(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
 
 
@@ -100,5 +100,5 @@ def _compare(folder: Path, expected: Mapping[str, Any], remedy: str) -> None:
         file = folder / name
         if not file.is_file():
             raise ModelError("the file is missing", remedy, file=file)
-        if file.stat().st_size != entry.get("size") or file_fingerprint(file) != entry.get("sha256"):
+        if entry != {"size": file.stat().st_size, "sha256": file_fingerprint(file)}:
             raise ModelError("the file does not match its checksum", remedy, file=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,12 @@ def feed_file(digest: Any, file: Path) -> None:
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
+
+
+def json_fingerprint(values: Any) -> str:
+    """Compute the SHA-256 of values as they come back from JSON: keys are text, and what is not a number is null."""
+    read_back = json.loads(json.dumps(values, default=str), parse_constant=lambda _: None)
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 @cache

@@ -24,6 +24,7 @@ from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import files
+from bertkit.storage.fingerprints import json_fingerprint
 
 RECORD = "run.json"
 _LOCK = ".lock"
@@ -41,6 +42,7 @@ _SHAPE = {
     "versions?": dict,
     "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
     "tuned?": {"*": (int, float)},
+    "files?": {"*": {"size": int, "sha256": str}},
     "resumed?": list,
     "result?": dict,
     "results?": [{"rows?": int, "scores?": _SCORES, "baseline?": _SCORES, "intervals?": dict, "tables?": {"*": list}}],
@@ -89,12 +91,14 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError):
         record = None
-    is_whole = _fits(record, _SHAPE)
-    if is_whole and record["status"] == "finished":
-        is_whole = record.pop(_CHECKSUM, None) in (None, _checksum(record))
-    if not is_whole:
+    if not _fits(record, _SHAPE) or not _is_as_written(record):
         raise ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
     return _rename_keys(record)
+
+
+def _is_as_written(record: dict[str, Any]) -> bool:
+    """Take the checksum out of the record of a finished run, and tell whether it is that of the rest."""
+    return record["status"] != "finished" or record.pop(_CHECKSUM, None) in (None, json_fingerprint(record))
 
 
 def _fits(value: Any, shape: Any) -> bool:
@@ -226,7 +230,7 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        checksum = {_CHECKSUM: _checksum(record)} if record.get("status") == "finished" else {}
+        checksum = {_CHECKSUM: json_fingerprint(record)} if record.get("status") == "finished" else {}
         files.write_json(folder / RECORD, {**record, **checksum})
 
 
@@ -276,14 +280,6 @@ def _make_writable(folder: Path) -> None:
         raise ResourceError(
             f"the run folder cannot be written: {error.strerror}", "choose another --output", file=folder
         ) from None
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    """Compute the SHA-256 of a record as it is read back: keys are text, and what is not a number is null."""
-    import hashlib
-
-    read_back = json.loads(json.dumps(record, default=str), parse_constant=lambda _: None)
-    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
 
 
 def _shorten(value: Any) -> str:

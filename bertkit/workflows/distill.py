@@ -76,8 +76,9 @@ def distill(
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
     models = [ComparedModel(**model) for model in record.get("compared_models", [])]
-    here = [dataclasses.replace(model, model=str(folder)) if model.role == "student" else model for model in models]
-    return Distilled(results, here, inputs.recipe.best_metric)
+    if models:  # the student comes last, and its run may have been moved
+        models[-1] = dataclasses.replace(models[-1], model=str(folder))
+    return Distilled(results, models, inputs.recipe.best_metric)
 
 
 def _with_distillation(recipe: Recipe) -> Recipe:

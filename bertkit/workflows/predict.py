@@ -71,7 +71,7 @@ def predict_to_file(
 def _inputs(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
     """Yield the files that a prediction reads or that its recipe names, and what each of them is."""
     if source is not None:
-        yield "the file to predict", Path("/dev/stdin" if str(source) == "-" else source)
+        yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else typed_path(source)
     with suppress(BertkitError):  # the data of the recipe need not be there
         for files in (files_by_split(saved.recipe.data) or {}).values():
             yield from (("a data file of the recipe", file) for file in files)

@@ -89,3 +89,23 @@ def test_what_is_written_already_is_counted(tmp_path):
     manifest = (write(tmp_path, 3) / checkpoints.MANIFEST).stat().st_size
     assert checkpoints.written_bytes(tmp_path) == len("weights{}") + manifest
     assert checkpoints.written_bytes(tmp_path / "none") == 0
+
+
+def test_one_bit_anywhere_in_a_manifest_is_noticed(tmp_path):
+    folder = write(tmp_path, 10)
+    manifest = folder / checkpoints.MANIFEST
+    whole, values = manifest.read_bytes(), checkpoints.read_manifest(folder)
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 2
+        manifest.write_bytes(content)
+        if checkpoints.find_fault(folder) is None:  # spaces between values, and the name of the checksum
+            assert values.items() <= checkpoints.read_manifest(folder).items()
+    manifest.write_bytes(whole)
+    assert checkpoints.find_fault(folder) is None
+
+
+def test_a_manifest_of_an_earlier_release_has_no_checksum_of_itself(tmp_path):
+    folder = write(tmp_path, 10)
+    (folder / checkpoints.MANIFEST).write_text(json.dumps(checkpoints.read_manifest(folder)))
+    assert checkpoints.find_fault(folder) is None
