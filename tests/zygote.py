@@ -83,6 +83,8 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
     os.environ.update(request["environment"] | environment)
     for descriptor, file in ((1, request["out"]), (2, request["err"])):
         os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
+    if "torch" in sys.modules:  # a forked torch makes a new thread pool, and two threads must not do so at once
+        sys.modules["torch"].set_num_threads(1)
     sys.argv = ["bertkit", *request["arguments"]]
     if request["fault"]:
         arm(request["fault"])

@@ -103,7 +103,7 @@ def _describe(error: OSError) -> str:
     from bertkit.storage.disk import disk_error, is_disk_error
 
     if is_disk_error(error):
-        return str(disk_error(error.errno, error.filename or Path.cwd()))
+        return str(disk_error(error.errno, error.filename))
     return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
 
 
