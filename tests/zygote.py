@@ -103,6 +103,8 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
     os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests
     if request["path"]:
         sys.path.insert(0, os.path.join(request["folder"], request["path"]))  # noqa: PTH118
+    if "torch" in sys.modules:  # a forked torch makes a new thread pool, and two threads must not do so at once
+        sys.modules["torch"].set_num_threads(1)
     sys.argv = ["bertkit", *request["arguments"]]
     if request["fault"]:
         arm(request["fault"])

@@ -124,7 +124,7 @@ def _name_error(error: OSError) -> BertkitError:
     if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
     if is_disk_error(error):
-        return disk_error(error.errno, error.filename or Path.cwd())
+        return disk_error(error.errno, error.filename)
     return ResourceError(error.strerror or str(error), file=error.filename)
 
 

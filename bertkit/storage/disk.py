@@ -52,7 +52,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
 def disk_error(number: int | None, file: object, *, needed: int = 0) -> ResourceError:
     """Build the error of a write that was refused with this errno; None where the reason is not known."""
     what = os.strerror(number) if number else "torch could not write a file"
-    if number == errno.ENOSPC:
+    if number == errno.ENOSPC and file:
         free, files = _free(Path(str(file)))
         what += "; no more files can be created" if files == 0 else ""
         what += f"; {_megabytes(free)} are free" if free is not None else ""

@@ -126,16 +126,24 @@ def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, er
     assert (printed["code"], message.startswith(printed["message"])) == (code, True)
 
 
-@pytest.mark.parametrize(("file", "where"), [("a.csv", "a.csv"), (None, "{here}")])
+@pytest.mark.parametrize(("file", "where"), [("a.csv", " (a.csv)"), (None, "")])
 def test_a_disk_that_refuses_a_write_is_told_with_its_remedy(run, monkeypatch, file, where):
     def fail() -> None:
         raise OSError(errno.EDQUOT, "Disk quota exceeded", file)
 
     monkeypatch.setattr("bertkit.storage.runs.versions", fail)
     ended = run("version")
-    where = where.format(here=Path.cwd())
-    line = f"error: Disk quota exceeded ({where}) - free some of your quota, then repeat the command\n"
+    line = f"error: Disk quota exceeded{where} - free some of your quota, then repeat the command\n"
     assert (ended.code, ended.err) == (6, line)
+
+
+def test_a_full_disk_that_is_not_known_has_no_free_space(run, monkeypatch):
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as standard output, say
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    line = "error: No space left on device - free some space, then repeat the command\n"
+    assert run("version").err == line
 
 
 def test_no_arguments_print_the_help(run):
