@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import textwrap
@@ -10,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
 WIDTH = 80  # columns
@@ -28,12 +28,12 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Return values as one line of strict JSON; NaN and infinity become null, and what JSON has no type for is text.
+    """Return values as one line of strict JSON; NaN and infinity become null.
 
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return json.dumps(_without_nan(values), ensure_ascii=False, default=str)
+    return files.to_json(values)
 
 
 def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:
@@ -110,11 +110,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value).strip()
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _without_nan(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {name: _without_nan(value) for name, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [_without_nan(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values

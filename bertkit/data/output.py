@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import logging
-import math
 import pickle
 import re
 import tempfile
@@ -18,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.files import replacing, sweep_temporaries
+from bertkit.storage.files import replacing, to_json
+from bertkit.storage.outputs import sweep_temporaries
 
 log = logging.getLogger("bertkit")
 
@@ -94,22 +93,6 @@ def spread_probabilities(prediction: Mapping[str, Any]) -> dict[str, Any]:
         by_label = value if name == "probabilities" and isinstance(value, Mapping) else {}
         spread.update({f"probability_{label}": number for label, number in by_label.items()} or {name: value})
     return spread
-
-
-def to_json(record: Any) -> str:
-    """Return a value as strict JSON, with null for NaN and infinity, and text for what JSON has no type for."""
-    try:
-        return json.dumps(record, ensure_ascii=False, allow_nan=False, default=str)
-    except ValueError:
-        return json.dumps(_without_nan(record), ensure_ascii=False, default=str)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_jsonl(records: Records, file: Path) -> int:

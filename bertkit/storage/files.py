@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from bertkit.errors import ResourceError
-
-_TEMPORARY = re.compile(r"\d+\.[0-9a-f]{8}")  # what `replacing` puts between a file's name and .tmp
 
 _HELD: set[TextIO] = set()
 """Open files whose locks this process holds."""
@@ -31,17 +29,34 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def sweep_temporaries(file: Path) -> None:
-    """Delete what killed processes left of `replacing` a file; no other process may be writing it."""
-    for entry in file.parent.iterdir():
-        middle = entry.name.removeprefix(f".{file.name}.").removesuffix(".tmp")
-        if entry.name == f".{file.name}.{middle}.tmp" and _TEMPORARY.fullmatch(middle):
-            entry.unlink(missing_ok=True)
+def to_json(values: Any, indent: int | None = None) -> str:
+    """Return values as strict JSON, which has no NaN and no infinity: they become null.
+
+    >>> to_json({"loss": math.nan, "word": "é"})
+    '{"loss": null, "word": "é"}'
+    """
+    try:
+        return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(null_for_nan(values), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def null_for_nan(values: Any) -> Any:
+    """Return nested values with None for NaN and infinity.
+
+    >>> null_for_nan({"f1": [0.5, math.inf]})
+    {'f1': [0.5, None]}
+    """
+    if isinstance(values, Mapping):
+        return {name: null_for_nan(value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [null_for_nan(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 def write_json(file: Path, values: Any) -> None:
-    """Write JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
-    write_text(file, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Write strict JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
+    write_text(file, to_json(values, indent=2) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
