@@ -61,7 +61,7 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """Return values as one line of strict JSON; NaN and infinity become null, and what JSON has no type for is text.
+    """Return values as one line of strict JSON; NaN and infinity become null.
 
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.files import replacing, sweep_temporaries, to_json
+from bertkit.storage.files import replacing, to_json
+from bertkit.storage.outputs import sweep_temporaries
 
 log = logging.getLogger("bertkit")
 

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 log = logging.getLogger("bertkit")
-
-_TEMPORARY = re.compile(r"\d+\.[0-9a-f]{8}")  # what `replacing` puts between a file's name and .tmp
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
@@ -37,14 +34,6 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def sweep_temporaries(file: Path) -> None:
-    """Delete what killed processes left of `replacing` a file; no other process may be writing it."""
-    for entry in file.parent.iterdir():
-        middle = entry.name.removeprefix(f".{file.name}.").removesuffix(".tmp")
-        if entry.name == f".{file.name}.{middle}.tmp" and _TEMPORARY.fullmatch(middle):
-            entry.unlink(missing_ok=True)
 
 
 def to_json(values: Any, indent: int | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -64,6 +65,14 @@ def claimed_folder(output: Path) -> Iterator[None]:
         yield
 
 
+def sweep_temporaries(file: Path) -> None:
+    """Delete what killed processes left of `files.replacing` a file; no other process may be writing it."""
+    temporary = re.compile(rf"\.{re.escape(file.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")
+    for entry in file.parent.iterdir():
+        if temporary.fullmatch(entry.name):
+            entry.unlink(missing_ok=True)
+
+
 @contextmanager
 def _locked_beside(output: Path) -> Iterator[None]:
     def refuse(holder: str) -> ResourceError:
@@ -73,6 +82,7 @@ def _locked_beside(output: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as held:
         try:
+            path.parent.stat()  # a lock might create it
             held.enter_context(locked(lock, refuse=refuse))
         except OSError as error:
             raise _unwritable(error, output) from None
