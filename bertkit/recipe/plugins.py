@@ -65,8 +65,8 @@ def _import(role: str, name: str) -> ModuleType | None:
 
 def own_fault(what: str, error: BaseException) -> RecipeError:
     """Build the error for code of your own that failed, with what it raised and its last line in the traceback."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    file, row = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if _is_own(line.filename)]
+    file, row = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
     if isinstance(error, SyntaxError) and error.filename:
         file, row = error.filename, error.lineno
     raised = traceback.format_exception_only(error)[-1].strip()
@@ -77,7 +77,7 @@ def own_fault(what: str, error: BaseException) -> RecipeError:
 
 def fault_of_own_module(error: BaseException) -> RecipeError | None:
     """Build the error for a loaded module of your own in whose functions an error was raised; None if in none."""
-    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    files = {line.filename for line in traceback.extract_tb(error.__traceback__)}
     return next((own_fault(what, error) for what, file in _OWN.items() if file in files), None)
 
 

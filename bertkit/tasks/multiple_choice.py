@@ -190,7 +190,7 @@ def _read_index(label: Any, count: int) -> int:
     spelling = spelled(label)
     if spelling is None:
         raise DataError("no label", "fill it in, or leave the row out", column="label")
-    if not spelling.isascii() or not spelling.isdigit() or int(spelling) >= count:
+    if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= count:
         what = f"label {spelling!r} is none of the {count} choices"
         raise DataError(what, f"count them from 0 to {count - 1}", column="label")
     return int(spelling)
