@@ -111,9 +111,20 @@ def _run() -> int:
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         from bertkit.recipe.plugins import fault_of_own_module
 
-        if fault := fault_of_own_module(error):
+        fault = fault_of_own_module(error) or _name_missing_package(error)
+        if fault is not None:
             return _fail(str(fault), fault.exit_code, fault.as_dict())
         return _crash()
+
+
+def _name_missing_package(error: Exception) -> BertkitError | None:
+    """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
+    from bertkit.errors import UnavailableError
+
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
+        return None
+    what = f"the Python module {error.name} is missing, which bertkit needs"
+    return UnavailableError(what, "install bertkit again with its dependencies: `pip install bertkit`")
 
 
 def _name_error(error: OSError) -> BertkitError:

@@ -11,7 +11,8 @@ from types import FrameType
 
 from bertkit.errors import StoppedError
 
-_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows has neither SIGHUP nor SIGUSR1
+_CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopFlag:
@@ -48,7 +49,9 @@ def caught_signals() -> Iterator[StopFlag]:
     def request_save(number: int, _: FrameType | None) -> None:
         flag.save = True
 
-    handlers = {**dict.fromkeys(_CAUGHT, request_stop), signal.SIGUSR1: request_save}
+    handlers = dict.fromkeys(_CAUGHT, request_stop)
+    if hasattr(signal, "SIGUSR1"):
+        handlers[signal.SIGUSR1] = request_save
     before = {number: handler for number in handlers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     try:
         for number in before:

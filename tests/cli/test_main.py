@@ -110,6 +110,12 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
+        (
+            ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
+            5,
+            "the Python module jinja2 is missing, which bertkit needs - install bertkit again with its dependencies: "
+            "`pip install bertkit`",
+        ),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
         (MemoryError(), 6, "out of memory - try a smaller --batch-size or --max-length"),
         (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
