@@ -18,6 +18,10 @@ class _FittedFormatter(_Formatter):  # type: ignore[misc]
     def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
         super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _WIDEST))
 
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write the usage, with required arguments as they are documented: typer puts them in braces."""
+        super().write_usage(prog, args.replace("{", "").replace("}", ""), prefix)
+
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
         """Write names and what they mean in two columns."""
         super().write_dl(rows, min(col_max, 3 * self.width // 8), col_spacing)
@@ -36,11 +40,6 @@ class _Readable:
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the first paragraph of the help, which wraps where it is long."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
-
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the command's name in its usage, with required arguments as they are documented."""
-        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
-        return [piece.replace("{", "").replace("}", "") for piece in pieces]
 
 
 class ReadableCommand(_Readable, TyperCommand):

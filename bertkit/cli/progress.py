@@ -33,7 +33,7 @@ class TerminalProgress:
         if self.live:
             self.bar = self.bar or _open_bar()
             self.bar.add_task(
-                what, total=total if total > 1 else None, completed=done, count=_count(done, total), figures=_Fitted()
+                what, total=total if total > 1 else None, completed=done, count=_count(done, total), figures=_Figures()
             )
         elif self.shows and not total:
             sys.stderr.write(f"{what} ...\n")
@@ -44,7 +44,7 @@ class TerminalProgress:
         texts = [f"{name} {_format(value)}" for name, value in figures.items()]
         if self.live:
             task = self.bar.task_ids[-1]
-            self.bar.update(task, completed=done, count=_count(done, total), figures=_Fitted(texts))
+            self.bar.update(task, completed=done, count=_count(done, total), figures=_Figures(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
@@ -63,7 +63,7 @@ class TerminalProgress:
             self.bar = None
 
 
-class _Fitted:
+class _Figures:
     """Figures in one line: as many of them, from the first, as fit into the columns that the other numbers leave."""
 
     def __init__(self, figures: Sequence[str] = ()) -> None:
@@ -92,7 +92,7 @@ def _open_bar() -> Any:
         def render(self, task: Any) -> Text:
             return Text("") if task.total is None else Text.assemble("eta ", super().render(task))
 
-    class Figures(ProgressColumn):
+    class FiguresColumn(ProgressColumn):
         def render(self, task: Any) -> Any:
             return task.fields["figures"]
 
@@ -106,7 +106,7 @@ def _open_bar() -> Any:
         *(BarColumn(width, table_column=whole()) for width in widths[:1]),
         TextColumn("{task.fields[count]}", table_column=whole()),
         Left(compact=True, table_column=whole()),
-        Figures(),
+        FiguresColumn(),
         console=console,
         transient=True,
     )

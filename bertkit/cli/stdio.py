@@ -52,8 +52,7 @@ def prepare() -> None:
 
 def is_read() -> bool:
     """Tell whether somebody may still read what is printed on stdout."""
-    error = _error_of(sys.stdout)
-    return error is None
+    return _error_of(sys.stdout) is None
 
 
 def lost_output() -> OSError | None:
