@@ -57,6 +57,7 @@ SAMPLE = [
     ("kill", "rename /run/model.safetensors"),
     ("full", "write /run/checkpoint-4/.tmp"),
     ("full", "write /run/checkpoint-4/optimizer.pt"),
+    ("full", "write /run/checkpoint-4/scheduler.pt"),
     ("quota", "write /run/.export/tokenizer.json"),
     ("eio", "fsync /run/checkpoint-2/optimizer.pt"),
     ("read-only", "open /run/checkpoint-4/trainer_state.json"),
