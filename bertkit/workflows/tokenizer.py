@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import re
@@ -161,7 +162,7 @@ def _check_free(folder: Path) -> None:
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
-    for left in folder.parent.glob(f".{folder.name}.*"):
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
         if _is_of_dead_process(left):
             shutil.rmtree(left, ignore_errors=True)
     beside = folder.parent / f".{folder.name}.{os.getpid()}"
