@@ -18,8 +18,8 @@ from tests.kills import Zygote, everything
 
 COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA = range(6)
 FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
-ALL = bool(os.environ.get("BERTKIT_ALL_FAULTS"))
-"""Whether to strike at every operation, rather than at the first and the last of each kind on each file."""
+EXTENT = os.environ.get("BERTKIT_FAULTS", "")
+"""Strike at the last operation of each kind on each file; with `kinds`, at the first one too; with `all`, at all."""
 
 _RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|(?<=\.tok\.)\d+|[0-9a-f]{32}")
 
@@ -70,13 +70,13 @@ class Grid:
         return self.zygote.run(folder, self.arguments, fault, BERTKIT_CACHE=str(folder / "cache"))
 
     def places(self) -> list[int]:
-        """Return the operations to strike at, from 1; see `ALL`."""
+        """Return the operations to strike at, from 1; see `EXTENT`."""
         kinds: dict[str, list[int]] = {}
         for number, operation in enumerate(self.operations, 1):
             kinds.setdefault(_RANDOM.sub("*", operation), []).append(number)
-        if ALL:
+        if EXTENT == "all":
             return list(range(1, len(self.operations) + 1))
-        return sorted({number for numbers in kinds.values() for number in (numbers[0], numbers[-1])})
+        return sorted({number for numbers in kinds.values() for number in (numbers[-1], numbers[0 if EXTENT else -1])})
 
     def strike(self, operation: int, error: int) -> str | None:
         """Break the command off at an operation, repeat it, and describe what is wrong; None if nothing is."""

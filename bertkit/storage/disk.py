@@ -22,7 +22,7 @@ _REMEDIES = {
 }
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers name the errno of a failed write."""
-_OF_TORCH = ("inline_container.cc", "PytorchStreamWriter", "cannot be opened")
+_OF_TORCH = ("inline_container.cc", "PytorchStreamWriter", "iostream error", "cannot be opened")
 """Where torch says that a write has failed; it does not say why."""
 _SKIP = "BERTKIT_SKIP_DISK_CHECK"
 

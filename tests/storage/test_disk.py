@@ -15,6 +15,7 @@ from bertkit.storage import disk
 
 Usage = namedtuple("Usage", "total used free")
 TORCH = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
+TORCH_AT_ONCE = "basic_ios::clear: iostream error"  # where the file is written in one go
 RUST = "Error while serializing: I/O error: {} (os error {})"
 REMEDIES = {
     errno.ENOSPC: "free some space",
@@ -45,12 +46,13 @@ def line_of(error, folder, **keywords) -> str:
 
 
 @pytest.mark.parametrize("number", REMEDIES)
-@pytest.mark.parametrize("library", ["python", "rust", "torch"])
+@pytest.mark.parametrize("library", ["python", "rust", "torch", "torch at once"])
 def test_a_refused_write_is_told_with_its_reason(here, monkeypatch, number, library):
     reason = os.strerror(number)
     refuse_files(monkeypatch, number)
     errors = {"python": OSError(number, reason), "rust": Exception(RUST.format(reason, number))}
-    line = line_of({**errors, "torch": RuntimeError(TORCH)}[library], "run")
+    errors |= {"torch": RuntimeError(TORCH), "torch at once": RuntimeError(TORCH_AT_ONCE)}
+    line = line_of(errors[library], "run")
     assert line.startswith(reason)
     assert line.endswith(f"(run) - {REMEDIES[number]}, then repeat the command")
 

@@ -89,7 +89,8 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
     needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
-    check_space(inputs.plan.folder, needed - written_bytes(inputs.plan.folder))
+    # what is moved aside keeps its room
+    check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
