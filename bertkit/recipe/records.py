@@ -150,6 +150,9 @@ class Training(CommonTraining):
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
+_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
+
+
 def read_layers(value: Any) -> int | list[int] | None:
     """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
 
@@ -163,14 +166,19 @@ def read_layers(value: Any) -> int | list[int] | None:
         return None
     layers = value.split(",") if isinstance(value, str) else value
     if isinstance(value, str) and len(layers) == 1:
-        layers = int(value) if value.strip().isdecimal() else value
-    if isinstance(layers, int) and not isinstance(layers, bool) and layers >= 1:
+        layers = int(value) if _is_layer(value) else value
+    if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
         return layers
-    if isinstance(layers, list) and layers and all(str(layer).strip().isdecimal() for layer in layers):
+    if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
         indexes = [int(layer) for layer in layers]
         if all(lower < higher for lower, higher in pairwise(indexes)):
             return indexes
     raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
+
+
+def _is_layer(value: Any) -> bool:
+    text = str(value).strip()
+    return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
 LayerMap = Literal["uniform", "last"] | dict[int, int]
