@@ -93,9 +93,9 @@ def placeholder_names(count: int) -> list[str]:
 def fingerprint(folder: Path, *, weights: bool = True) -> str:
     """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
     digest = hashlib.sha256()
-    names = {"config.json", *_VOCABULARIES, *(file.name for file in (_weight_files(folder) if weights else ()))}
+    names = {"config.json", *_VOCABULARIES}
     for file in sorted(folder.iterdir()):
-        if file.name in names:
+        if file.name in names or (weights and file.suffix in _WEIGHT_ENDINGS):
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()
@@ -103,14 +103,8 @@ def fingerprint(folder: Path, *, weights: bool = True) -> str:
 
 def weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights on disk or, where only these were left on the hub, there."""
-    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """List the files of a model folder that hold weights; a pickle beside safetensors is not read."""
-    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS]
-    has_safetensors = any(file.suffix == ".safetensors" for file in files)
-    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
+    sizes = (file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
+    return bytes_left_out(folder) or sum(sizes)
 
 
 def quiet_transformers() -> None:
