@@ -46,7 +46,10 @@ def fill(hub: Hub, folder: Path) -> None:
 
     if not folder.exists():
         shutil.copytree(find_model("demo"), folder / "model")
-        large = {**load_file(folder / "model" / WEIGHTS), "unused": torch.zeros(6_000_000)}  # downloads save every 10 MB
+        large = {
+            **load_file(folder / "model" / WEIGHTS),
+            "unused": torch.zeros(6_000_000),
+        }  # downloads save every 10 MB
         save_file(large, folder / "model" / WEIGHTS, {"format": "pt"})
         for name in ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "README.md"):
             (folder / "model" / name).write_bytes(b"not read" * 1000)
