@@ -56,7 +56,8 @@ class BertkitError(Exception):
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
         where = ", ".join(text for text in (position, column) if text)
-        line = self.what + (f" ({where})" if where else "") + (f" - {self.remedy}" if self.remedy else "")
+        what, remedy = (_shorten(text) for text in (self.what, self.remedy))
+        line = what + (f" ({where})" if where else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,6 +70,11 @@ class BertkitError(Exception):
             "column": self.column,
             "hint": self.remedy,
         }
+
+
+def _shorten(text: str) -> str:
+    """Cut out of the middle what a value of thousands of characters would add to a message."""
+    return text if len(text) <= 600 else f"{text[:300]}...{text[-297:]}"
 
 
 class UsageError(BertkitError):

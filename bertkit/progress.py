@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 
@@ -9,7 +11,11 @@ class Progress(Protocol):
     """Receives the progress of one stage of work at a time."""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        """Begin a stage of `total` steps, of which `done` are done already."""
+        """Begin a stage of `total` steps, of which `done` are done already.
+
+        A total of 0 stands for work of unknown length, which is announced. Work of one step is mostly short, and shown
+        only where the line can be taken back.
+        """
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Report the number of steps done, with figures to show beside it, such as the loss."""
@@ -32,3 +38,13 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+@contextmanager
+def stage(progress: Progress, what: str, total: int = 0, done: int = 0) -> Iterator[None]:
+    """Show a stage for as long as it lasts, however it ends; without a total, only its name is shown."""
+    progress.start(what, total, done)
+    try:
+        yield
+    finally:
+        progress.finish()

@@ -20,6 +20,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
 
@@ -152,6 +157,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work = tmp_path / "work"
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
+    monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
 
     def run_command(*arguments: object, stdin: str = "") -> Ended:
         from bertkit.cli.main import main
@@ -178,9 +184,10 @@ def distill(run, teacher, data, *options) -> Ended:
 @pytest.fixture(scope="session")
 def zygote(tmp_path_factory):
     """A process that has imported torch and runs commands in children, which it may be told to kill."""
+    from tests.faults import build
     from tests.kills import Zygote
 
-    warm = Zygote(tmp_path_factory.mktemp("cache"))
+    warm = Zygote(tmp_path_factory.mktemp("cache"), preload=build(tmp_path_factory.mktemp("preload")))
     yield warm
     warm.close()
 

@@ -26,6 +26,7 @@ KEEP_ONLY = "bertkit.storage.checkpoints.keep_only"
 EXPORT_MODEL = "bertkit.workflows.steps.publish_finetuned.export_model"
 WRITE_PREDICTIONS = "bertkit.workflows.steps.publish_finetuned.write_predictions"
 WRITE_REPORT = "bertkit.workflows.steps.publish_finetuned.write_report"
+FINISH = "bertkit.workflows.steps.publish_finetuned.finish"
 COMPARE = "bertkit.workflows.distill._compare"
 
 # Packages that a light command does not import.
@@ -51,13 +52,14 @@ def slow_unless(quick, cases):
 class Zygote:
     """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy."""
 
-    def __init__(self, cache: Path, light: bool = False) -> None:
+    def __init__(self, cache: Path, light: bool = False, preload: Path | None = None) -> None:
+        self.has_faults = preload is not None
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "BERTKIT_CACHE": str(cache)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "BERTKIT_CACHE": str(cache), "LD_PRELOAD": str(preload or "")},
         )
 
     def close(self) -> None:
@@ -65,32 +67,54 @@ class Zygote:
         self.process.stdout.close()
         self.process.wait()
 
-    def _answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
-        request = {"fault": None, "modules": None, "processes": 1, **request}
+    def answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
+        """Return how each process of a command ended; see zygote.py for what a request may say."""
+        defaults = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, "environment": {}}
+        request = defaults | request
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
-    def run(self, folder: Path, arguments: list[object], fault: dict | None = None) -> tuple[int, str]:
+    def run(
+        self, folder: Path, arguments: list[object], fault: dict | None = None, **environment: str
+    ) -> tuple[int, str]:
         """Return how a command ended, and what it printed."""
         out = folder / "out.txt"
         out.unlink(missing_ok=True)
-        (code,) = self._answer(folder, arguments, fault=fault, out=str(out), err=str(out))
+        (code,) = self.answer(folder, arguments, fault=fault, environment=environment, out=str(out), err=str(out))
         return code, out.read_text()
 
-    def launch(self, folder: Path, arguments: list[object], processes: int = 2) -> tuple[list[int], str, str]:
-        """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr."""
+    def launch(
+        self,
+        folder: Path,
+        arguments: list[object],
+        processes: int = 2,
+        path: str | None = None,
+        stdin: Path | None = None,
+    ) -> tuple[list[int], str, str]:
+        """Return how each process of a parallel run ended, and what all of them printed to stdout and to stderr.
+
+        `path` is a folder to import modules from, as PYTHONPATH names it; `stdin` is a file to read.
+        """
         with tempfile.TemporaryDirectory() as printed:
             out, err = Path(printed, "out"), Path(printed, "err")
-            codes = self._answer(folder, arguments, out=str(out), err=str(err), processes=processes)
+            codes = self.answer(
+                folder,
+                arguments,
+                out=str(out),
+                err=str(err),
+                processes=processes,
+                path=path,
+                stdin=stdin and str(stdin),
+            )
             return codes, out.read_text(), err.read_text()
 
     def imports(self, folder: Path, arguments: list[object]) -> set[str]:
         """Return the packages that have been imported when a command ends."""
         with tempfile.TemporaryDirectory() as printed:
             out, modules = Path(printed, "out"), Path(printed, "modules")
-            self._answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
+            self.answer(folder, arguments, out=str(out), err=str(out), modules=str(modules))
             return set(modules.read_text().split())
 
 
@@ -146,7 +170,9 @@ def everything(run: Path) -> dict[str, object]:
         elif file.name == "eval_results.json":
             contents[name] = json.loads(file.read_text())
     record = json.loads((run / "run.json").read_text())
-    contents["results"] = [{**result, "seconds": 0} for result in record["results"]]
+    results = record.get("results") or [record["result"]]  # pretraining has one, which compares models by their speed
+    contents["results"] = [{**result, "seconds": 0, "compared_models": None} for result in results]
+    contents["compared"] = [model["scores"] for model in record.get("compared_models", [])]
     contents["best"] = (record["best_step"], record["steps"], record["status"])
     return contents
 

@@ -90,37 +90,11 @@ def test_encoders_lists_every_size():
 
 
 def test_the_example_of_a_task_family_is_complete():
-    code = re.search(r'^```python\n(""".*?)^```$', read("own-task.md"), re.DOTALL | re.MULTILINE)[1]
+    code = re.search(
+        r'^```python title="mypackage/stars.py"\n(""".*?)^```$', read("own-task.md"), re.DOTALL | re.MULTILINE
+    )[1]
     assert set(re.findall(r"from (bertkit[\w.]*)", code)) == {"bertkit.tasks"}
     module = types.ModuleType("stars")
     exec(compile(code, "own-task.md", "exec"), vars(module))
     parts = [*Task.__annotations__, *(name for name in vars(Task) if not name.startswith("_"))]
     assert [part for part in parts if not hasattr(module, part)] == []
-
-
-# Demo rows and one epoch in place of what the pages name, so that their code runs in seconds.
-SMALL = '{"data.source": "demo", "data.limit": 40, "training.epochs": 1, "training.precision": "fp32", '
-
-
-def python_block(page: str, first: str) -> str:
-    """Return the block of a page that begins with an import and contains a line."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)
-    (block,) = [block for block in blocks if first in block]
-    return block.replace("{", SMALL, 1)
-
-
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(python_block("../README.md", "bertkit.finetune("), {})
-    scores, prediction = capsys.readouterr().out.splitlines()[-2:]
-    assert "matthews_correlation" in scores
-    assert prediction.startswith(("acceptable {", "unacceptable {"))
-    exec(python_block("../README.md", "AutoTokenizer.from_pretrained").replace("runs/mine", "runs/demo"), {})
-
-
-def test_the_python_of_distillation_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    teacher = f'bertkit.finetune(bertkit.load_recipe("sst2", {SMALL}"model": "demo"}}), output="runs/sst2")'
-    exec(f"import bertkit\n{teacher}", {})
-    exec(python_block("distillation.md", "bertkit.distill(").replace('student_layers": 6', 'student_layers": 1'), {})
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["teacher", "student"]

@@ -55,3 +55,10 @@ def test_close_names_are_suggested_and_others_listed():
     assert closest("epoch", ["epochs", "seed"]) == "did you mean epochs?"
     assert closest("label", (name for name in ("label_a", "label_b"))) == "did you mean label_b or label_a?"
     assert closest("x", ["epochs", "seed"]) == "there are: epochs, seed"
+
+
+def test_a_value_of_thousands_of_characters_leaves_a_line_that_can_be_read():
+    line = str(DataError(f"label {'9' * 5000} is unknown", "x" * 5000, file="a.csv", row=3))
+    assert len(line) < 1300
+    assert "9...9" in line
+    assert "is unknown (a.csv:3) - x" in line

@@ -1,13 +1,15 @@
 """A warm process that forks children: each runs a real `bertkit` command, and none pays for the imports.
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
-names the `arguments`, the `folder` to work in, the files `out` and `err` for what is printed, the number of
-`processes`, a `fault` (see `arm`) or null, and the file `modules` for the names of the imported packages, or null.
+names the `arguments`, the `folder` to work in, the `environment` to add, a `path` to import from, the file `stdin` to
+read, the files `out` and `err` for what is printed (see `direct`), the number of `processes`, a `fault` (see `arm`),
+and the file `modules` for the names of the imported packages; all but the first two may be null.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -41,7 +43,11 @@ def import_everything() -> None:
 
 
 def arm(fault: dict) -> None:
-    """Send this process a signal at the n-th call of a function, or after some seconds."""
+    """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c."""
+    if "operation" in fault:
+        folder, ignored, log = (os.fsencode(fault[name]) for name in ("folder", "except", "log"))
+        ctypes.CDLL(None).fault_arm(folder, ignored, ctypes.c_long(fault["operation"]), fault["error"], log)
+        return
     number = getattr(signal, fault.get("signal", "SIGKILL"))
     if "seconds" in fault:
         threading.Thread(
@@ -69,14 +75,36 @@ def arm(fault: dict) -> None:
     setattr(owner, name, struck)
 
 
+def direct(descriptor: int, file: str) -> None:
+    """Let a stream of this process lead to a file, or to one of three places where nobody reads it."""
+    if file == "closed":
+        os.close(descriptor)
+        return
+    if file == "pipe without a reader":
+        reader, target = os.pipe()
+        os.close(reader)
+    elif file == "terminal that is gone":
+        terminal, target = os.openpty()
+        os.close(terminal)
+    else:
+        target = os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(target, descriptor)
+
+
 def run_command(request: dict, environment: dict[str, str]) -> None:
     """Run the command of a request in this process, which is a child."""
     from bertkit.cli.main import main
 
     os.chdir(request["folder"])
-    os.environ.update(environment)
-    for descriptor, file in ((1, request["out"]), (2, request["err"])):
-        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_APPEND), descriptor)
+    os.environ.update(request["environment"] | environment)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests are a job in the background
+    direct(1, request["out"])
+    direct(2, request["err"])
+    os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests
+    if request["path"]:
+        sys.path.insert(0, os.path.join(request["folder"], request["path"]))  # noqa: PTH118
+    if "torch" in sys.modules:  # a forked torch makes a new thread pool, and two threads must not do so at once
+        sys.modules["torch"].set_num_threads(1)
     sys.argv = ["bertkit", *request["arguments"]]
     if request["fault"]:
         arm(request["fault"])

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import logging
 import os
 import pkgutil
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
-from bertkit.cli import commands
+from bertkit.cli import commands, stdio
+from bertkit.cli.help import ReadableCommand, ReadableGroup
+from bertkit.cli.output import printable
 from bertkit.storage.runs import is_main_process
+
+if TYPE_CHECKING:
+    from bertkit.errors import BertkitError
 
 _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer has moved between releases
 
@@ -35,10 +41,10 @@ def add_commands(group: typer.Typer, package: ModuleType) -> None:
             add_commands(module.app, module)
             group.add_typer(module.app, name=module.NAME)
         else:
-            group.command(module.NAME, epilog=f"Example: {module.EXAMPLE}")(module.command)
+            group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
 
 
-class _OrderedGroup(TyperGroup):
+class _OrderedGroup(ReadableGroup):
     """Lists commands and groups in one order, where typer lists all commands before all groups."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -67,16 +73,22 @@ app = make_app()
 
 def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
+    stdio.prepare()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     gc.set_threshold(200_000, 50, 100)  # the default thresholds cost a fifth of the time of importing torch
     _log_to_stderr()
-    sys.exit(_run())
+    code = _run()
+    if (lost := stdio.lost_output()) and code == 0:
+        code = _fail(f"stdout cannot be written: {lost.strerror}", 6, {})
+    sys.exit(code)
 
 
 def _run() -> int:
+    from bertkit.cli.mistakes import refuse_undecodable
     from bertkit.errors import BertkitError
 
     try:
+        refuse_undecodable(sys.argv)
         code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code  # so typer returns a KeyboardInterrupt
     except BertkitError as error:
@@ -85,25 +97,53 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        return _fail(error.format_message(), 2, {})
+        from bertkit.cli.mistakes import usage_error
+
+        mistake = usage_error(error)
+        return _fail(str(mistake), mistake.exit_code, mistake.as_dict())
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped by Ctrl-C", 130, {})
-    except BrokenPipeError:  # the reader closed our output, as in `bertkit predict ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except MemoryError:
         return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
-        return _fail(f"{error.strerror or error} ({error.filename or 'no file named'})", 6, {})
-    except Exception:  # a bug: its traceback is saved to a file and the exit code is 1
+        refusal = _name_error(error)
+        return _fail(str(refusal), refusal.exit_code, refusal.as_dict())
+    except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
+        from bertkit.recipe.plugins import fault_of_own_module
+
+        fault = fault_of_own_module(error) or _name_missing_package(error)
+        if fault is not None:
+            return _fail(str(fault), fault.exit_code, fault.as_dict())
         return _crash()
+
+
+def _name_missing_package(error: Exception) -> BertkitError | None:
+    """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
+    from bertkit.errors import UnavailableError
+
+    if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
+        return None
+    what = f"the Python module {error.name} is missing, which bertkit needs"
+    return UnavailableError(what, "install bertkit again with its dependencies: `pip install bertkit`")
+
+
+def _name_error(error: OSError) -> BertkitError:
+    """Build the error that tells a user why the system refused something."""
+    from bertkit.errors import ResourceError, UsageError
+    from bertkit.storage.disk import disk_error, is_disk_error
+
+    if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
+        return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
+    if is_disk_error(error):
+        return disk_error(error.errno, error.filename)
+    return ResourceError(error.strerror or str(error), file=error.filename)
 
 
 def _fail(message: str, code: int, details: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG"):
         traceback.print_exc()
     if is_main_process():
-        sys.stderr.write(f"error: {message}\n")
+        sys.stderr.write(printable(f"error: {message}\n"))
         if "--json" in sys.argv:
             from bertkit.cli.output import print_json
 
@@ -112,17 +152,49 @@ def _fail(message: str, code: int, details: dict[str, object]) -> int:
 
 
 def _crash() -> int:
-    """Save the traceback of a bug to a file and report it in one line."""
-    file = Path(f"bertkit-crash-{os.getpid()}.txt")
-    file.write_text(traceback.format_exc(), encoding="utf-8")
-    last = traceback.format_exc().strip().splitlines()[-1]
-    return _fail(f"bertkit failed: {last} - please report it with {file}", 1, {})
+    """Save the traceback of a bug to a file and report it in one line; where no folder can be written, print it."""
+    text = traceback.format_exc()
+    last = text.strip().splitlines()[-1].strip()
+    from bertkit.recipe.plugins import own_modules
+
+    advice = "".join(f"check what {module} returns; if it is right, " for module in own_modules())
+    for find_folder in (Path, tempfile.gettempdir):
+        try:
+            file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"
+            with file.open("x", encoding="utf-8", errors="backslashreplace") as stream:
+                stream.write(text)
+        except OSError:
+            continue
+        return _fail(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
+    sys.stderr.write(text)
+    return _fail(f"bertkit failed: {last} - {advice}please report it with the lines above", 1, {})
+
+
+class _PrintableLines(logging.Formatter):
+    """Shows what a terminal would obey, such as an escape sequence in a file's name, instead of sending it there."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message of a record."""
+        return printable(super().format(record))
+
+
+class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
+
+    @property
+    def stream(self) -> Any:
+        """Return the stream of stderr."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, _: Any) -> None:
+        """Ignore the stream of the time at which logging began."""
 
 
 def _log_to_stderr() -> None:
     logger = logging.getLogger("bertkit")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler = _StderrHandler()
+    handler.setFormatter(_PrintableLines("%(message)s"))
     logger.handlers = [handler]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
     logger.propagate = False

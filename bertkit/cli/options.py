@@ -18,6 +18,9 @@ def complete_recipe(incomplete: str) -> list[str]:
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
+FROM_RECIPE = "the recipe's"
+"""The default of an option that overrides a key of the recipe."""
+
 RecipeArgument = Annotated[
     str,
     typer.Argument(
@@ -33,7 +36,7 @@ ModelOption = Annotated[
         "--model",
         help="Pretrained model: hub name, directory or `demo`.",
         metavar="MODEL",
-        show_default=False,
+        show_default=FROM_RECIPE,
     ),
 ]
 CheckpointOption = Annotated[
@@ -51,16 +54,16 @@ DataOption = Annotated[
         "--data",
         help="Data set: hub name, directory, file or `demo`.",
         metavar="DATA",
-        show_default=False,
+        show_default=FROM_RECIPE,
     ),
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default=False),
+    typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default="all"),
 ]
 MaxLengthOption = Annotated[
     int | None,
-    typer.Option("--max-length", help="Maximum tokens per text or text pair.", metavar="N", show_default=False),
+    typer.Option("--max-length", help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -68,10 +71,10 @@ SetOption = Annotated[
         "--set", help="Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", metavar="KEY=VALUE"
     ),
 ]
-EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training data.", show_default=False)]
-LearningRateOption = Annotated[float | None, typer.Option(help="Peak learning rate.", show_default=False)]
-BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=False)]
-SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=False)]
+EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training data.", show_default=FROM_RECIPE)]
+LearningRateOption = Annotated[float | None, typer.Option(help="Peak learning rate.", show_default=FROM_RECIPE)]
+BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=FROM_RECIPE)]
+SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=FROM_RECIPE)]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]

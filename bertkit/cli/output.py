@@ -2,24 +2,57 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
-WIDTH = 80  # columns
 _SCHEMA = 2
+# C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_LEAST_TEXT = 16  # columns, of a text beside its name
+
+Cells = Sequence[Sequence[str]]
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None for a file or a pipe, where no line is wrapped."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_line(line: str = "") -> None:
     """Print a line on stdout; of the processes of a distributed launch, only the first prints."""
     if is_main_process():
-        sys.stdout.write(line + "\n")
+        sys.stdout.write(printable(line) + "\n")
+
+
+def printable(text: str) -> str:
+    r"""Return text with an escape for each character that a terminal would obey, or that cannot be written.
+
+    >>> printable("a\tb\x1b[31m\x9b1mé")
+    'a\tb\\x1b[31m\\x9b1mé'
+    """
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def print_text(line: str) -> None:
+    """Print a line that a terminal may wrap, between words only, and with the rest indented."""
+    width = terminal_width()
+    if width is None or len(line) <= width:
+        print_line(line)
+        return
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    for part in textwrap.wrap(
+        line, width, subsequent_indent=indent, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    ):
+        print_line(part)
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -33,7 +66,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return json.dumps(_without_nan(values), ensure_ascii=False)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
 def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:
@@ -41,23 +74,34 @@ def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None
     if as_json:
         print_json({title: values})
         return
-    width = max(map(len, values), default=0)
+    width, columns = max(map(len, values), default=0), terminal_width()
     for name, value in values.items():
-        first, *more = textwrap.wrap(value, WIDTH - width - 2, break_on_hyphens=False) or [""]
+        room = len(value) + 1 if columns is None else max(columns - width - 2, _LEAST_TEXT)
+        first, *more = textwrap.wrap(value, room, break_on_hyphens=False) or [""]
         print_line(f"{name:<{width}}  {first}".rstrip())
         for line in more:
             print_line(f"{'':<{width}}  {line}")
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
-    """Print a table with its first column aligned left and the others right; nothing if there are no rows."""
+    """Print a table with its first column aligned left and the others right; nothing if there are no rows.
+
+    In a terminal that is too narrow, the first column wraps; where that is not enough, each row becomes a list.
+    """
     if not rows:
         return
-    lines = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:max_rows])]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print_line(f"  {title}")
-    for first, *others in lines:
-        print_line("    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip())
+    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:max_rows])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = terminal_width()
+    print_text(f"  {title}")
+    if room is None or _table_width(widths) <= room:
+        lines = _plain_lines(cells, widths)
+    elif (least := _table_width([_LEAST_TEXT, *widths[1:]])) <= room:
+        lines = _wrapped_lines(cells, [_LEAST_TEXT + room - least, *widths[1:]])
+    else:
+        lines = [f"    {line}" for row in cells[1:] for line in _listed(cells[0], row)]
+    for line in lines:
+        print_text(line)
     if len(rows) > max_rows:
         print_line(f"    ... {len(rows) - max_rows:,} more with --json")
 
@@ -72,24 +116,24 @@ def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") 
         print_line(f"{file}: {rows:,} {'row' if rows == 1 else 'rows'}")
 
 
-def format_number(value: float) -> str:
+def format_number(value: float | None) -> str:
     """Return a score in seven characters.
 
-    >>> format_number(0.5), format_number(-128.5), format_number(math.nan)
+    >>> format_number(0.5), format_number(-128.5), format_number(None)
     (' 0.5000', '-128.500', '    n/a')
     """
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "    n/a"
     return f"{value:7.4f}" if abs(value) < 100 else f"{value:7.3f}"
 
 
-def format_interval(interval: Sequence[float]) -> str:
+def format_interval(interval: Sequence[float] | None) -> str:
     """Return an interval as its two ends.
 
-    >>> format_interval((0.25, 1.0))
-    '0.2500 to 1.0000'
+    >>> format_interval((0.25, 1.0)), format_interval(None)
+    ('0.2500 to 1.0000', 'n/a')
     """
-    return " to ".join(format_number(end).strip() for end in interval)
+    return "n/a" if interval is None else " to ".join(format_number(end).strip() for end in interval)
 
 
 def format_duration(seconds: float | None) -> str:
@@ -106,15 +150,41 @@ def format_duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def _plain_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
+    return [
+        "    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
+        for first, *others in cells
+    ]
+
+
+def _wrapped_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    for number, width in enumerate(widths):
+        table.add_column(justify="right" if number else "left", overflow="fold", width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console = Console(width=_table_width(widths), color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [f"    {line}".rstrip() for line in captured.get().splitlines()]
+
+
+def _listed(names: Sequence[str], row: Sequence[str]) -> list[str]:
+    """Write a row as a list of its cells, the first as its title."""
+    cells = zip(names[1:], row[1:], strict=True)
+    return [row[0], *(f"  {name}: {value}" if name else f"  {value}" for name, value in cells if value)]
+
+
+def _table_width(widths: Sequence[int]) -> int:
+    """Return the columns of the terminal that a table takes, four of which are its indent."""
+    return 4 + sum(widths) + 2 * (len(widths) - 1)
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value).strip()
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _without_nan(values: Any) -> Any:
-    if isinstance(values, Mapping):
-        return {name: _without_nan(value) for name, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [_without_nan(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values

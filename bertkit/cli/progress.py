@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from bertkit.cli.output import format_duration
 from bertkit.storage.runs import is_main_process
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
+_BAR_WIDTHS = {100: 12, 60: 6}  # in terminals of at least so many columns; in narrower ones the numbers need them
 
 
 class TerminalProgress:
@@ -29,47 +31,91 @@ class TerminalProgress:
         self.outer.append((what, total, done, time.monotonic()))
         self.last_line = time.monotonic()
         if self.live:
-            self._open_bar()
-            self.bar.add_task(what, total=total, completed=done, figures="")
+            self.bar = self.bar or _open_bar()
+            self.bar.add_task(
+                what, total=total if total > 1 else None, completed=done, count=_count(done, total), figures=_Fitted()
+            )
+        elif self.shows and not total:
+            sys.stderr.write(f"{what} ...\n")
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
         what, total, before, began = self.outer[-1]
-        text = "  ".join(f"{name} {_format(value)}" for name, value in figures.items())
+        texts = [f"{name} {_format(value)}" for name, value in figures.items()]
         if self.live:
-            self.bar.update(self.bar.task_ids[-1], completed=done, figures=text)
+            task = self.bar.task_ids[-1]
+            self.bar.update(task, completed=done, count=_count(done, total), figures=_Fitted(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
-            fields = [f"{what}: {done:,}/{total:,}", text, f"eta {format_duration(left)}"]
-            sys.stderr.write("  ".join(field for field in fields if field) + "\n")
+            sys.stderr.write(
+                "  ".join([f"{what}: {_count(done, total)}", *texts, f"eta {format_duration(left)}"]) + "\n"
+            )
 
     def finish(self) -> None:
         """End the innermost stage."""
         if self.outer:
             self.outer.pop()
-        if self.live:
-            self.bar.remove_task(self.bar.task_ids[-1])
-            if not self.outer:
-                self.bar.stop()
-                self.bar = None
+            if self.live:
+                self.bar.remove_task(self.bar.task_ids[-1])
+        if self.bar is not None and not self.outer:
+            self.bar.stop()
+            self.bar = None
 
-    def _open_bar(self) -> None:
-        if self.bar is not None:
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self.bar.start()
+class _Fitted:
+    """Figures in one line: as many of them, from the first, as fit into the columns that the other numbers leave."""
+
+    def __init__(self, figures: Sequence[str] = ()) -> None:
+        self.figures = figures
+
+    def __rich_measure__(self, console: Any, options: Any) -> Any:
+        from rich.measure import Measurement
+
+        return Measurement(0, len("  ".join(self.figures)))
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        shown = list(self.figures)
+        while shown and len("  ".join(shown)) > options.max_width:
+            shown.pop()
+        yield "  ".join(shown)
+
+
+def _open_bar() -> Any:
+    """Open the bar, whose name, count and time left are always shown; the figures get what is left of the line."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Left(TimeRemainingColumn):
+        def render(self, task: Any) -> Text:
+            return Text("") if task.total is None else Text.assemble("eta ", super().render(task))
+
+    class Figures(ProgressColumn):
+        def render(self, task: Any) -> Any:
+            return task.fields["figures"]
+
+    def whole() -> Any:
+        return Column(no_wrap=True)
+
+    console = Console(stderr=True)
+    widths = [width for columns, width in _BAR_WIDTHS.items() if console.width >= columns]
+    bar = Progress(
+        TextColumn("{task.description}", markup=False, table_column=whole()),
+        *(BarColumn(width, table_column=whole()) for width in widths[:1]),
+        TextColumn("{task.fields[count]}", table_column=whole()),
+        Left(compact=True, table_column=whole()),
+        Figures(),
+        console=console,
+        transient=True,
+    )
+    bar.start()
+    return bar
+
+
+def _count(done: int, total: int) -> str:
+    return f"{done:,}/{total:,}" if total > 1 else ""
 
 
 def _format(value: Any) -> str:

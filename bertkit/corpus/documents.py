@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.files import SPLIT_NAMES, read_records
+from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
@@ -85,7 +85,7 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
     if data.source == "demo":
         return None
     check_source(data)
-    source = Path(data.source).expanduser()
+    source = Path(data.source)
     if source.is_dir() and not data.files:
         return _find_files(source, data)
     if file := single_file(data):
@@ -104,7 +104,11 @@ def _expand(path: Path) -> list[Path]:
     if not path.exists():
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
         raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
-    return _text_files(path) if path.is_dir() else [_check_ending(path)]
+    if path.is_dir():
+        return _text_files(path)
+    if not path.is_file():
+        raise not_a_file(path)
+    return [_check_ending(path)]
 
 
 def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:

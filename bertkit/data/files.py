@@ -58,13 +58,18 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
         _refuse_arrow(path)
         raise UsageError("a folder, not a file", "name one of its files", file=path)
     if not stat.S_ISREG(mode):
-        raise UsageError("a pipe or device, not a file", "for standard input write -", file=path)
+        raise not_a_file(path)
     file_format = chosen or format_of(path.name)[0]
     _refuse_foreign(path, file_format)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
         raise DataError("no file format has this ending", hint, file=path)
     return file_format.read(path, data, str(path))
+
+
+def not_a_file(path: Path) -> UsageError:
+    """Build the error for a path that is there, but neither a file nor a folder."""
+    return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
 
 def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bertkit.data.text import Record, empty_file, excerpt
+from bertkit.data.text import SURROGATE, Record, empty_file, excerpt
 from bertkit.errors import DataError
 
 Item = tuple[int, bool, Any]
@@ -26,7 +26,6 @@ TYPE_NAMES = {
 """Type of a decoded value -> its name in messages."""
 
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def has_suspect_escape(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
@@ -84,7 +83,7 @@ def _check_strings(value: dict[str, Any], name: str, row: int) -> None:
         for text in _strings([column, item]):
             if "\0" in text:
                 raise DataError("a NUL character", "remove it", file=name, row=row, column=column)
-            if half := _SURROGATE.search(text):
+            if half := SURROGATE.search(text):
                 what, hint = f"half of a surrogate pair: {half[0]!r}", "write the whole character"
                 raise DataError(what, hint, file=name, row=row, column=column)
 

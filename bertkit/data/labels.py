@@ -141,4 +141,5 @@ def _flat(value: Any) -> list[str]:
 
 
 def _is_integer(spelling: str) -> bool:
-    return spelling.removeprefix("-").isdigit() and spelling.isascii()
+    # Python converts no more than 4,300 digits
+    return spelling.removeprefix("-").isdigit() and spelling.isascii() and len(spelling) <= 4000

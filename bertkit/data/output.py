@@ -4,94 +4,114 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
-from collections.abc import Callable, Iterable
+import logging
+import pickle
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.files import replacing, to_json
+from bertkit.storage.outputs import sweep_temporaries
+
+log = logging.getLogger("bertkit")
 
 Records = Iterable[dict[str, Any]]
 
+SEPARATED = (".csv", ".tsv")
+"""Endings of the files whose cells a spreadsheet may take for formulas."""
+
 _CHUNK_ROWS = 4096
+_SPOOL_BYTES = 1 << 26  # kept in memory; what is larger goes to disk
+_EXACT = 2**53  # up to here, every integer is a float too
+_FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+_Kind = tuple[type | str, Any]
+"""What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
 
 
-def write_records(records: Records, file: Path) -> int:
+def write_records(records: Records, file: Path, *, escape_formulas: bool = False) -> int:
     """Write records to a .jsonl, .csv, .tsv or .parquet file and return their number.
 
-    The file appears only when all of it is written. In csv, tsv and Parquet, the probability of each label becomes a
-    column ``probability_LABEL``; other nested values are written as JSON.
+    The file appears only when all of it is written. In csv, tsv and Parquet, a list or an object becomes JSON; a
+    column of Parquet whose values have no type in common becomes text. The caller keeps other processes from writing
+    the same file.
+
+    Args:
+        records: what to write.
+        file: its ending chooses the format.
+        escape_formulas: in csv and tsv, put a ' before text that a spreadsheet would take for a formula.
 
     Raises:
         UsageError: the file has another ending.
         ResourceError: the file cannot be written.
     """
-    write = writer_for(file)
-    temporary = file.with_name(f".{file.name}.tmp")
+    write = writer_for(file, escape_formulas=escape_formulas)
+    real = file.resolve()  # a symbolic link stays one
     try:
-        count = write(records, temporary)
-        temporary.replace(file)
+        sweep_temporaries(real)
+        with replacing(real) as temporary:
+            return write(records, temporary)
     except OSError as error:
         raise ResourceError(f"cannot be written: {error.strerror}", "choose another --output", file=file) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
 
 
-def writer_for(file: Path) -> Callable[[Records, Path], int]:
+def writer_for(file: Path, *, escape_formulas: bool = False) -> Callable[[Records, Path], int]:
     """Return the function that writes the format of a file's ending.
 
     Raises:
-        UsageError: no format has this ending.
+        UsageError: no format has this ending, or `escape_formulas` with one that spreadsheets do not read formulas in.
     """
-    writers = {".jsonl": _write_jsonl, ".csv": _write_csv, ".tsv": _write_tsv, ".parquet": _write_parquet}
+    separated = partial(_write_separated, escape=_escape if escape_formulas else _keep)
+    writers: dict[str, Callable[[Records, Path], int]] = {
+        ".jsonl": _write_jsonl,
+        ".csv": partial(separated, delimiter=","),
+        ".tsv": partial(separated, delimiter="\t"),
+        ".parquet": _write_parquet,
+    }
     if file.suffix not in writers:
         raise UsageError(f"--output {file}: unknown ending {file.suffix!r}", f"one of {', '.join(writers)}")
+    if escape_formulas and file.suffix not in SEPARATED:
+        raise UsageError(f"--escape-formulas with --output {file}", f"it is for {' and '.join(SEPARATED)} only")
     return writers[file.suffix]
 
 
-def flat(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without nested values.
+def spread_probabilities(prediction: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a prediction with a field for the probability of each label, as files with columns have it.
 
-    >>> flat({"id": 1, "probabilities": {"good": 0.75}, "tokens": ["a", "b"]})
-    {'id': 1, 'probability_good': 0.75, 'tokens': '["a", "b"]'}
+    >>> spread_probabilities({"prediction": "good", "probabilities": {"good": 0.75}})
+    {'prediction': 'good', 'probability_good': 0.75}
     """
-    flattened: dict[str, Any] = {}
-    for name, value in record.items():
-        if name == "probabilities":
-            flattened.update({f"probability_{label}": number for label, number in value.items()})
-        else:
-            flattened[name] = json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict)) else value
-    return flattened
+    spread: dict[str, Any] = {}
+    for name, value in prediction.items():
+        by_label = value if name == "probabilities" and isinstance(value, Mapping) else {}
+        spread.update({f"probability_{label}": number for label, number in by_label.items()} or {name: value})
+    return spread
 
 
 def _write_jsonl(records: Records, file: Path) -> int:
     count = 0
     with file.open("w", encoding="utf-8") as stream:
         for record in records:
-            stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            stream.write(to_json(record) + "\n")
             count += 1
     return count
 
 
-def _write_csv(records: Records, file: Path) -> int:
-    return _write_separated(records, file, ",")
-
-
-def _write_tsv(records: Records, file: Path) -> int:
-    return _write_separated(records, file, "\t")
-
-
-def _write_separated(records: Records, file: Path, delimiter: str) -> int:
+def _write_separated(records: Records, file: Path, *, delimiter: str, escape: Callable[[Any], Any]) -> int:
     count = 0
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer: csv.DictWriter[str] | None = None
-        for record in map(flat, records):
-            if writer is None:
-                writer = csv.DictWriter(stream, list(record), delimiter=delimiter)
-                writer.writeheader()
-            writer.writerow(record)
-            count += 1
+    with _spooled(records, file) as (kinds, chunks), file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter=delimiter)
+        writer.writerow(map(escape, kinds))
+        for chunk in chunks:
+            writer.writerows([escape(record.get(name)) for name in kinds] for record in chunk)
+            count += len(chunk)
     return count
 
 
@@ -99,15 +119,95 @@ def _write_parquet(records: Records, file: Path) -> int:
     import pyarrow
     from pyarrow import parquet
 
-    rows = map(flat, records)
-    count, writer = 0, None
-    try:
-        while chunk := list(itertools.islice(rows, _CHUNK_ROWS)):
-            table = pyarrow.Table.from_pylist(chunk, schema=writer.schema if writer else None)
-            writer = writer or parquet.ParquetWriter(file, table.schema)
-            writer.write_table(table)
-            count += len(chunk)
-    finally:
-        if writer is not None:
-            writer.close()
+    count = 0
+    with _spooled(records, file) as (kinds, chunks):
+        schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in kinds.items()])
+        with parquet.ParquetWriter(file, schema) as writer:
+            for chunk in chunks:
+                columns = [_as_column([record.get(field.name) for record in chunk], field.type) for field in schema]
+                writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+                count += len(chunk)
     return count
+
+
+@contextmanager
+def _spooled(
+    records: Records, file: Path
+) -> Iterator[tuple[dict[str, dict[_Kind, Any]], Iterator[Sequence[dict[str, Any]]]]]:
+    """Read all records, and yield what their columns hold together with the records, chunk by chunk.
+
+    Only the last record tells for certain which columns there are, and of which type. So the records wait in a file
+    without a name, which is gone when the process is. What columns hold is column -> kind -> a value of it.
+    """
+    kinds: dict[str, dict[_Kind, Any]] = {}
+    remaining = iter(records)
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=str(file.parent)) as spool:
+        while chunk := [_without_nested(record) for record in itertools.islice(remaining, _CHUNK_ROWS)]:
+            for record in chunk:
+                for name, value in record.items():
+                    samples = kinds.setdefault(name, {})
+                    if value is not None:
+                        samples.setdefault(_kind_of(value), value)
+            pickle.dump(chunk, spool)
+        end = spool.tell()
+        spool.seek(0)
+        yield kinds, iter(lambda: pickle.load(spool) if spool.tell() < end else None, None)
+
+
+def _without_nested(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with lists and objects as JSON."""
+    return {name: to_json(value) if isinstance(value, (list, dict)) else value for name, value in record.items()}
+
+
+def _kind_of(value: Any) -> _Kind:
+    if type(value) is int and not -_EXACT <= value <= _EXACT:
+        return ("long" if -(2**63) <= value < 2**63 else "huge"), None
+    return type(value), getattr(value, "tzinfo", None)
+
+
+def _find_type(name: str, samples: Mapping[_Kind, Any]) -> Any:
+    """Return the Arrow type that holds all values of a column exactly, and the numbers among them as numbers."""
+    import pyarrow
+
+    kinds = {kind for kind, _ in samples}
+    if kinds <= {int, "long"}:
+        return pyarrow.int64() if kinds else pyarrow.null()
+    if kinds <= {int, float}:
+        return pyarrow.float64()
+    if len(samples) == 1 and not kinds & {"huge", Decimal}:  # decimals differ in their digits
+        (sample,) = samples.values()
+        with suppress(pyarrow.ArrowException):
+            inferred = pyarrow.infer_type([sample])
+            # times of pandas have nanoseconds, which pyarrow would drop
+            if hasattr(sample, "nanosecond"):
+                return pyarrow.timestamp("ns", tz=inferred.tz)
+            return pyarrow.duration("ns") if hasattr(sample, "nanoseconds") else inferred
+    if len(samples) > 1:
+        log.info(f"column {name!r} holds values of different types, so it is written as text")
+    return pyarrow.string()
+
+
+def _as_column(values: list[Any], column_type: Any) -> Any:
+    import pyarrow
+
+    if column_type == pyarrow.string():
+        values = [value if value is None or isinstance(value, str) else _as_text(value) for value in values]
+    return pyarrow.array(values, type=column_type)
+
+
+def _as_text(value: Any) -> str:
+    return to_json(value) if isinstance(value, (bool, int, float)) else str(value)
+
+
+def _keep(value: Any) -> Any:
+    return value
+
+
+def _escape(value: Any) -> Any:
+    """Put a ' before text that a spreadsheet would take for a formula; a number is none.
+
+    >>> _escape("=1+1"), _escape("-1.5"), _escape("a=b")
+    ("'=1+1", '-1.5', 'a=b')
+    """
+    is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)
+    return f"'{value}" if is_formula else value

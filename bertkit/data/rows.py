@@ -6,9 +6,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Columns:
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
     """Whether it may replace it in labeled rows too."""
+    predicted: tuple[str, ...] = ()
+    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
 
     @property
     def names(self) -> list[str]:
@@ -77,9 +80,15 @@ def canonical_records(
         DataError: a column is missing; the message lists the source's columns.
     """
     names: dict[str, list[str]] | None = None
+    records = iter(records)
     for line, values in records:
         if names is None:
-            names = map_columns(list(values), data, columns, source)
+            try:
+                names = map_columns(list(values), data, columns, source)
+            except DataError:
+                if _names_recur(values, records):
+                    raise _no_header(list(values), source) from None
+                raise
         row = {
             canonical: [values[name] for name in actual] if len(actual) > 1 else values[actual[0]]
             for canonical, actual in names.items()
@@ -232,17 +241,29 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
 
 def _missing_column(canonical: str, actual: str, source_names: list[str], source: str) -> DataError:
     if looks_like_data(source_names):
-        example = ", ".join(["text", "label", "c", "d", "e"][: len(source_names)])
-        return DataError(
-            f"no header: the first line looks like data ({', '.join(map(repr, source_names[:4]))[:120]})",
-            f"name the columns: --set 'data.header=[{example}]'",
-            file=source,
-            row=1,
-        )
+        return _no_header(source_names, source)
     near = closest(actual, source_names)
     guess = near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, source_names))}",
         f"--set {assignment(f'data.columns.{canonical}', guess)}",
         file=source,
+    )
+
+
+def _names_recur(first: dict[str, Any], records: Iterator[Record]) -> bool:
+    """Tell whether a column's name is one of its values in the first rows, as that of a label would be."""
+    rows = [first]
+    with suppress(DataError):
+        rows += [row for _, row in islice(records, 100)]
+    return any(row.get(name) == name for row in rows for name in first)
+
+
+def _no_header(source_names: list[str], source: str) -> DataError:
+    example = ", ".join(["text", "label", "c", "d", "e"][: len(source_names)])
+    return DataError(
+        f"no header: the first line looks like data ({', '.join(map(repr, source_names[:4]))[:120]})",
+        f"name the columns: --set 'data.header=[{example}]'",
+        file=source,
+        row=1,
     )

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.data.files import SPLIT_NAMES, find_files, read_records
+from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
@@ -88,7 +88,7 @@ def check_source(data: Data | Corpus) -> None:
 
 def single_file(data: Data | Corpus) -> Path | None:
     """Return the file that a source is; None for a folder, the hub, or files that the recipe names split by split."""
-    file = Path(data.source).expanduser()
+    file = Path(data.source)
     return file if not data.files and file.is_file() else None
 
 
@@ -140,15 +140,17 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     Raises:
         DataError: the source is a path where nothing is, or as `find_files` does.
     """
-    folder = Path(data.source).expanduser()
+    folder = Path(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
-        files = {_SPLIT_OF_ALIAS.get(name, name): Path(file).expanduser() for name, file in data.files.items()}
+        files = {_SPLIT_OF_ALIAS.get(name, name): Path(file) for name, file in data.files.items()}
         if folder.is_file():
             files.setdefault("train", folder)
         return {name: [file if file.exists() else base / file] for name, file in files.items()}
     if folder.is_dir():
         return find_files(folder, data)
+    if folder.exists():
+        raise not_a_file(folder)
     if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")

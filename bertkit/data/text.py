@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,9 @@ Source = Path | IO[bytes]
 
 MAX_CHARS = 10_000_000
 """The most characters of a line or a field: a text as long as ten novels is a fault of the file."""
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character that is encoded in two units; a text with one cannot be written or tokenized."""
 
 _BLOCK = 1 << 20  # bytes
 
@@ -52,6 +56,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
         RecipeError: there is no such encoding.
     """
     decoder = _find_decoder(encoding)
+    is_utf8 = codecs.lookup(encoding).name == "utf-8"
     size, breaks, is_start = 0, Counter[str](), True
     with _open(source) as stream:
         while True:
@@ -66,6 +71,11 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
+            if not is_utf8 and (half := SURROGATE.search(text)):  # utf-7 and unicode_escape can spell one
+                row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
+                raise DataError(
+                    f"half of a surrogate pair: {half[0]!r}", "write the whole character", file=name, row=row
+                )
             if is_start and text:
                 text, is_start = text.removeprefix("\ufeff"), False
             yield text

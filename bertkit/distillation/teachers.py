@@ -20,7 +20,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.tasks import Task
@@ -132,7 +132,8 @@ def _logits_of(
     if kept is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
         return kept
-    loaded = teacher.load(student)
+    with stage(progress, f"loading {teacher.name}"):
+        loaded = teacher.load(student)
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them has token types
         features = encode_split(split, loaded.setup, task.encode)
     outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")

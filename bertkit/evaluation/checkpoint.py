@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.labels import match_names
-from bertkit.errors import ModelError
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, placeholder_names, read_config
 from bertkit.recipe import Recipe
@@ -96,13 +95,6 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
-    record = runs.read_record(folder)
-    if record is not None and record["status"] != "finished":
-        raise ModelError(
-            f"the run is not finished ({record['status']})",
-            "repeat the command that started it, or name one of its checkpoint folders",
-            file=folder,
-        )
     config = read_config(folder)
     check_head(config, folder)
     labels: tuple[str, ...] = ()
@@ -110,4 +102,4 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
         names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
         labels = tuple(match_names(names, recipe.labels) if recipe.labels else names)
-    return SavedCheckpoint(recipe, task, folder, labels, record or {})
+    return SavedCheckpoint(recipe, task, folder, labels, runs.read_record(folder) or {})

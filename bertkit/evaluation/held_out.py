@@ -13,7 +13,7 @@ from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
 from bertkit.objectives import Objective, PretrainSetup, Totals
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature
 
@@ -47,8 +47,8 @@ def measure(
     model.eval()
     totals: Totals = {}
     batches = sorted_batches(lengths_of(features).tolist())[process::processes]
-    progress.start("evaluation", len(batches))
-    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+    bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    with stage(progress, "evaluation", len(batches)), torch.inference_mode(), bf16:
         for done, numbers in enumerate(batches, start=1):
             batch = collate([features[number] for number in numbers])
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
@@ -56,7 +56,6 @@ def measure(
             sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             progress.update(done, {})
-    progress.finish()
     model.train(was_training)
     shares = gather_from_all(totals)
     # with fewer batches than processes some have no sums, but the first process always has a batch

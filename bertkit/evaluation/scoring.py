@@ -11,28 +11,35 @@ from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.metrics.basic import why_undefined
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
-from bertkit.storage.files import write_json
+from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Feature, Setup
+
+Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a checkpoint scored on one split."""
+    """What a checkpoint scored on one split; what is undefined there is None."""
 
     recipe: str
     model: str
     split: str
-    scores: dict[str, float]
+    scores: dict[str, float | None]
     rows: int
     seconds: float
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    baseline: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    baseline: dict[str, float | None] = field(default_factory=dict)
+    undefined: dict[str, dict[str, str]] = field(default_factory=dict)
+    """``scores``, ``intervals`` or ``baseline`` -> metric -> why it is None there."""
     folder: str | None = None
     source: str = ""
     warnings: list[str] = field(default_factory=list)
+    data_warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
@@ -101,8 +108,29 @@ def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], p
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 
 
-def find_intervals(task: Task, scored: Scored) -> dict[str, tuple[float, float]]:
-    """Compute a 95 % bootstrap interval over rows for each metric."""
+def describe_scores(task: Task, scored: Scored, baseline: dict[str, float] | None = None) -> dict[str, Any]:
+    """Return the fields of a `Result` that hold numbers: scores, intervals, baseline, and why one is undefined."""
+    scores, intervals = scored.scores, find_intervals(task, scored)
+    no_interval = "one row cannot be resampled" if len(scored.predictions) == 1 else "undefined in every resample"
+    undefined = {
+        "scores": _reasons(scores),
+        "intervals": {name: no_interval for name, interval in intervals.items() if interval is None},
+        "baseline": _reasons(baseline or {}),
+    }
+    return {
+        "scores": null_for_nan(scores),
+        "intervals": intervals,
+        "baseline": null_for_nan(baseline or {}),
+        "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
+    }
+
+
+def _reasons(scores: dict[str, float]) -> dict[str, str]:
+    return {name: reason for name, score in scores.items() if (reason := why_undefined(score))}
+
+
+def find_intervals(task: Task, scored: Scored) -> dict[str, Interval]:
+    """Compute a 95 % bootstrap interval over rows for each metric; None where nothing can be resampled."""
     from bertkit.metrics.statistics import bootstrap_intervals
 
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
@@ -123,17 +151,25 @@ def suffix_of(split: str) -> str:
     return rest if rest.startswith("_") or not rest else f"_{rest}"
 
 
-def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> None:
-    """Write predictions.jsonl, and what other files the task family makes of the predictions of a split."""
+def predictions_file(split: str) -> str:
+    """Return the name of the file with the predictions of a split."""
+    return f"predictions{suffix_of(split)}.jsonl"
+
+
+def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
+    """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
     records = (
         {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
-    write_records(records, folder / f"predictions{suffix}.jsonl")
+    files = [folder / predictions_file(split.name)]
+    write_records(records, files[0])
     for name, content in details.files.items():
         file = folder / name
-        write_json(file.with_stem(f"{file.stem}{suffix}"), content)
+        files.append(file.with_stem(f"{file.stem}{suffix}"))
+        write_json(files[-1], content)
+    return [file.name for file in files]
 
 
 def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:

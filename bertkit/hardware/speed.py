@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 
 _PASSES = 3  # of a timing, of which the fastest counts
 _ROWS = (1024, 4096)  # of the products tried, as in a small and a large batch
@@ -68,17 +68,16 @@ def time_by_turns(
     import torch
 
     fastest = [[math.inf] * len(work) for _ in runs]
-    progress.start("timing", _PASSES * len(work))
-    for turn in range(_PASSES):
-        for index, item in enumerate(work):
-            for run, seconds in zip(runs, fastest, strict=True):
-                start = time.perf_counter()
-                run(item)
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                seconds[index] = min(seconds[index], time.perf_counter() - start)
-            progress.update(turn * len(work) + index + 1, {})
-    progress.finish()
+    with stage(progress, "timing", _PASSES * len(work)):
+        for turn in range(_PASSES):
+            for index, item in enumerate(work):
+                for run, seconds in zip(runs, fastest, strict=True):
+                    start = time.perf_counter()
+                    run(item)
+                    if torch.cuda.is_available():
+                        torch.cuda.synchronize()
+                    seconds[index] = min(seconds[index], time.perf_counter() - start)
+                progress.update(turn * len(work) + index + 1, {})
     return fastest
 
 

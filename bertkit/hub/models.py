@@ -11,7 +11,9 @@ from pathlib import Path
 
 from bertkit.errors import ModelError, UnavailableError, closest
 from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, remember
+from bertkit.recipe import typed_path
 from bertkit.storage.cache import say_once
+from bertkit.storage.checksums import check_model
 
 WEIGHTS = (
     "model.safetensors",
@@ -37,19 +39,23 @@ def find_model(name: str) -> Path:
     """Find the folder of a model: ``demo``, a directory, or a hub name, whose model is cached or downloaded.
 
     Raises:
-        ModelError: a path that is not a directory.
+        ModelError: a path that is not a directory, or a run or a checkpoint of bertkit that is damaged or unfinished.
         UnavailableError: a model that the hub does not give, and that is not in the cache.
     """
     if name == "demo":
         return Path(__file__).parent.parent / "demo" / "model"
-    folder = Path(name).expanduser()
+    folder = typed_path(name)
     if folder.is_dir():
+        check_model(folder)
         return folder
     if folder.is_file():
         raise ModelError("not a model folder but a file", "name the folder that it is in", file=name)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"no such directory: {name}", _list_folders(folder.parent))
-    return _find_on_hub(name)
+    folder = _find_on_hub(name)
+    if bytes_left_out(folder) is None:
+        check_model(folder)
+    return folder
 
 
 @contextmanager

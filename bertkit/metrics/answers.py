@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
+from bertkit.metrics.basic import Undefined
 from bertkit.recipe import Row
 
 Values = np.ndarray[Any, Any]
@@ -82,7 +83,7 @@ def best_threshold(scores: Values, empty: Values, null_odds: Values, has_answer:
 
 
 def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
-    """Compute a metric of the official evaluation in percent, or its threshold; NaN over no question at all.
+    """Compute a metric of the official evaluation in percent, or its threshold; undefined over no question at all.
 
     Args:
         name: such as ``exact_match``, ``HasAns_f1`` or ``best_f1_thresh``.
@@ -96,7 +97,9 @@ def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
     values = f1 if name.endswith("f1") else exact
     if name.startswith(("HasAns", "NoAns")):
         values = values[has_answer if name.startswith("HasAns") else ~has_answer]
-    return float(100 * values.mean()) if len(values) else float("nan")
+    if not len(values):
+        return Undefined("no question has an answer" if name.startswith("HasAns") else "every question has an answer")
+    return float(100 * values.mean())
 
 
 def question_name(row: Row) -> str:

@@ -14,10 +14,28 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import RecipeError, UnavailableError, closest
+from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.recipe import Recipe
+from bertkit.recipe.plugins import own_fault
 
 Values = np.ndarray[Any, Any]
+
+
+class Undefined(float):
+    """A NaN that knows why a metric has no value for some rows."""
+
+    reason: str
+
+    def __new__(cls, reason: str) -> Undefined:
+        """Return a NaN with its reason."""
+        self = super().__new__(cls, math.nan)
+        self.reason = reason
+        return self
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        """Return what a copy is made from."""
+        return (self.reason,)
+
 
 CLASSIFICATION = (
     "accuracy",
@@ -120,17 +138,13 @@ def per_label(gold: Values, predicted: Values) -> dict[str, Values]:
 
 
 def pearsonr(gold: Values, predicted: Values) -> float:
-    """Return the linear correlation, from -1 to 1; NaN where one side is constant."""
-    from scipy import stats
-
-    return float(_quietly(stats.pearsonr, gold, predicted).statistic)
+    """Return the linear correlation, from -1 to 1; undefined for one row, and where one side is constant."""
+    return _correlate("pearsonr", gold, predicted)
 
 
 def spearmanr(gold: Values, predicted: Values) -> float:
-    """Return the rank correlation, from -1 to 1; NaN where one side is constant."""
-    from scipy import stats
-
-    return float(_quietly(stats.spearmanr, gold, predicted).statistic)
+    """Return the rank correlation, from -1 to 1; undefined for one row, and where one side is constant."""
+    return _correlate("spearmanr", gold, predicted)
 
 
 def mean_squared_error(gold: Values, predicted: Values) -> float:
@@ -146,7 +160,29 @@ def mean_absolute_error(gold: Values, predicted: Values) -> float:
 def r2(gold: Values, predicted: Values) -> float:
     """Return the explained share of the gold values' variance; below 0, predicting their mean is better."""
     spread = float(np.sum((gold - gold.mean()) ** 2))
-    return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else math.nan
+    return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else Undefined("all gold values are the same")
+
+
+def why_undefined(score: float | None) -> str | None:
+    """Return why a score is not a finite number; None where it is one.
+
+    >>> why_undefined(0.5), why_undefined(r2(np.ones(3), np.arange(3)))
+    (None, 'all gold values are the same')
+    """
+    if score is not None and math.isfinite(score):
+        return None
+    return score.reason if isinstance(score, Undefined) else "it is not a finite number"
+
+
+def rank_step(score: float | None, loss: float | None, *, greater_is_better: bool) -> tuple[bool, float]:
+    """Return a key by which the best of several steps is the greatest: its score, or its loss where none has a score.
+
+    >>> max([(None, 0.4), (None, 0.3)], key=lambda step: rank_step(*step, greater_is_better=True))
+    (None, 0.3)
+    """
+    if score is not None and math.isfinite(score):
+        return True, score if greater_is_better else -score
+    return False, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
 def compute_metrics(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]:
@@ -189,10 +225,18 @@ def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, flo
     }
 
 
-def _quietly(function: Any, *values: Values) -> Any:
-    with warnings.catch_warnings():  # NaN is the right answer where one side is constant
+def _correlate(name: str, gold: Values, predicted: Values) -> float:
+    """Compute a correlation of scipy; where it is undefined, say why."""
+    if len(gold) < 2:
+        return Undefined("one row has no correlation")
+    for side, values in (("gold values", gold), ("predictions", predicted)):
+        if (values == values[0]).all():
+            return Undefined(f"all {side} are the same")
+    from scipy import stats
+
+    with warnings.catch_warnings():  # of values that are nearly the same
         warnings.simplefilter("ignore")
-        return function(*values)
+        return float(getattr(stats, name)(gold, predicted).statistic)
 
 
 def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[str, float]:
@@ -207,7 +251,7 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
             f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"
         )
     try:
-        scores = evaluate.load(name).compute(references=gold.tolist(), predictions=predicted.tolist())
+        metric = evaluate.load(name)
     except ImportError as error:
         raise UnavailableError(
             f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
@@ -217,4 +261,13 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
             f"the metric evaluate:{name} is not a file and cannot be downloaded",
             "use a built-in metric, or a path",
         ) from None
-    return {key: float(value) for key, value in scores.items()}
+    except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
+        raise own_fault(f"the metric evaluate:{name}", error) from error
+    try:
+        scores = metric.compute(references=gold.tolist(), predictions=predicted.tolist())
+        return {key: float(value) for key, value in scores.items()}
+    except Exception as error:  # as above
+        if isinstance(error, ValueError) and not Path(name).exists():  # scipy's, of a single row
+            what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {str(error).splitlines()[0]}"
+            raise DataError(what, "score more rows, or use another metric") from None
+        raise own_fault(f"the metric evaluate:{name}", error) from error

@@ -18,13 +18,13 @@ def bootstrap_intervals(
     samples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
-) -> dict[str, tuple[float, float]]:
+) -> dict[str, tuple[float, float] | None]:
     """Compute each metric's percentile interval over resampled rows.
 
     Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
     same distribution would have scored, not what another training seed would have (Efron & Tibshirani 1993,
     chapter 13). A resample in which a metric is not a finite number (such as a correlation of constants) does not
-    count for that metric; a metric that is never finite gets (nan, nan).
+    count for that metric; a metric that is never finite has no interval, and neither has one row: None.
 
     Args:
         score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
@@ -36,18 +36,22 @@ def bootstrap_intervals(
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
     tail = _tail(level)
+    if rows == 1:
+        return dict.fromkeys(score(np.zeros(1, dtype=np.int64)))
     rng = np.random.default_rng(seed)
     values: dict[str, list[float]] = {}
     # each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows
     for _ in range(samples):
         for metric, value in score(rng.integers(0, rows, size=rows)).items():
             values.setdefault(metric, []).append(value)
-    intervals = {}
+    intervals: dict[str, tuple[float, float] | None] = {}
     for metric, samples_of_metric in values.items():
         finite = np.asarray(samples_of_metric, dtype=np.float64)
         finite = finite[np.isfinite(finite)]
-        low, high = np.quantile(finite, [tail, 1 - tail]) if finite.size else (np.nan, np.nan)
-        intervals[metric] = (float(low), float(high))
+        intervals[metric] = None
+        if finite.size:
+            low, high = np.quantile(finite, [tail, 1 - tail])
+            intervals[metric] = (float(low), float(high))
     return intervals
 
 

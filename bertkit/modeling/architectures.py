@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transformers import PretrainedConfig, PreTrainedModel
 
     from bertkit.hardware.precision import Machine
@@ -28,8 +30,6 @@ class Architecture:
     can_unpad: bool = False
     """Layers compute each token by itself but for attention, and attention may be sdpa, so padding can be left out
     between first and last."""
-    first_position: int = 0
-    """Number of a text's first position; RoBERTa and its kin count on from the padding token."""
     separates_documents: bool = False
     """Masks of shape (rows, 1, tokens, tokens), boolean, and positions keep the documents of a packed block apart."""
     reads_token_types: bool = True
@@ -56,7 +56,7 @@ _BERT_LIKE: dict[str, Any] = {
 _TABLE = (
     Architecture("albert", separates_documents=True, has_pair_head=True, has_plain_products=True),
     Architecture("bert", **_BERT_LIKE, has_pair_head=True, student_type="distilbert"),
-    Architecture("camembert", **_BERT_LIKE, first_position=2, student_type="camembert"),
+    Architecture("camembert", **_BERT_LIKE, student_type="camembert"),
     Architecture("deberta", overflows_in_bf16=True),
     Architecture("deberta-v2"),
     Architecture(
@@ -69,10 +69,17 @@ _TABLE = (
     ),
     Architecture("electra", **_BERT_LIKE, has_discriminator=True),
     Architecture("modernbert", reads_token_types=False),
-    Architecture("mpnet", first_position=2, reads_token_types=False, has_plain_products=True),
-    Architecture("roberta", **_BERT_LIKE, first_position=2, student_type="roberta"),
-    Architecture("xlm-roberta", **_BERT_LIKE, first_position=2, student_type="xlm-roberta"),
+    Architecture("mpnet", reads_token_types=False, has_plain_products=True),
+    Architecture("roberta", **_BERT_LIKE, student_type="roberta"),
+    Architecture("xlm-roberta", **_BERT_LIKE, student_type="xlm-roberta"),
 )
+
+_PORTS = {
+    "new-impl": ("gte", "alibaba-nlp-community/gte-multilingual-base"),
+    "xlm-roberta-flash": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
+    "nomic": ("nomic_bert", "nomic-ai/nomic-embed-text-v1.5"),
+}
+"""Part of the name of a checkpoint's own code -> the model type of transformers that replaces it, and a checkpoint."""
 
 ARCHITECTURES: dict[str, Architecture] = {architecture.model_type: architecture for architecture in _TABLE}
 """Model type -> what is known of it."""
@@ -86,10 +93,53 @@ def architecture_of(config: PretrainedConfig) -> Architecture:
 def find_architecture(model_type: str) -> Architecture:
     """Find the record of a model type; a type without one gets the defaults.
 
-    >>> find_architecture("roberta").first_position, find_architecture("brand-new").first_position
-    (2, 0)
+    >>> find_architecture("roberta").student_type, find_architecture("brand-new").student_type
+    ('roberta', None)
     """
     return ARCHITECTURES.get(model_type) or Architecture(model_type)
+
+
+def first_position(config: PretrainedConfig) -> int:
+    """Find the number of a text's first position: RoBERTa and its kin count on from the padding token.
+
+    Their position embeddings have a padding index, which a model without memory for its weights shows. A config that no
+    encoder can be built from gets 0: it is refused where its weights are loaded.
+    """
+    import copy
+
+    import torch
+    from transformers import AutoModel
+
+    try:
+        with torch.device("meta"):
+            model = AutoModel.from_config(copy.deepcopy(config))
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ImportError):
+        return 0
+    found = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
+    padding = [module.padding_idx for module in found if getattr(module, "padding_idx", None) is not None]
+    return padding[0] + 1 if padding else 0
+
+
+def has_attention_mask(config: PretrainedConfig) -> bool:
+    """Tell whether an encoder can be told what is padding; FNet, which mixes all tokens of a row, cannot."""
+    import inspect
+
+    from transformers import MODEL_MAPPING
+
+    return "attention_mask" in inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
+
+
+def native_port(saved: Mapping[str, Any]) -> str | None:
+    """Name what transformers itself has for a checkpoint that brings its own code; None where it has nothing.
+
+    Args:
+        saved: content of the checkpoint's ``config.json``.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    code = " ".join([str(saved.get("model_type")), *map(str, (saved.get("auto_map") or {}).values())])
+    ports = (port for sign, port in _PORTS.items() if sign in code)
+    return next((f"{port} ({name})" for port, name in ports if port in CONFIG_MAPPING_NAMES), None)
 
 
 def detect_machine(precision: str, model_type: str) -> Machine:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,12 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import first_position
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import (
+    check_config,
+    first_line,
+    load_config,
+    load_weights,
+    loaded_bytes,
+    read_json_object,
+    refuse_misfit,
+    refuse_non_finite,
+)
 from bertkit.storage.fingerprints import feed_file
+from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -30,6 +39,7 @@ _VOCABULARIES = (
     "spm.model",
     "sentencepiece.bpe.model",
 )
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 
 
@@ -44,10 +54,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
-    try:
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ModelError("not valid JSON", "fetch the checkpoint again", file=file) from None
+    config = read_json_object(file)
+    check_config(config, file)
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
@@ -103,8 +111,19 @@ def fingerprint(folder: Path, *, weights: bool = True) -> str:
 
 def weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights on disk or, where only these were left on the hub, there."""
-    sizes = (file.stat().st_size for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS)
-    return bytes_left_out(folder) or sum(sizes)
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
+
+
+def loaded_weight_bytes(folder: Path) -> int:
+    """Return the size of a model folder's weights once they are loaded, whatever their precision on disk."""
+    return bytes_left_out(folder) or sum(map(loaded_bytes, _weight_files(folder)))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """List the files of a model folder that hold weights; a pickle beside safetensors is not read."""
+    files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
+    has_safetensors = any(file.suffix == ".safetensors" for file in files)
+    return [file for file in files if not (has_safetensors and file.name.startswith("pytorch_model"))]
 
 
 def quiet_transformers() -> None:
@@ -120,22 +139,16 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """Load a fast tokenizer with a padding token; its maximal length is bounded by the model's positions.
 
     Raises:
-        ModelError: it cannot be loaded, is a slow one, or has no padding token.
+        ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
         UnavailableError: it needs a package that is not installed.
     """
+    quiet_transformers()
+    config = load_config(folder)
     tokenizer = read_tokenizer(folder)
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
-    surplus = max(tokenizer.get_vocab().values()) + 1 - config.vocab_size
-    if surplus > 0:
-        raise ModelError(
-            f"the tokenizer knows {surplus:,} more tokens than the model", "take both from one source", file=folder
-        )
+    saved = read_json_object(folder / "config.json")
+    if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin
+        saved["pad_token_id"] = config.pad_token_id
+    refuse_foreign(tokenizer, config, saved, folder)
     bound_length(tokenizer, config)
     return tokenizer
 
@@ -145,14 +158,19 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     quiet_transformers()
     from transformers import AutoTokenizer
 
+    for name in _TOKENIZER_SETTINGS:
+        if (folder / name).is_file():
+            read_json_object(folder / name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
         raise UnavailableError(
             "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
         ) from None
-    except (ValueError, OSError, KeyError) as error:
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from None
+    except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
+        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
+    if not isinstance(tokenizer.model_max_length, (int, float)):
+        raise ModelError("model_max_length is not a number", "correct it", file=folder / "tokenizer_config.json")
     if not tokenizer.is_fast:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:
@@ -167,8 +185,7 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
     """Bound a tokenizer's maximal length by the number of positions that a model has."""
     positions = getattr(config, "max_position_embeddings", None) or 512
-    first = architecture_of(config).first_position
-    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:

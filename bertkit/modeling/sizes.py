@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, closest
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import first_position
 from bertkit.recipe.options import check_names
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
             number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
         if getattr(config, f"{name}_token_id", None) is not None:
             setattr(config, f"{name}_token_id", number)
-    if architecture_of(config).first_position and "max_position_embeddings" not in model_options:
+    if first_position(config) and "max_position_embeddings" not in model_options:
         config.max_position_embeddings = max(config.max_position_embeddings, 512 + config.pad_token_id + 1)
     return config
 

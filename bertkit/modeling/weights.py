@@ -3,23 +3,72 @@
 from __future__ import annotations
 
 import json
+import math
+import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import has_attention_mask, native_port
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+_AGAIN = "fetch the checkpoint again"
+_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _BUFFERS = ("position_ids", "token_type_ids")  # in old checkpoints, and learned by nobody
 
 
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Read a file of a model folder that is one JSON object.
+
+    Raises:
+        ModelError: it is not.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ModelError("not valid JSON", _AGAIN, file=file) from None
+    if not isinstance(content, dict):
+        raise ModelError("not a JSON object", _AGAIN, file=file)
+    return content
+
+
+def check_config(config: dict[str, Any], file: Path) -> None:
+    """Check the keys of a ``config.json`` that are read before transformers checks them all, and the sizes.
+
+    Raises:
+        ModelError: one is of the wrong type, or a size is not positive.
+    """
+    if not isinstance(config.get("model_type"), str):
+        raise ModelError("no model_type", "name the type of the model, such as bert", file=file)
+    names, classes = config.get("id2label") or {}, config.get("architectures") or []
+    wrong = {
+        "id2label": not isinstance(names, dict) or not all(key.isdecimal() and len(key) < 10 for key in names),
+        "architectures": not isinstance(classes, list) or not all(isinstance(name, str) for name in classes),
+        "auto_map": not isinstance(config.get("auto_map") or {}, dict),
+        "num_labels": not isinstance(config.get("num_labels", 2), int),
+        **{key: isinstance(config.get(key), int) and config[key] < 1 for key in _SIZES},
+    }
+    for key, is_wrong in wrong.items():
+        if is_wrong:
+            raise ModelError(f"{key} is {str(config[key])[:80]}", _AGAIN, file=file)
+
+
 def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape."""
+    """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape.
+
+    Raises:
+        ModelError: a file of weights is damaged, or could run code.
+    """
     import torch
     from safetensors import SafetensorError
 
+    for index in folder.glob("*.index.json"):
+        read_json_object(index)
+    if not any(folder.glob("model*.safetensors")):
+        _check_pickles(folder)
     try:
         model, report = model_class.from_pretrained(
             folder,
@@ -29,9 +78,30 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (ValueError, OSError, RuntimeError, KeyError, SafetensorError) as error:
+    except (ValueError, OSError, RuntimeError, LookupError, SafetensorError) as error:
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
     return model, report
+
+
+def _check_pickles(folder: Path) -> None:
+    """Refuse files of weights in torch's format that hold anything else; nothing in them is run."""
+    import torch
+
+    for file in sorted(folder.glob("pytorch_model*.bin")):
+        with file.open("rb") as stream:
+            is_zip = stream.read(2) == b"PK"  # torch can leave such a file on disk and read its index only
+        try:
+            content = torch.load(file, map_location="meta", weights_only=True, mmap=is_zip)
+        except pickle.UnpicklingError:
+            what = "not only weights, or damaged: loading it could run code"
+            raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
+        except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
+            raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
+        are_weights = isinstance(content, dict) and all(
+            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+        )
+        if not are_weights:
+            raise ModelError("it holds something other than weights", _AGAIN, file=file)
 
 
 def load_config(folder: Path) -> PretrainedConfig:
@@ -44,25 +114,46 @@ def load_config(folder: Path) -> PretrainedConfig:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    model_type = saved.get("model_type", "")
+    saved = read_json_object(folder / "config.json")
+    check_config(saved, folder / "config.json")
+    model_type = saved["model_type"]
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, KeyError, StrictDataclassError) as error:
+    except (ValueError, OSError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
         if "auto_map" in saved:
-            raise ModelError(
-                "this checkpoint needs to run its own code",
-                "bertkit never does that; use a standard architecture",
-                file=folder,
-            ) from None
+            raise _own_code(saved, folder) from None
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
+    if "auto_map" in saved and not _is_native(saved, config):
+        raise _own_code(saved, folder)
     if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
         raise ModelError(
             f"a model of type {model_type!r} is not an encoder",
             "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
             file=folder,
         )
+    if not has_attention_mask(config):
+        what = f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
+        raise ModelError(what, "use an encoder with an attention mask, such as BERT", file=folder)
     return config
+
+
+def _is_native(saved: dict[str, Any], config: PretrainedConfig) -> bool:
+    """Tell whether transformers has the class of a checkpoint that brings its own code, and reads the sizes it names.
+
+    Otherwise its own class would fill in the sizes of another model.
+    """
+    import transformers
+
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    names = [config.attribute_map.get(name, name) for name in sizes if hasattr(config, name)]
+    known = all(hasattr(transformers, name) for name in saved.get("architectures") or ())
+    return known and all(name in saved for name in names)
+
+
+def _own_code(saved: dict[str, Any], folder: Path) -> ModelError:
+    port = native_port(saved)
+    remedy = f"use transformers' own {port}" if port else "use a standard architecture"
+    return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
 
 
 def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
@@ -84,6 +175,8 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
     ):
         wrong = sorted(filter(in_encoder, names))
         if wrong:
+            if hasattr(model.config, "auto_map"):
+                raise _own_code(model.config.to_dict(), folder)
             side = "the checkpoint lacks" if problem == "lacks" else f"its config.json {problem}"
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
             raise ModelError(
@@ -105,5 +198,22 @@ def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> No
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 300 characters; its class name where it has none."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    """Return the first line of an error's message, at most 300 characters; its class name where it has none.
+
+    A line that ends with a colon is joined with the next one.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
+
+
+def loaded_bytes(file: Path) -> int:
+    """Return the size of a file's weights once they are loaded in single precision; its own if it does not tell."""
+    from safetensors import SafetensorError, safe_open
+
+    if file.suffix != ".safetensors":
+        return file.stat().st_size
+    try:
+        with safe_open(file, "np") as weights:
+            return sum(4 * math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    except SafetensorError:
+        return file.stat().st_size

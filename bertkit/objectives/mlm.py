@@ -9,7 +9,7 @@ from bertkit.corpus.masking import choose_tokens, choose_words, corrupt
 from bertkit.corpus.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, masking_rate
@@ -82,7 +82,7 @@ def choose_masked(
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks."""
     within_documents = setup.recipe.training.packing == "documents"
-    position = architecture_of(setup.config).first_position
+    position = first_position(setup.config) if within_documents else 0
     return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
 
 

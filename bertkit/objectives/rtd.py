@@ -20,6 +20,7 @@ from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_lo
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe.options import Option, read_option
+from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Collator, Feature
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
 
     Raises:
         RecipeError: the size of the generator leaves a fraction of an attention head.
-        ModelError: the generator's shape does not allow sharing embeddings with the discriminator.
+        ModelError: the generator's shape does not allow sharing embeddings with the discriminator, or it is damaged.
     """
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
@@ -65,6 +66,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
     if folder and beside is None:
         log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
+    if beside:
+        check_model(beside)
     smaller = (
         load_config(beside)
         if beside

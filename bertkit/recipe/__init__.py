@@ -11,6 +11,7 @@ from bertkit.recipe.load import (
     recipe_folder,
     recipe_names,
 )
+from bertkit.recipe.paths import typed_path
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
 from bertkit.recipe.records import (
     CommonTraining,
@@ -50,5 +51,6 @@ __all__ = [
     "recipe_command",
     "recipe_folder",
     "recipe_names",
+    "typed_path",
     "write_yaml",
 ]

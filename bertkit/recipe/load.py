@@ -7,10 +7,12 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError, closest
+from bertkit.recipe.paths import typed_path
 from bertkit.recipe.renamed import rename_changes, rename_keys
+from bertkit.recipe.validation import describe, shorten
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
@@ -46,14 +48,17 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
-        if not Path(name).is_file():
+        file = typed_path(name)
+        if not file.is_file():
             raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
-        return Path(name)
+        return file
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:
-        if (recipe_folder() / folder / f"{name}.yaml").is_file():
+        if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    raise RecipeError(f"no recipe is called {name!r}", closest(name, chain.from_iterable(map(recipe_names, commands))))
+    raise RecipeError(
+        f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands)))
+    )
 
 
 def recipe_command(name: str) -> str:
@@ -104,7 +109,7 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     try:
         return record.model_validate(values)
     except ValidationError as error:
-        raise _describe(error.errors()[0], record, changes, file, lines) from None
+        raise describe(error.errors(), record, changes, file, lines) from None
 
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -123,9 +128,9 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
     """Return those names of splits that another source has too: the demo, or a folder with a copy of the data set."""
-    if source == "demo" or Path(source).expanduser().is_file():
+    folder = typed_path(source)
+    if source == "demo" or folder.is_file():
         return splits  # which do not mind
-    folder = Path(source).expanduser()
     files = [file.name.lower() for pattern in ("*", "data/*") for file in folder.glob(pattern)]
     return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
 
@@ -137,11 +142,15 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
     {'training.epochs': 2, 'data.columns.text': 'review'}
     """
     changes = {}
-    for assignment in assignments:
-        key, equals, value = assignment.partition("=")
+    for text in assignments:
+        key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise RecipeError(f"--set {assignment} is not key=value", "write e.g. --set training.epochs=2")
-        changes[key.strip()] = read_value(value)
+            raise RecipeError(f"--set {shorten(text)} is not key=value", "write e.g. --set training.epochs=2")
+        try:
+            changes[key.strip()] = read_value(value)
+        except RecipeError as error:
+            hint = f"{error.remedy}; for text: {assignment(key, value)}"
+            raise RecipeError(f"--set {shorten(key)}: {error.what}", hint) from None
     return changes
 
 
@@ -151,7 +160,10 @@ def assignment(key: str, value: str) -> str:
     >>> assignment("data.columns.text", "review"), assignment("data.columns.text", " a")
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
     """
-    plain = read_value(value) == value
+    try:
+        plain = read_value(value) == value
+    except RecipeError:
+        plain = False
     return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
 
 
@@ -188,64 +200,3 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
         values[section] = dict(content) if isinstance(content, dict) else {}
         values = values[section]
     values[last] = value
-
-
-def _describe(error: Any, record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines) -> RecipeError:
-    """Turn pydantic's first error into one that names the key, the line or the override, and what is allowed."""
-    path = tuple(str(key) for key in error["loc"])
-    written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
-    override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
-    where: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
-    if error["type"] == "extra_forbidden":
-        return RecipeError(f"unknown key {'.'.join(path)!r}", _closest_key(record, path), **where)
-    if error["type"] == "missing":
-        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
-    variants = ("literal[", "function-", "dict[", "int", "constrained")  # pydantic's names for the types of a union
-    name = ".".join(key for key in path if not key.startswith(variants))
-    rule = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    bounds = "" if error["type"] == "value_error" else _range_of(record, name)
-    fault = "is out of range" if bounds and isinstance(error["input"], (int, float)) else f"is wrong: {rule}"
-    return RecipeError(f"{name} = {_shown(error['input'])} {fault}", bounds and f"give {bounds}", **where)
-
-
-def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
-    """Tell whether one key path is the beginning of the other, or both are the same."""
-    return all(key == other_key for key, other_key in zip(first, second, strict=False))
-
-
-def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, (int, float)) else repr(value)
-
-
-def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
-    """Return the record that a dotted key belongs to, and the last part of the key."""
-    from pydantic import BaseModel
-
-    section: Any = record
-    for key in path[:-1]:
-        field = section.model_fields.get(key)
-        types = (field.annotation, *get_args(field.annotation)) if field else ()  # `Section`, or `Section | None`
-        subsection = next((cls for cls in types if isinstance(cls, type) and issubclass(cls, BaseModel)), None)
-        if subsection is None:
-            break
-        section = subsection
-    return section, path[-1]
-
-
-def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
-    section, last = _section_of(record, path)
-    return closest(last, section.model_fields)
-
-
-def _range_of(record: type[Section], name: str) -> str:
-    """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
-    section, last = _section_of(record, tuple(name.split(".")))
-    field = section.model_fields.get(last)
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-    bounds = [
-        f"{sign} {getattr(bound, word):g}"
-        for bound in (field.metadata if field else [])
-        for word, sign in signs.items()
-        if getattr(bound, word, None) is not None
-    ]
-    return f"a number {' and '.join(bounds)}" if bounds else ""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from bertkit.errors import RecipeError, closest
+
+_OWN: dict[str, str | None] = {}
+"""What each loaded module of your own is called in messages -> its file."""
 
 
 def module_names(package: str) -> list[str]:
@@ -28,22 +32,62 @@ def load_module(role: str, name: str, package: str, required: Sequence[str], pag
         page: the page of the docs on writing such a module.
 
     Raises:
-        RecipeError: no such module, or one that lacks something required.
+        RecipeError: no such module, one that fails when it is imported, or one that lacks something required.
     """
     names = module_names(package)
     if name in names:
         return importlib.import_module(f"{package}.{name}")
-    try:
-        exists = "." in name and importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        exists = False
-    if not exists:
+    parts = name.split(".")
+    module = _import(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
+    if module is None:
         remedy = closest(name, names)
         if "." in name:
             remedy += "; a module of your own is named package.module and must be importable"
         raise RecipeError(f"no {role} is called {name!r}", remedy)
-    module = importlib.import_module(name)
     missing = [attribute for attribute in required if not hasattr(module, attribute)]
     if missing:
         raise RecipeError(f"the {role} {name} lacks {', '.join(missing)}", f"see {page}")
+    _OWN[f"the {role} {name}"] = module.__file__
     return module
+
+
+def _import(role: str, name: str) -> ModuleType | None:
+    """Import a module of your own; None where there is no such module."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name + ".").startswith(error.name + "."):
+            return None
+        raise own_fault(f"the {role} {name}", error) from error
+    except (Exception, SystemExit) as error:  # whatever it raises, it is not bertkit that is wrong
+        raise own_fault(f"the {role} {name}", error) from error
+
+
+def own_fault(what: str, error: BaseException) -> RecipeError:
+    """Build the error for code of your own that failed, with what it raised and its last line in the traceback."""
+    lines = [line for line in traceback.extract_tb(error.__traceback__) if _is_own(line.filename)]
+    file, row = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
+    if isinstance(error, SyntaxError) and error.filename:
+        file, row = error.filename, error.lineno
+    raised = traceback.format_exception_only(error)[-1].strip()
+    return RecipeError(
+        f"{what} failed: {raised}", "correct it; BERTKIT_DEBUG=1 shows the traceback", file=file, row=row
+    )
+
+
+def fault_of_own_module(error: BaseException) -> RecipeError | None:
+    """Build the error for a loaded module of your own in whose functions an error was raised; None if in none."""
+    files = {line.filename for line in traceback.extract_tb(error.__traceback__)}
+    return next((own_fault(what, error) for what, file in _OWN.items() if file in files), None)
+
+
+def own_modules() -> list[str]:
+    """List the modules of your own that are loaded, as messages call them: `the task family mypackage.stars`."""
+    return list(_OWN)
+
+
+def _is_own(file: str) -> bool:
+    """Tell whether a file of code is neither bertkit's, nor an installed package's, nor Python's."""
+    bertkit = str(Path(__file__).parent.parent)
+    libraries = [f"{folder}/" for folder in (bertkit, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))]
+    return not file.startswith(("<", *libraries)) or file in _OWN.values()

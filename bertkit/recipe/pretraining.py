@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from bertkit.recipe.records import CommonTraining, Finite, Section
+from bertkit.recipe.paths import Location
+from bertkit.recipe.records import CommonTraining, Finite, FolderName, Section
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -15,10 +16,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class Corpus(Section):
     """Where text comes from, and how it is split into documents."""
 
-    source: str = Field("", description="hub data set, directory, file, or `demo`")
+    source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, str] = Field({}, description="split (`train`, `validation`) -> file, instead of `source`")
+    files: dict[str, Location] = Field({}, description="split (`train`, `validation`) -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     column: str = Field("text", description="column with the text, in jsonl, json, csv, parquet and hub data sets")
     documents: Literal["auto", "blank_lines", "lines", "rows"] = Field(
@@ -90,13 +91,13 @@ class Pretraining(CommonTraining):
 class PretrainRecipe(Section):
     """Everything that defines a pretraining run, as read from a YAML file and the command line."""
 
-    name: str
+    name: FolderName
     about: str = ""
     objective: str = Field(description="objective: a module of bertkit.objectives, or an importable module")
-    model: str | None = Field(None, description="checkpoint to continue from; by default, a new model of `size`")
+    model: Location | None = Field(None, description="checkpoint to continue from; by default, a new model of `size`")
     size: str = Field("base", description="size of a new model; see `bertkit pretrain sizes`")
     model_options: dict[str, Any] = Field({}, description="any fields of the config of a new model")
-    tokenizer: str | None = Field(None, description="folder or hub name; by default, that of `model`")
+    tokenizer: Location | None = Field(None, description="folder or hub name; by default, that of `model`")
     data: Corpus = Corpus()
     training: Pretraining = Pretraining()
     options: dict[str, Any] = Field({}, description="options of this objective")

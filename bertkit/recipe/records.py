@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from bertkit.recipe.paths import Location
+
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
 
@@ -21,6 +23,16 @@ def _finite(value: float) -> float:
 Finite = Annotated[float, AfterValidator(_finite)]
 
 
+def _folder_name(name: str) -> str:
+    if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+        raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
+"""The name of a folder in `runs/`, never a path that leads out of it."""
+
+
 class Section(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
@@ -30,10 +42,10 @@ class Section(BaseModel):
 class Data(Section):
     """Where rows come from, and which of their columns is which canonical column."""
 
-    source: str = Field("", description="hub data set, directory, file, or `demo`")
+    source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, str] = Field({}, description="split -> file, instead of `source`")
+    files: dict[str, Location] = Field({}, description="split -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
@@ -46,6 +58,9 @@ class Data(Section):
     empty_text: Literal["refuse", "drop", "keep"] = Field(
         "refuse", description="what to do with rows that have a blank text"
     )
+    label_range: tuple[Finite, Finite] | None = Field(
+        None, description="regression: the lowest and the highest number that a label may be; others are refused"
+    )
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
     limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
@@ -53,6 +68,13 @@ class Data(Section):
         False, description="read training rows during training, for data that does not fit in memory"
     )
     cache: bool = Field(True, description="keep the encoded rows of each split on disk for the next run")
+
+    @field_validator("label_range")
+    @classmethod
+    def _range_is_ascending(cls, ends: tuple[float, float] | None) -> tuple[float, float] | None:
+        if ends is not None and not ends[0] < ends[1]:
+            raise ValueError("must be two numbers in ascending order, such as [0, 5]")
+        return ends
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -158,7 +180,7 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 class Distillation(Section):
     """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
-    teachers: list[str] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
+    teachers: list[Location] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
     temperature: Finite = Field(
         2.0, gt=0, le=1000, description="divides the logits; above 1, less probable labels weigh more"
     )
@@ -199,10 +221,10 @@ class Published(Section):
 class Recipe(Section):
     """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
 
-    name: str
+    name: FolderName
     about: str = ""
     task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
-    model: str = "google-bert/bert-base-uncased"
+    model: Location = "google-bert/bert-base-uncased"
     model_labels: list[str] | None = Field(
         None, description="label names in the order of the checkpoint's outputs, if its config has none"
     )
@@ -221,7 +243,11 @@ class Recipe(Section):
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
-        which = f"{layers} layers" if isinstance(layers, int) else f"layers {', '.join(map(str, layers))}"
+        which = (
+            f"{layers} layer{'' if layers == 1 else 's'}"
+            if isinstance(layers, int)
+            else f"layers {', '.join(map(str, layers))}"
+        )
         return f"{which} of {self.model}"
 
     @field_validator("labels", "model_labels")

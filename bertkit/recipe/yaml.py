@@ -14,6 +14,7 @@ KeyPath = tuple[str, ...]
 Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
+_MAX_DIGITS = 100
 _BREAKS = re.compile("[\x85\u2028\u2029]")
 # The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
 _RESOLVERS = {
@@ -29,6 +30,17 @@ _RESOLVERS = {
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    """Read decimal digits, leading zeros too, which PyYAML would read as an octal number."""
+    if len(node.value) > _MAX_DIGITS:
+        hint = f"at most {_MAX_DIGITS} are read; put text in quotes"
+        raise RecipeError(f"a number of {len(node.value):,} digits", hint)
+    return int(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -58,17 +70,13 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     if len(text) > _MAX_CHARACTERS:
         raise RecipeError(f"a recipe of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        if node is None:
-            raise RecipeError("the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file)
-        _refuse_anchors_and_tags(text, file)
-        lines: Lines = {}
-        _find_lines(node, (), lines, file)
-        values = yaml.load(text, Loader=_Loader)
+        values, lines = _parse(text, file)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
+    if values is None:
+        raise RecipeError("the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file)
     if not isinstance(values, dict):
         raise RecipeError("a recipe is a list of `key: value` lines", "see `bertkit recipes show cola`", file=file)
     return values, lines
@@ -77,14 +85,18 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
 def read_value(text: str) -> Any:
     """Read one value as a recipe would: number, true/false, null, list, mapping or text.
 
-    >>> read_value("1e-5"), read_value("no"), read_value("[a, 2]")
-    (1e-05, 'no', ['a', 2])
+    >>> read_value("1e-5"), read_value("no"), read_value("[a, 2]"), read_value("*")
+    (1e-05, 'no', ['a', 2], '*')
+
+    Raises:
+        RecipeError: an anchor, an alias, a tag, a duplicate key, or lists that nest too deep.
     """
     try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader underneath
+        value, _ = _parse(text, None)
     except yaml.YAMLError:
         return text
-    return text if value == "" else value  # `|` alone is read as an empty block of text, but means itself here
+    is_comment = value is None and text.lstrip().startswith("#")
+    return text if value == "" or is_comment else value  # `|` alone would be an empty text, and `#text` nothing
 
 
 def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
@@ -97,9 +109,27 @@ def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
     return text
 
 
+def _parse(text: str, file: object) -> tuple[Any, Lines]:
+    """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
+
+    Raises:
+        RecipeError: what YAML allows and recipes do not use, or what Python cannot hold.
+        YAMLError: bad syntax.
+    """
+    lines: Lines = {}
+    try:
+        _refuse_anchors_and_tags(text, file)
+        node = yaml.compose(text, Loader=_Loader)
+        if node is not None:
+            _find_lines(node, (), lines, file)
+        return yaml.load(text, Loader=_Loader), lines
+    except RecursionError:
+        raise RecipeError("lists or mappings nest too deep", "flatten them", file=file) from None
+
+
 def _refuse_anchors_and_tags(text: str, file: object) -> None:
     for event in yaml.parse(text, Loader=_Loader):
-        row = event.start_mark.line + 1 if event.start_mark else None
+        row = event.start_mark.line + 1 if file is not None and event.start_mark else None
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise RecipeError("anchors and aliases are not used in recipes", "write it out", file=file, row=row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bertkit.recipe import PretrainRecipe
-from bertkit.reports.html import Facts, duration_text, metric_names, score_text
+from bertkit.reports.examples import is_finite
+from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _template(name: str) -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(score=score_text, duration=duration_text, plain=_plain)
+    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text, plain=_plain)
     return environment.get_template(name)
 
 
@@ -113,7 +113,7 @@ def _results(facts: Facts, card: CardFacts) -> list[Any]:
             metric_value=round(float(value), 6),
         )
         for metric, value in facts.scores.items()
-        if math.isfinite(value)
+        if value is not None and is_finite(value)
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,17 @@ class Facts:
     split: str
     rows: int
     best_metric: str
-    scores: dict[str, float]
+    scores: Mapping[str, float | None]
+    """Metric -> score; None where it is undefined."""
     about: str = ""
     teachers: list[str] = field(default_factory=list)
     """Names of the checkpoints that the model was distilled from."""
     seconds: float | None = None
     device: str = ""
     seed: int | None = None
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Metric -> ends of its 95 % bootstrap interval over rows."""
-    baseline: dict[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    """Metric -> ends of its 95 % bootstrap interval over rows; None where there is none."""
+    baseline: Mapping[str, float | None] = field(default_factory=dict)
     """Scores of the baseline that `baseline_name` describes."""
     baseline_name: str = "the same answer for every row"
     published: list[dict[str, Any]] = field(default_factory=list)
@@ -58,10 +59,17 @@ class Facts:
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys, which the task family reports beside its scores."""
+    compared: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table of teachers, student and baseline, with the same keys; None where one has no such number."""
     warnings: list[str] = field(default_factory=list)
-    other_splits: dict[str, dict[str, float]] = field(default_factory=dict)
+    other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
     """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
+
+    @property
+    def chosen_by(self) -> str:
+        """What chose the best step: the best metric, or the loss where that is undefined."""
+        return self.best_metric if is_finite(self.scores.get(self.best_metric)) else "loss"
 
 
 def write_report(folder: Path, facts: Facts) -> Path:
@@ -73,7 +81,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(score=score_text, duration=duration_text)
+    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text)
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
     page = environment.get_template("report.html.j2").render(
         facts=facts,
@@ -111,6 +119,15 @@ def score_text(value: Any) -> str:
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
 
 
+def cell_text(value: Any) -> str:
+    """Format a cell of the table of compared models: a score, an interval, or a text; nothing for None.
+
+    >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text("1,024"), cell_text(None)
+    ('0.5000', '0.2500 – 1.0000', '1,024', '')
+    """
+    return "" if value is None else value if isinstance(value, str) else score_text(value)
+
+
 def duration_text(seconds: float) -> str:
     """Format a duration in its two largest units.
 
@@ -131,9 +148,9 @@ def _headline(facts: Facts) -> Markup | None:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
         others.append((label, entry.get(metric)))
     spans = []
-    value = facts.scores.get(metric, math.nan)
-    if is_finite(value):
-        ends = facts.intervals.get(metric, (value, value))
+    value = facts.scores.get(metric)
+    if value is not None and is_finite(value):
+        ends = facts.intervals.get(metric) or (value, value)
         low, high = ends if is_finite(*ends) else (value, value)
         spans.append(svg.Span("This run", score_text(value), value, low, high, own=True))
     for label, score in others:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from bertkit.recipe import typed_path
 from bertkit.storage import files
 
 log = logging.getLogger("bertkit")
@@ -21,7 +22,7 @@ _DAYS = 30
 
 def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
-    return Path(os.environ.get("BERTKIT_CACHE") or Path.home() / ".cache" / "bertkit") / content
+    return typed_path(os.environ.get("BERTKIT_CACHE") or "~/.cache/bertkit") / content
 
 
 @contextmanager

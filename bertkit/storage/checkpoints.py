@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.storage.files import sync_folder, write_json
-from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 
 MANIFEST = "bertkit-manifest.json"
 _SCHEMA = 1
+_CHECKSUM = "sha256"
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -38,13 +39,22 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
             files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
-    write_json(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": files})
+    manifest = {"schema_version": _SCHEMA, **facts, "files": files}
+    write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
     sync_folder(folder.parent)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read the manifest that `commit` wrote."""
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    """Read the manifest that `commit` wrote; one of an earlier release has no checksum of itself.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise ValueError(f"{MANIFEST} is damaged")
+    if manifest.pop(_CHECKSUM, None) not in (None, json_fingerprint(manifest)):
+        raise ValueError(f"{MANIFEST} is damaged")
     return manifest
 
 
@@ -52,18 +62,17 @@ def find_fault(folder: Path) -> str | None:
     """Describe why a checkpoint cannot be used; None for a complete one."""
     try:
         manifest = read_manifest(folder)
-        files = manifest["files"]
     except FileNotFoundError:
         return "it was not finished"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, RecursionError):
         return f"{MANIFEST} is damaged"
     if manifest.get("schema_version") != _SCHEMA:
         return f"{MANIFEST} has schema {manifest.get('schema_version')}, this bertkit reads {_SCHEMA}"
-    for name, expected in files.items():
+    for name, expected in manifest["files"].items():
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if file.stat().st_size != expected["size"] or file_fingerprint(file) != expected["sha256"]:
+        if expected != {"size": file.stat().st_size, "sha256": file_fingerprint(file)}:
             return f"{name} does not match its checksum"
     return None
 
@@ -77,6 +86,27 @@ def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
             return folder, skipped
         skipped.append(f"skipping {folder.name}: {fault}")
     return None, skipped
+
+
+def most_bytes(weights: int, checkpoint: int, saves: int) -> int:
+    """Return the most that a run has on disk at a time, from the sizes of its weights and of a checkpoint.
+
+    The best and the last checkpoint stay. A third is whole before one of these is deleted, and the end copies the
+    weights of the best.
+    """
+    return max(min(saves, 3) * checkpoint, min(saves, 2) * checkpoint + weights) if saves else 0
+
+
+def written_bytes(run: Path) -> int:
+    """Return the size of a run's checkpoints."""
+    return sum(file.stat().st_size for folder in _by_step(run) for file in folder.rglob("*") if file.is_file())
+
+
+def discard_unfinished(run: Path) -> None:
+    """Delete the checkpoints of which only a part was written, and so free its space."""
+    for folder in _by_step(run):
+        if not (folder / MANIFEST).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def clear(folder: Path) -> None:

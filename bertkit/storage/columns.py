@@ -7,7 +7,6 @@ comes last.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ import numpy as np
 from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
-from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 
 log = logging.getLogger("bertkit")
 
@@ -88,7 +87,7 @@ class ColumnWriter:
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
         # the other order, a kill would leave neither, and all shards would be written anew.
-        write_json(self.folder / _MANIFEST, {**content, "sha256": _digest(content)})
+        write_json(self.folder / _MANIFEST, {**content, "sha256": json_fingerprint(content)})
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
     touch(manifest)
     try:
         content = json.loads(manifest.read_text(encoding="utf-8"))
-        is_whole = content.pop("sha256") == _digest(content) and all(
+        is_whole = content.pop("sha256") == json_fingerprint(content) and all(
             _file(folder, name).stat().st_size == column["bytes"]
             and file_fingerprint(_file(folder, name)) == column["sha256"]
             for name, column in content["columns"].items()
@@ -146,7 +145,3 @@ def _file(folder: Path, name: str) -> Path:
 
 def _map(file: Path, dtype: str) -> Numbers:
     return np.asarray(np.memmap(file, dtype=dtype, mode="r"))
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ResourceError
 
-_HELD: set[TextIO] = set()
-"""Open files whose locks this process holds."""
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+log = logging.getLogger("bertkit")
+
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+"""What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
 
 
 @contextmanager
@@ -28,25 +36,61 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def to_json(values: Any, indent: int | None = None) -> str:
+    """Return values as strict JSON, which has no NaN and no infinity: they become null.
+
+    >>> to_json({"loss": math.nan, "word": "é"})
+    '{"loss": null, "word": "é"}'
+    """
+    try:
+        return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:
+        return json.dumps(null_for_nan(values), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def null_for_nan(values: Any) -> Any:
+    """Return nested values with None for NaN and infinity.
+
+    >>> null_for_nan({"f1": [0.5, math.inf]})
+    {'f1': [0.5, None]}
+    """
+    if isinstance(values, Mapping):
+        return {name: null_for_nan(value) for name, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [null_for_nan(value) for value in values]
+    return None if isinstance(values, float) and not math.isfinite(values) else values
+
+
 def write_json(file: Path, values: Any) -> None:
-    """Write JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
-    write_text(file, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
+    """Write strict JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
+    write_text(file, to_json(values, indent=2) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
     """Write text atomically: at any instant the file is the old one or the new one, and on disk on return."""
-    # One temporary name for all processes, so that the next one overwrites what a killed one left.
-    temporary = file.with_name(f".{file.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(file)
-    sync_folder(file.parent)
+    temporary = temporary_of(file)
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+        sync_folder(file.parent)
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(file)  # a write does not know where it goes
+        raise
+
+
+def temporary_of(file: Path) -> Path:
+    """Return the file that `write_text` renames: of one name, so that the next process overwrites a killed one's."""
+    return file.with_name(f".{file.name}.tmp")
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that a rename survives a power cut."""
+    """Flush a folder's entries to disk, so that a rename survives a power cut; Windows cannot open a folder."""
+    if os.name == "nt":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -60,38 +104,60 @@ def locked(
 ) -> Iterator[None]:
     """Hold a lock; the system releases it when the process ends, however it ends.
 
+    A file system without locks gets a file that marks the lock as held. A mark that a dead process of this machine left
+    is taken over where the file system can do that in one step.
+
     Args:
         lock: the lock file, created if missing; it names the process that holds the lock, and stays afterwards.
         refuse: builds the error to raise if another process holds the lock, from the name of that process; by
             default, wait for that process.
         on_wait: called before waiting.
     """
-    import fcntl
+    from filelock import FileLock, SoftFileLock
+
+    if not lock.parent.is_dir():  # filelock would create it
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
+    try:
+        held = _acquire(FileLock(lock, on_acquired=_sign), refuse, on_wait)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        mark = lock.with_name(f"{lock.name}.held")
+        log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
+        held = _acquire(SoftFileLock(mark), refuse, on_wait)
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def _acquire(
+    lock: BaseFileLock, refuse: Callable[[str], ResourceError] | None, on_wait: Callable[[], None]
+) -> BaseFileLock:
+    from filelock import Timeout
+
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if refuse is not None:
+            raise refuse(_read_holder(Path(lock.lock_file))) from None
+        on_wait()
+        lock.acquire()
+    return lock
+
+
+def _sign(lock: int) -> None:
+    """Write the name of this process into an open lock file."""
     import socket
 
-    with lock.open("a+", encoding="utf-8") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if refuse is not None:
-                stream.seek(0)
-                raise refuse(stream.read().strip() or "another process") from None
-            on_wait()
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.truncate(0)
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}")
-        stream.flush()
-        _HELD.add(stream)
-        try:
-            yield
-        finally:
-            _HELD.discard(stream)
+    os.ftruncate(lock, 0)
+    os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
 
 
-def _release_in_child() -> None:
-    """Release the locks in a forked child, which would otherwise hold them after its parent was killed."""
-    for stream in _HELD:
-        os.close(stream.fileno())
-
-
-os.register_at_fork(after_in_child=_release_in_child)
+def _read_holder(lock: Path) -> str:
+    """Read the name of the process that holds a lock, or that has marked it as held."""
+    try:
+        process, *host = lock.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):  # Windows lets nobody read a locked file
+        return "another process"
+    return f"process {process} on {host[0]} ({lock.name} says so: delete it if that is long gone)" if host else process

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bertkit
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 
 def file_fingerprint(file: Path) -> str:
@@ -27,6 +25,12 @@ def feed_file(digest: Any, file: Path) -> None:
             digest.update(block)
 
 
+def json_fingerprint(values: Any) -> str:
+    """Compute the SHA-256 of values as they come back from JSON: keys are text, and what is not a number is null."""
+    read_back = json.loads(json.dumps(values, default=str), parse_constant=lambda _: None)
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()
+
+
 @cache
 def package_fingerprint() -> str:
     """Compute the SHA-256 of bertkit's own code, since results may change with it even within a version."""
@@ -38,8 +42,8 @@ def package_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def tokenizer_content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
-    """Return all that defines a tokenizer, except the truncation and padding of its last call, which are not fixed."""
+def tokenizer_content(tokenizer: Any) -> list[Any]:
+    """Return all that defines a fast tokenizer, except its truncation and padding, which each call may change."""
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,

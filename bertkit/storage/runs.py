@@ -3,10 +3,11 @@
 runs/cola/
 ├── config.json, model.safetensors, tokenizer.json ...   the best model, a plain Hugging Face checkpoint
 ├── recipe.yaml          the resolved recipe
-├── run.json             the record: identity, versions, status, scores
+├── run.json             the record: identity, versions, status, scores, checksums
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
 ├── report.html, README.md
+├── .gitignore           what `hf upload` and git leave out
 └── checkpoint-N/        the best and the last, to resume from
 """
 
@@ -17,18 +18,36 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import files
+from bertkit.storage.fingerprints import json_fingerprint
 
 RECORD = "run.json"
 _LOCK = ".lock"
 _SCHEMA = 1
+_CHECKSUM = "sha256"
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
+_SCORES = {"*": (int, float, type(None))}
+_SHAPE = {
+    "status": str,
+    "command?": str,
+    "finished?": str,
+    "seconds?": (int, float),
+    "identity?": {"recipe?": {"training?": dict}, "data?": dict},
+    "versions?": dict,
+    "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
+    "tuned?": {"*": (int, float)},
+    "files?": {"*": {"size": int, "sha256": str}},
+    "resumed?": list,
+    "result?": dict,
+    "results?": [{"rows?": int, "scores?": _SCORES, "baseline?": _SCORES, "intervals?": dict, "tables?": {"*": list}}],
+}
+"""Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -46,26 +65,56 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def default_folder(name: str) -> Path:
-    """Return the folder of a run whose `--output` is not set."""
-    return Path("runs") / name
+def run_folder(output: str | Path | None, name: str) -> Path:
+    """Return the folder of a run: the one of `--output`, or one named after its recipe.
+
+    Raises:
+        UsageError: the home of an unknown user.
+    """
+    from bertkit.recipe import typed_path
+
+    folder = typed_path(output) if output else Path("runs") / name
+    return folder if folder.name.strip(".") else folder.resolve()  # `.` has no name that another could stand beside
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read a run's record; None where the folder is not a run.
 
+    That of a finished run has a checksum of itself: scores, options that were tuned and other checksums come from it.
+
     Raises:
         ResourceError: the record is damaged.
     """
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
-        raise ResourceError(
-            "the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD
-        ) from None
+    except (ValueError, RecursionError):
+        record = None
+    if not _fits(record, _SHAPE) or not _is_as_written(record):
+        raise ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
     return _rename_keys(record)
+
+
+def _is_as_written(record: dict[str, Any]) -> bool:
+    """Take the checksum out of the record of a finished run, and tell whether it is that of the rest."""
+    return record["status"] != "finished" or record.pop(_CHECKSUM, None) in (None, json_fingerprint(record))
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if "*" in shape:
+        return all(_fits(inner, shape["*"]) for inner in value.values())
+    return all(
+        _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
+        for name, inner in shape.items()
+    )
 
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +153,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
-    if record is None and folder.is_dir() and any(entry.name != _LOCK for entry in folder.iterdir()):
+    if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
         raise UsageError(
             "the folder holds something that is not a run of bertkit", "choose another --output", file=folder
         )
@@ -113,6 +162,11 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     return record
+
+
+def _is_ours(entry: Path) -> bool:
+    """Tell whether an entry of a folder is what a run leaves that was killed before its record was written."""
+    return entry.name.startswith(_LOCK) or entry == files.temporary_of(entry.with_name(RECORD))
 
 
 def free_name(folder: Path) -> Path:
@@ -176,7 +230,8 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        files.write_json(folder / RECORD, record)
+        checksum = {_CHECKSUM: json_fingerprint(record)} if record.get("status") == "finished" else {}
+        files.write_json(folder / RECORD, {**record, **checksum})
 
 
 def versions() -> dict[str, str]:
@@ -202,7 +257,7 @@ def command() -> str:
 
 def now() -> str:
     """Return the time in UTC, to the second, in ISO format."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:

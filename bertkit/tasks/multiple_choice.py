@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-COLUMNS = Columns(given=("context", "choices"), gold="label", optional=("stem",), blank=("stem",), lists=("choices",))
+COLUMNS = Columns(
+    given=("context", "choices"),
+    gold="label",
+    optional=("stem",),
+    blank=("stem",),
+    lists=("choices",),
+    predicted=("choice", "choice_probabilities"),
+)
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
@@ -183,7 +190,7 @@ def _read_index(label: Any, count: int) -> int:
     spelling = spelled(label)
     if spelling is None:
         raise DataError("no label", "fill it in, or leave the row out", column="label")
-    if not spelling.isascii() or not spelling.isdigit() or int(spelling) >= count:
+    if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= count:
         what = f"label {spelling!r} is none of the {count} choices"
         raise DataError(what, f"count them from 0 to {count - 1}", column="label")
     return int(spelling)

@@ -34,7 +34,8 @@ from bertkit.tokens.features import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",))
+_SPAN = ("start", "end", "score", "probability")
+COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 NAMED: bool = False
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 _BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
@@ -187,7 +188,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
-    """Compute the metrics of the official evaluation in percent; NaN where they are over no question at all."""
+    """Compute the metrics of the official evaluation in percent; undefined where they are over no question at all."""
     return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
@@ -257,7 +258,7 @@ def _choose(
     if not has_span or (null is not None and kept["null_odds"] > threshold):
         probability = None if null is None else 1 - sum(columns["probability"][own])
         return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **kept}
-    top = {name: columns[name][own.start] for name in ("start", "end", "score", "probability")}
+    top = {name: columns[name][own.start] for name in _SPAN}
     return {"prediction": context[top["start"] : top["end"]], **top, **kept}
 
 

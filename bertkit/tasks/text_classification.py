@@ -37,7 +37,7 @@ from bertkit.tasks import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
+COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ NAMED: bool = False
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
 
+_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
+
 compare, score = compare_values, score_values
 precompute, tune, details = no_precompute, no_tuning, no_details
 
@@ -46,7 +49,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts and read the label as a number.
 
     Raises:
-        DataError: a text that is not text, or a label that is not a finite number.
+        DataError: a text that is not text, or a label that is not a finite number or not in ``data.label_range``.
     """
     check_texts(row, "text", "text_pair")
     if "label" not in row:
@@ -56,9 +59,13 @@ def read(row: Row, recipe: Recipe) -> Row:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        raise DataError(
-            f"label {row['label']!r} is not a number", "give a number, or leave the row out", column="label"
-        )
+        comma = _DECIMAL_COMMA.fullmatch(str(row["label"]))
+        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else "give a number, or leave the row out"
+        raise DataError(f"label {row['label']!r} is not a number", remedy, column="label")
+    low, high = recipe.data.label_range or (-math.inf, math.inf)
+    if not low <= number <= high:
+        what = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
+        raise DataError(what, "correct it, or change data.label_range", column="label")
     return {**row, "label": number}
 
 

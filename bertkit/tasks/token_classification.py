@@ -29,7 +29,8 @@ from bertkit.tokens.words import read_list, read_words, split_text, split_window
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
+_ALWAYS = ("word_probabilities",)
+COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
 _ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")

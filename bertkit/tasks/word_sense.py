@@ -34,6 +34,7 @@ COLUMNS = Columns(
     lists=("tokens", "target"),
     text_instead={"tokens": "text"},
     text_always=True,
+    predicted=("sense_scores",),
 )
 NAMED: bool = True
 METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")

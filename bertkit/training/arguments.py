@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
 
@@ -38,6 +41,11 @@ _DECIDED = {
     **dict.fromkeys(("use_cpu", "logging_nan_inf_filter", "remove_unused_columns", "disable_tqdm"), "bertkit itself"),
 }
 
+_PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
+"""Tracker -> the package to install, where its name is another."""
+_MODULES = {"azure_ml": ["azureml"], "dagshub": ["dagshub", "mlflow"], "flyte": ["flytekit"], "kubeflow": []}
+"""Tracker -> the modules that it imports, where these are not one of its own name."""
+
 
 def make_arguments(
     training: CommonTraining,
@@ -51,11 +59,12 @@ def make_arguments(
 
     Raises:
         RecipeError: `training.extra` is wrong.
+        UnavailableError: it asks for a tracker whose package is not installed.
         UsageError: the batch size cannot be divided.
     """
     check_extra(training)
     decided = {
-        "output_dir": str(folder),
+        "output_dir": str(folder.absolute()),  # nothing that the Trainer expands once more
         "num_train_epochs": training.epochs,
         "max_steps": training.steps or -1,  # takes the place of epochs
         "per_device_train_batch_size": training.batch_size,
@@ -77,6 +86,7 @@ def make_arguments(
         "disable_tqdm": True,
         "remove_unused_columns": False,
     }
+    _check_trackers(training.extra.get("report_to"))
     defaults = {"report_to": [], "ddp_find_unused_parameters": False}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
@@ -88,6 +98,28 @@ def make_arguments(
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
     return arguments
+
+
+def _check_trackers(report_to: Any) -> None:
+    """Check that the experiment trackers that `training.extra` asks for can be imported.
+
+    Raises:
+        RecipeError: there is no such tracker.
+        UnavailableError: its package is not installed.
+    """
+    names = [report_to] if isinstance(report_to, str) else report_to if isinstance(report_to, list) else []
+    for name in names:
+        if name in ("all", "none"):
+            continue
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise RecipeError(
+                f"training.extra.report_to: no tracker is called {name!r}", closest(str(name), INTEGRATION_TO_CALLBACK)
+            )
+        is_installed = all(importlib.util.find_spec(module) for module in _MODULES.get(name, [name]))
+        if not is_installed and not (name == "tensorboard" and importlib.util.find_spec("tensorboardX")):
+            raise UnavailableError(
+                f"training.extra.report_to: {name} is not installed", f"pip install {_PACKAGES.get(name, name)}"
+            )
 
 
 def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:

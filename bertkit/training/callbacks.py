@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from bertkit.errors import DivergedError
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage import checkpoints
-from bertkit.storage.files import write_text
+from bertkit.storage.disk import check_space
+from bertkit.storage.files import to_json, write_text
 from bertkit.training.batching import Batches
 from bertkit.training.signals import StopFlag
 
@@ -51,6 +51,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             # resume would lack the steps before the checkpoint.
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used = manifest.get(MANIFEST_SECONDS, 0.0)
+        self._check_space(state)
         self._write_log(state)
         if self.budget:
             self.budget.start(used)
@@ -104,7 +105,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 MANIFEST_LOSSES: losses,
                 MANIFEST_STATE: self.batches.state(state.global_step),
             }
-            checkpoints.commit(checkpoints.checkpoint_folder(self._run(), state.global_step), facts)
+            folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
+            _forget_run_folder(folder, state)
+            checkpoints.commit(folder, facts)
             checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
@@ -121,6 +124,13 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             before, self.tenth = self.tenth, int(10 * self.budget.share)
             return self.tenth > before
         return bool(state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0)
+
+    def _check_space(self, state: Any) -> None:
+        """Check that the disk has room for the checkpoints that this run will write."""
+        saves = state.max_steps // max(1, self.training.steps_per_evaluation(self.batches.rows))
+        weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
+        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves)
+        check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
 
     def _run(self) -> Path:
         return Path(self.trainer.args.output_dir)
@@ -157,7 +167,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
             # resumed run does again.
             lines = [
-                json.dumps({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
+                to_json({"step": entry["step"], **{key: entry[key] for key in sorted(entry)}})
                 for entry in state.log_history
             ]
             write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
@@ -167,3 +177,18 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         speed = {"rows/s": rows / seconds, "tokens/s": tokens / seconds}
         return {**self.figures, **speed}
+
+
+def checkpoint_bytes(trainer: Any) -> int:
+    """Return the size of a checkpoint: all weights, and AdamW's two moments of those that it trains."""
+    sizes: list[int] = [weights.nbytes for weights in trainer.model.parameters()]
+    if trainer.args.optim.startswith("adamw_torch"):
+        sizes += [2 * weights.nbytes for group in trainer.optimizer.param_groups for weights in group["params"]]
+    return sum(sizes)
+
+
+def _forget_run_folder(checkpoint: Path, state: Any) -> None:
+    """Leave out of a checkpoint where its run is, for the run may be moved; `best_global_step` says the same."""
+    state.best_model_checkpoint = None
+    state.save_to_json(str(checkpoint / "trainer_state.json"))
+    (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads

@@ -14,18 +14,21 @@ import transformers
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, ResourceError
 from bertkit.hardware.precision import Machine
+from bertkit.metrics.basic import rank_step
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_whole, read_manifest
+from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, find_fault, newest_whole, read_manifest
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator
 from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
-from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback
+from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.signals import StopFlag
 
@@ -181,14 +184,34 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             logs = {**logs, **self.logged_terms.take(self.state.global_step, self.accelerator)}
         super().log(logs, *arguments, **keywords)
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save a checkpoint; where the disk refuses it, say why before its part is deleted."""
+        folder = checkpoint_folder(Path(self.args.output_dir), self.state.global_step)
+        with disk_errors(folder, needed=checkpoint_bytes(self)):
+            super()._save_checkpoint(model, trial)
+
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
         scores = {
             f"eval_{name}": value for name, value in self.evaluate_with(self.model, self.state.global_step).items()
         }
-        self.log(dict(scores))
+        self.log(null_for_nan(scores))
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Note this step if it is the best so far; while the best metric is undefined, the loss decides."""
+        metric = f"eval_{self.args.metric_for_best_model}"
+        *before, last = [
+            rank_step(entry[metric], entry.get("eval_loss"), greater_is_better=self.args.greater_is_better)
+            for entry in self.state.log_history
+            if metric in entry
+        ]
+        is_best = all(last > rank for rank in before)
+        if is_best:
+            self.state.best_global_step = self.state.global_step
+            self.state.best_metric = null_for_nan(metrics[metric])
+        return is_best
 
 
 def fit(
@@ -237,8 +260,10 @@ def fit(
         for default in (transformers.PrinterCallback, transformers.ProgressCallback):
             trainer.remove_callback(default)
         callback.trainer = trainer
-        _train(trainer, folder)
-    progress.finish()
+        try:
+            _train(trainer, folder)
+        finally:
+            progress.finish()
     if stop.signal:
         raise stop.error()
     return _load_best(model, folder)
@@ -252,7 +277,11 @@ def _train(trainer: _Trainer, folder: Path) -> None:
     manifest = read_manifest(start) if start else {}
     if not manifest.get("finished"):
         trainer.batches.load_state(manifest.get(MANIFEST_STATE, manifest.get("place", {})))
-        trainer.train(resume_from_checkpoint=str(start) if start else None)
+        try:
+            trainer.train(resume_from_checkpoint=str(start) if start else None)
+        except (OSError, ResourceError):
+            discard_unfinished(folder)
+            raise
 
 
 def untrained() -> FitResult:

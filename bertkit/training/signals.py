@@ -11,7 +11,8 @@ from types import FrameType
 
 from bertkit.errors import StoppedError
 
-_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows has neither SIGHUP nor SIGUSR1
+_CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopFlag:
@@ -31,7 +32,8 @@ class StopFlag:
 def caught_signals() -> Iterator[StopFlag]:
     """Catch Ctrl-C, SIGTERM and SIGHUP (one requests a stop, a second ends the process), and SIGUSR1.
 
-    Handlers are restored afterwards. They are set even where a shell started the process with signals ignored.
+    Handlers are restored afterwards. A signal that the process was started to ignore stays ignored: `nohup` asks for
+    that, and so does a script that starts a job with `&`, lest Ctrl-C for a command in the foreground ends it.
     """
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
@@ -47,9 +49,13 @@ def caught_signals() -> Iterator[StopFlag]:
     def request_save(number: int, _: FrameType | None) -> None:
         flag.save = True
 
-    before = {number: signal.signal(number, request_stop) for number in _CAUGHT}
-    before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, request_save)
+    handlers = dict.fromkeys(_CAUGHT, request_stop)
+    if hasattr(signal, "SIGUSR1"):
+        handlers[signal.SIGUSR1] = request_save
+    before = {number: handler for number in handlers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
     try:
+        for number in before:
+            signal.signal(number, handlers[number])
         yield flag
     finally:
         for number, handler in before.items():

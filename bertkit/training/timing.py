@@ -70,6 +70,7 @@ class _Stopwatch:
     def finish(self) -> None:
         """End the stretch, if it was begun."""
         if self.is_open:
+            self.is_open = False
             self.progress.finish()
 
     def read(self) -> list[tuple[float, float]]:

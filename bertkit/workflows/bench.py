@@ -21,7 +21,7 @@ from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
@@ -128,8 +128,10 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
         )
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("bench measures one process", "start it without torchrun or accelerate launch")
-    inputs = read_inputs(recipes[0], None)
-    setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(recipes[0], None)
+    with stage(progress, "loading torch and transformers"):
+        setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     rows = len(features["train"])
     for recipe in recipes:

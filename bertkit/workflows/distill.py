@@ -11,13 +11,13 @@ from statistics import mean
 from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
-from bertkit.hardware.precision import Machine
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.scoring import Interval, Result, Scored, find_intervals, score_split
 from bertkit.modeling.load import weight_bytes
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
+from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
@@ -41,10 +41,10 @@ class ComparedModel:
     """Mean over rows that are read one at a time."""
     rows_per_second: float
     """In batches."""
-    scores: dict[str, float]
-    intervals: dict[str, tuple[float, float]]
-    difference: dict[str, float] = field(default_factory=dict)
-    difference_intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    scores: dict[str, float | None]
+    intervals: dict[str, Interval]
+    difference: dict[str, float | None] = field(default_factory=dict)
+    difference_intervals: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,15 @@ def distill(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = read_inputs(_with_distillation(recipe), output)
-    results = run_inputs(inputs, fresh=fresh, progress=progress)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(_with_distillation(recipe), output)
+    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare, inputs, progress))
     wait_for_all()
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
-    if "compared_models" not in record:
-        compared = _compare(inputs, Machine(**record["machine"]), progress)
-        record = {**record, "compared_models": [dataclasses.asdict(model) for model in compared]}
-        if runs.is_main_process():
-            with runs.locked(folder):
-                runs.write_record(folder, record)
-    models = [ComparedModel(**model) for model in record["compared_models"]]
+    models = [ComparedModel(**model) for model in record.get("compared_models", [])]
+    if models:  # the student comes last, and its run may have been moved
+        models[-1] = dataclasses.replace(models[-1], model=str(folder))
     return Distilled(results, models, inputs.recipe.best_metric)
 
 
@@ -98,17 +95,23 @@ class _Loaded:
     scored: Scored
 
 
-def _compare(inputs: FinetuneInputs, machine: Machine, progress: Progress) -> list[ComparedModel]:
-    """Load teachers and student as `eval` does, score them on the same rows, and time them in turns."""
-    task = inputs.task
+def _compare(
+    inputs: FinetuneInputs, progress: Progress, student: Checkpoint, scored: Scored, weights: Path | None
+) -> list[dict[str, Any]]:
+    """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
+    task, supervision = inputs.task, inputs.supervision
+    assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
     loaded = []
-    for role, name, saved in _saved_models(inputs):
-        checkpoint = saved.load(machine)  # the same for all
-        scored = score_split(checkpoint, inputs.validation, progress)
-        loaded.append(_Loaded(role, name, saved.folder, checkpoint, scored))
+    for teacher in supervision.teachers:
+        record = runs.read_record(teacher.folder) or {}
+        with stage(progress, f"loading {teacher.name}"):
+            saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
+            checkpoint = saved.load(student.machine)  # the same for all
+        teacher_scored = score_split(checkpoint, inputs.validation, progress)
+        loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
+    loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
     single, batched = _time_in_turns(loaded, progress)
-    student = loaded[-1]
-    return [
+    compared = [
         ComparedModel(
             role=model.role,
             model=model.name,
@@ -116,28 +119,13 @@ def _compare(inputs: FinetuneInputs, machine: Machine, progress: Progress) -> li
             disk_bytes=weight_bytes(model.folder),
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
-            scores=model.scored.scores,
+            scores=null_for_nan(model.scored.scores),
             intervals=find_intervals(task, model.scored),
-            **({} if model is student else _differences(task, student.scored, model.scored)),
+            **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
         )
         for model, row_seconds, rows_per_second in zip(loaded, single, batched, strict=True)
     ]
-
-
-def _saved_models(inputs: FinetuneInputs) -> list[tuple[str, str, SavedCheckpoint]]:
-    """Return role, name and checkpoint of the teachers, then of the student."""
-    recipe, task, supervision = inputs.recipe, inputs.task, inputs.supervision
-    assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
-    folder = inputs.plan.folder
-    teachers = [
-        (
-            "teacher",
-            teacher.name,
-            SavedCheckpoint(recipe, task, teacher.folder, teacher.labels, runs.read_record(teacher.folder) or {}),
-        )
-        for teacher in supervision.teachers
-    ]
-    return [*teachers, ("student", str(folder), open_checkpoint(recipe, task, folder))]
+    return [dataclasses.asdict(model) for model in compared]
 
 
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
@@ -152,7 +140,7 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
     return {
-        "difference": {name: value - teacher.scores[name] for name, value in student.scores.items()},
+        "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, len(student.predictions)),
     }
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
-from bertkit.errors import DataError, ResourceError
+from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.scoring import Result, find_intervals, score_split, write_predictions
-from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe
+from bertkit.evaluation.scoring import Result, describe_scores, predictions_file, score_split, write_predictions
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.outputs import claimed, refuse_inputs
 
 
 def evaluate(
     recipe: Recipe,
     *,
     split: str | None = None,
-    output: Path | None = None,
+    output: str | Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
@@ -32,39 +34,59 @@ def evaluate(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    saved = find_checkpoint(recipe)
-    splits = _splits_to_score(saved, split)
-    if output is not None:
-        _make_folder(output)
-    checkpoint = saved.load()
+    folder = None if output is None else typed_path(output)
+    with stage(progress, "reading the data", total=1):
+        saved = find_checkpoint(recipe)
+        splits = _splits_to_score(saved, split)
+    with ExitStack() as claim:
+        if folder is not None and runs.is_main_process():
+            _check_output(folder, splits)
+            claim.enter_context(claimed(folder / "predictions.jsonl"))
+        return _score(saved, splits, folder, progress)
+
+
+def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
+    recipe = saved.recipe
+    with stage(progress, f"loading {recipe.model_name}"):
+        checkpoint = saved.load()
     task = checkpoint.task
     results = []
     for name, rows in splits.items():
         start = time.perf_counter()
         scored = score_split(checkpoint, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        intervals = find_intervals(task, scored)
+        numbers = describe_scores(task, scored)
         seconds = time.perf_counter() - start
-        if output is not None and runs.is_main_process():
-            write_predictions(output, rows, scored.predictions, details)
+        if folder is not None and runs.is_main_process():
+            write_predictions(folder, rows, scored.predictions, details)
         results.append(
             Result(
-                recipe.name,
-                recipe.model,
-                name,
-                scored.scores,
-                len(rows.rows),
-                seconds,
-                intervals,
+                recipe=recipe.name,
+                model=recipe.model,
+                split=name,
+                rows=len(rows.rows),
+                seconds=seconds,
                 source=rows.source,
                 warnings=details.warnings,
                 tables=details.tables,
+                **numbers,
             )
         )
     return results
 
 
-def _make_folder(folder: Path) -> None:
+def _check_output(folder: Path, splits: dict[str, Split]) -> None:
+    """Create the folder of the predictions, and check that none of them replaces something else.
+
+    Raises:
+        UsageError: it is the folder of a run, or a file that is scored would be replaced.
+        ResourceError: it cannot be created.
+    """
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder of a run, whose predictions would be lost", "choose another --output", file=folder)
+    for name, split in splits.items():
+        file = folder / predictions_file(name)
+        refuse_inputs(file, [("the file with the rows to score", Path(split.source))])
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,6 +15,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Feature, find_template
 
@@ -103,7 +104,7 @@ class _MaskFiller:
 
 
 def fill_mask(
-    model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = ()
+    model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = (), progress: Progress = SILENT
 ) -> Iterator[dict[str, Any]]:
     """Predict each mask of each text, the likeliest token first.
 
@@ -122,14 +123,16 @@ def fill_mask(
         raise UsageError(f"--top {top}", "give at least 1")
     folder = hub.find_model(model)
     read_config(folder)
-    tokenizer = load_tokenizer(folder)
+    with stage(progress, "loading torch and transformers"):
+        tokenizer = load_tokenizer(folder)
     if tokenizer.mask_token_id is None:
         raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
     target_ids = find_targets(tokenizer, targets)
     numbered = enumerate(texts, start=1)
     chunk = list(islice(numbered, _CHUNK))
     queries = _find_masks(chunk, tokenizer)  # a text without a mask ends in its error before weights are loaded
-    filler = _MaskFiller(_load_trained(folder), tokenizer, top, target_ids)
+    with stage(progress, f"loading {model}"):
+        filler = _MaskFiller(_load_trained(folder), tokenizer, top, target_ids)
     return _fill_chunks(filler, chunk, queries, numbered)
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.vocabulary import report_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
+
+Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
+"""The trained model, its scores and the folder of its weights -> a record of each model that is compared."""
 
 
 def finetune(
@@ -42,18 +46,23 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return run_inputs(read_inputs(recipe, output), fresh=fresh, progress=progress)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(recipe, output)
+    return run_inputs(inputs, fresh=fresh, progress=progress)
 
 
-def run_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> list[Result]:
-    """Do what `finetune` does with inputs that are read already."""
-    with open_run(inputs.plan, fresh=fresh) as run:
+def run_inputs(
+    inputs: FinetuneInputs, *, fresh: bool, progress: Progress, compare: Compare | None = None
+) -> list[Result]:
+    """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return [Result(**result) for result in run.record["results"]]
-        return _train_and_publish(inputs, run, progress)
+            here = str(inputs.plan.folder)  # it may have been moved
+            return [Result(**{**result, "folder": here}) for result in run.record["results"]]
+        return _train_and_publish(inputs, run, progress, compare)
 
 
-def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
@@ -63,15 +72,20 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
 
     recipe, task = inputs.recipe, inputs.task
     use_matmul_backend(run.machine)
-    setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    baseline = _score_baseline(inputs, setup)
-    set_seed(recipe.training.seed)  # a new head is drawn from it
-    model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+    with stage(progress, f"loading {recipe.model_name}"):
+        setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+        baseline = _score_baseline(inputs, setup)
+        set_seed(recipe.training.seed)  # a new head is drawn from it
+        model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, task, setup, run.machine)
     in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
+    with stage(progress, "tokenizing"):
+        features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
         _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
+    report_tokens(setup.tokenizer, features.get("train") or features[inputs.validation.name])
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:
@@ -79,8 +93,10 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress) -> 
     scorer = _Scorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baseline))
-    checkpoint = replace(checkpoint, setup=scored[inputs.validation.name].setup)
-    return publish(inputs, run, fit_result, checkpoint, scored, baseline)
+    chosen = scored[inputs.validation.name]
+    checkpoint = replace(checkpoint, setup=chosen.setup)
+    compared = compare(checkpoint, chosen, fit_result.best) if compare else []
+    return publish(inputs, run, fit_result, checkpoint, scored, baseline, compared)
 
 
 def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:
@@ -160,9 +176,7 @@ class _Scorer:
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
         """Score the model after a step on the split that chooses the best one."""
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
-        metric = self.inputs.recipe.best_metric
-        sign = -1 if metric in LOWER_IS_BETTER else 1
-        if self.best is None or sign * scored.scores[metric] > sign * self.best[1].scores[metric]:
+        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
@@ -173,6 +187,10 @@ class _Scorer:
         chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
         tuned = replace(self.checkpoint, setup=chosen.setup)
         return {first: chosen, **{name: self._score(name, tuned) for name in names if name != first}}
+
+    def _rank(self, scored: Scored) -> tuple[bool, float]:
+        metric = self.inputs.recipe.best_metric
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
 
     def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]

@@ -5,18 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
+from bertkit.data.output import spread_probabilities, write_records, writer_for
 from bertkit.data.rows import canonical_records, is_blank
+from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import BertkitError, DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe, Row
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Task, drop_private_keys
 
 log = logging.getLogger("bertkit")
@@ -36,13 +40,84 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    return _predict(find_checkpoint(recipe), source, row, progress)
+
+
+def predict_to_file(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    source: str | Path | None = None,
+    row: Row | None = None,
+    escape_formulas: bool = False,
+    progress: Progress = SILENT,
+) -> int:
+    """Predict as `predict` does, write the records with `write_records`, and return their number.
+
+    Raises:
+        UsageError: the output is a file that is read: the rows, the recipe's data, or a file of the model folder.
+        ResourceError: another process is writing the output, or it cannot be written.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    output = typed_path(output)
+    writer_for(output, escape_formulas=escape_formulas)
     saved = find_checkpoint(recipe)
+    refuse_inputs(output, _inputs(source, saved))
+    with claimed(output):
+        records = _predict(saved, source, row, progress, in_columns=output.suffix != ".jsonl")
+        return write_records(records, output, escape_formulas=escape_formulas)
+
+
+def _inputs(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
+    """Yield the files that a prediction reads or that its recipe names, and what each of them is."""
+    if source is not None:
+        yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else typed_path(source)
+    with suppress(BertkitError):  # the data of the recipe need not be there
+        for files in (files_by_split(saved.recipe.data) or {}).values():
+            yield from (("a data file of the recipe", file) for file in files)
+    yield "a data file of the recipe", Path(saved.recipe.data.source)
+    yield from (("a file of the model folder", file) for file in saved.folder.rglob("*") if file.is_file())
+
+
+def _predict(
+    saved: SavedCheckpoint,
+    source: str | Path | None,
+    row: Row | None,
+    progress: Progress,
+    *,
+    in_columns: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Do what `predict` does; `in_columns` gives each probability a field of its own."""
     if row is not None:
-        saved = replace(saved, recipe=_with_columns_of(row, recipe, saved.task))
-    records = _records(source, row, saved.recipe)
-    chunks = _chunks(records, saved, str(source or "--row"))
-    first = next(chunks)  # a file that cannot be read ends in its error before the model is loaded
-    return _predict_chunks(itertools.chain([first], chunks), saved.load(), progress)
+        saved = replace(saved, recipe=_with_columns_of(row, saved.recipe, saved.task))
+    name = str(source or "--row")
+    chunks = _chunks(_records(source, row, saved.recipe), saved, name)
+    # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
+    first = next(chunks)
+    _refuse_clash(first[0][0], _predicted_fields(saved, in_columns), name)
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load()
+    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, in_columns)
+
+
+def _predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]:
+    """Return the fields that every prediction of a checkpoint has."""
+    fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
+    if "probabilities" in fields:
+        fields["probabilities"] = dict.fromkeys(saved.labels)
+    return spread_probabilities(fields) if in_columns else fields
+
+
+def _refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
+    """Check that no column of a row has the name of a field of its prediction.
+
+    Raises:
+        DataError: one has.
+    """
+    clash = next((name for name in predicted if name in original), None)
+    if clash is not None:
+        what, remedy = "the rows have a column that predictions have too", "rename it, so that nothing is lost"
+        raise DataError(what, remedy, file=source, column=clash)
 
 
 def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
@@ -73,7 +148,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
         return [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return read_records(source, recipe.data)
+    return read_records(typed_path(source), recipe.data)
 
 
 def _chunks(
@@ -103,15 +178,16 @@ def _predict_chunks(
     chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]],
     checkpoint: Checkpoint,
     progress: Progress,
+    source: str,
+    in_columns: bool,
 ) -> Iterator[dict[str, Any]]:
     task, number = checkpoint.task, itertools.count()
     for originals, rows in chunks:
         features = task.encode(rows, checkpoint.setup)
         outputs, _ = run_model(checkpoint, features, progress, "predicting")
-        predictions = task.decode(outputs, features, rows, checkpoint.setup)
-        for original, row, prediction in zip(originals, rows, map(drop_private_keys, predictions), strict=True):
-            clash = sorted(set(original) & set(prediction))
-            if clash:
-                raise DataError(f"the rows already have a column {clash[0]!r}", "rename it, so that nothing is lost")
+        predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
+        for original, row, prediction in zip(originals, rows, predictions, strict=True):
+            fields = spread_probabilities(prediction) if in_columns else prediction
+            _refuse_clash(original, fields, source)  # also those that only some predictions have
             position = next(number)
-            yield {"id": row.get("id", original.get("id", position)), **original, **prediction}
+            yield {"id": row.get("id", original.get("id", position)), **original, **fields}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 from bertkit.workflows.steps.publish_pretrained import Pretrained, publish
@@ -31,9 +31,10 @@ def pretrain(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     inputs = read_inputs(recipe, output, progress)
-    with open_run(inputs.plan, fresh=fresh) as run:
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return Pretrained(**run.record["result"])
+            here = str(inputs.plan.folder)  # it may have been moved
+            return Pretrained(**{**run.record["result"], "folder": here})
         return _train_and_publish(inputs, run, progress)
 
 
@@ -49,7 +50,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
 
     objective, setup, recipe, machine = inputs.objective, inputs.setup, inputs.setup.recipe, run.machine
     use_matmul_backend(machine)
-    model = inputs.load_model()
+    with stage(progress, f"loading {recipe.model or recipe.size}"):
+        model = inputs.load_model()
     if (new := info_of(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
     batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))
@@ -65,30 +67,39 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     training = recipe.training.model_copy(update={"steps": batches.steps})
     with caught_signals() as stop:
         fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+    scores, baseline = evaluate(model, fit_result.best_step), _baseline(inputs)
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
-        scores=evaluate(model, fit_result.best_step),
-        baseline=_baseline(inputs),
+        scores=scores,
+        baseline=baseline,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fit_result.steps,
         tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
-        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"]),
-        compared_models=beside_teacher(model, (str(recipe.model), str(inputs.plan.folder)), held_out, collate, machine),
+        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baseline),
+        compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result
 
 
-def _find_warnings(recipe: PretrainRecipe, tokens: int) -> list[str]:
+def _find_warnings(
+    recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baseline: dict[str, float]
+) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
+    perplexity, least = scores.get("perplexity", 0.0), baseline["perplexity"]
+    if perplexity >= least:
+        warnings.append(
+            f"The perplexity of {perplexity:,.1f} is no better than the {least:,.1f} of token frequencies alone. "
+            "Try more --steps, another --learning-rate, or more text."
+        )
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 from collections import Counter
@@ -18,7 +17,9 @@ from bertkit.corpus.documents import find_corpus
 from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Corpus
+from bertkit.recipe import Corpus, typed_path
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.outputs import claimed_folder
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
@@ -56,14 +57,23 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress: Progress = SILENT) -> TokenizerReport:
+def train_tokenizer(
+    data: Corpus, spec: TokenizerSpec, *, output: str | Path, progress: Progress = SILENT
+) -> TokenizerReport:
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
         UsageError: the output folder is not empty.
+        ResourceError: another process is writing it, or it cannot be written.
         DataError: there is no text, or too little.
     """
-    _check_free(output)
+    folder = typed_path(output)
+    _check_free(folder)
+    with claimed_folder(folder):
+        return _train(data, spec, folder, progress)
+
+
+def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) -> TokenizerReport:
     source = find_corpus(data)
     first_pass = find_duplicates(source, progress)
 
@@ -75,9 +85,9 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: Path, progress
     quiet_transformers()
     tokenizer = train_from_texts(spec, lambda: read_texts("train"))
     figures, unknown = _measure(tokenizer, read_texts("validation"))
-    _save(tokenizer, output)
+    _save(tokenizer, folder)
     return TokenizerReport(
-        folder=str(output),
+        folder=str(folder),
         type=spec.type,
         lowercase=spec.lowercase,
         vocabulary_size=len(tokenizer),
@@ -160,11 +170,13 @@ def _check_free(folder: Path) -> None:
 
 def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder so that it is there complete or not at all."""
-    beside = folder.parent / f".{folder.name}.{os.getpid()}"
-    beside.mkdir(parents=True)
-    try:
-        tokenizer.save_pretrained(beside)
-        _check_free(folder)
-        beside.replace(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    beside = folder.with_name(f".{folder.name}.tmp")  # what a killed process left of it is overwritten
+    shutil.rmtree(beside, ignore_errors=True)
+    with disk_errors(folder):
+        try:
+            beside.mkdir()
+            tokenizer.save_pretrained(beside)
+            _check_free(folder)
+            beside.replace(folder)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)

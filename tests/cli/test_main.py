@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import re
 from pathlib import Path
@@ -109,6 +110,12 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
+        (
+            ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
+            5,
+            "the Python module jinja2 is missing, which bertkit needs - install bertkit again with its dependencies: "
+            "`pip install bertkit`",
+        ),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
         (MemoryError(), 6, "out of memory - try a smaller --batch-size or --max-length"),
         (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
@@ -121,10 +128,79 @@ def test_other_failures_end_in_one_line_and_their_exit_code(run, monkeypatch, er
     monkeypatch.setattr("bertkit.storage.runs.versions", fail)
     ended = run("version", "--json")
     assert (ended.code, ended.err) == (code, f"error: {message}\n")
-    assert json.loads(ended.out)["error"] == {"code": code, "message": message}
+    printed = json.loads(ended.out)["error"]
+    assert (printed["code"], message.startswith(printed["message"])) == (code, True)
+
+
+@pytest.mark.parametrize(("file", "where"), [("a.csv", " (a.csv)"), (None, "")])
+def test_a_disk_that_refuses_a_write_is_told_with_its_remedy(run, monkeypatch, file, where):
+    def fail() -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", file)
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    ended = run("version")
+    line = f"error: Disk quota exceeded{where} - free some of your quota, then repeat the command\n"
+    assert (ended.code, ended.err) == (6, line)
+
+
+def test_a_full_disk_that_is_not_known_has_no_free_space(run, monkeypatch):
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # as standard output, say
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    line = "error: No space left on device - free some space, then repeat the command\n"
+    assert run("version").err == line
 
 
 def test_no_arguments_print_the_help(run):
     ended = run()
     assert ended.code == 2
     assert "Commands:" in ended.out + ended.err
+
+
+def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere(run, monkeypatch, tmp_path):
+    def fail() -> None:
+        raise ZeroDivisionError("by zero")
+
+    opened = Path.open
+
+    def refuse(file, *arguments, **keywords):
+        if not file.is_absolute():
+            raise PermissionError(13, "Permission denied", str(file))
+        return opened(file, *arguments, **keywords)
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    ended = run("version")
+    (file,) = tmp_path.glob("bertkit-crash-*.txt")
+    assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file}\n"
+    assert "Traceback" in file.read_text()
+    monkeypatch.setattr("tempfile.tempdir", "nowhere")
+    ended = run("version")
+    assert (ended.code, ended.err.splitlines()[0]) == (1, "Traceback (most recent call last):")
+    assert ended.last.endswith("please report it with the lines above")
+
+
+def test_a_log_line_shows_escapes_instead_of_sending_them(run, trained):
+    Path("a\x9b31m.csv").write_text("text;label\na;b\n")
+    ended = run("predict", "classify", "a\x9b31m.csv", "--model", trained)
+    assert "a\\x9b31m.csv is separated by ';'" in ended.err
+    assert "\x9b" not in ended.err + ended.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["recipes", "show", "x" * 300 + ".yaml"],
+        ["recipes", "copy", "cola", "x" * 300],
+        ["finetune", "classify", "--model", "demo", "--data", "x/" * 3000, "--dry-run"],
+        ["finetune", "cola", "--model", "x" * 300, "--data", "demo", "--dry-run"],
+        ["finetune", "cola", "--model", "demo", "--data", "demo", "--dry-run", "--output", "x" * 300],
+    ],
+)
+def test_a_name_that_is_too_long_is_a_mistake_of_the_command_line(run, arguments):
+    ended = run(*arguments)
+    assert ended.code in (2, 3, 4)
+    assert len(ended.last) < 400
+    assert ended.last.startswith("error: ")

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.cli.mistakes import _NAMES
+from bertkit.errors import RecipeError
+
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
 
 DATA_MISTAKES = {
@@ -232,10 +235,10 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         (["finetune", "nope.yaml"], "no such recipe file (nope.yaml) - `bertkit recipes list` shows the shipped ones"),
         (["finetune", "cola", "--set", "training.epoch=1"], "unknown key 'training.epoch' - did you mean epochs?"),
         (["finetune", "cola", "--set", "epochs"], "--set epochs is not key=value - write e.g. --set training.epochs=2"),
-        (["finetun", "cola"], "No such command 'finetun'. Did you mean 'finetune'?"),
-        (["finetune", "cola", "--nope"], "No such option: --nope (Possible options: --model)"),
-        (["finetune"], "Missing argument 'RECIPE'."),
-        (["predict", "cola"], "Missing option '--model'."),
+        (["finetun", "cola"], "no command is called 'finetun' - did you mean finetune?"),
+        (["finetune", "cola", "--nope"], "no option is called --nope - see `bertkit finetune --help`"),
+        (["finetune"], "Missing argument 'RECIPE' - see `bertkit finetune --help`"),
+        (["predict", "cola"], "Missing option '--model' - see `bertkit predict --help`"),
         (
             ["predict", "cola", "x.csv", "--model", "m", "--text", "a"],
             "a FILE and --text or --row - give one or the other",
@@ -265,3 +268,112 @@ def test_errors_as_json(run):
         "column": None,
         "hint": "did you mean epochs?",
     }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["finetune", "cola", "--lr", "1"], "no option is called --lr - write --learning-rate"),
+        (["finetune", "cola", "--num_train_epochs", "1"], "no option is called --num_train_epochs - write --epochs"),
+        (
+            ["finetune", "cola", "--weight-decay", "0"],
+            "no option is called --weight-decay - write --set training.weight_decay=...",
+        ),
+        (["finetune", "cola", "--seeed", "0"], "no option is called --seeed - did you mean --seed?"),
+        (["finetune", "cola", "-x"], "no option is called -x - see `bertkit finetune --help`"),
+        (["predict", "cola", "--lr", "0"], "no option is called --lr - see `bertkit predict --help`"),
+        (["finetune", "cola", "--epochs"], "--epochs needs a value - write --epochs VALUE"),
+        (
+            ["finetune", "cola", "--seed", "abc"],
+            "--seed = 'abc' is wrong: must be a whole number - see `bertkit finetune --help`",
+        ),
+        (
+            ["predict", "cola", "--model", "m", "--text", "a\udcff"],
+            "an argument is not UTF-8: a\\udcff - convert the text, or rename the file",
+        ),
+    ],
+)
+def test_what_to_type_instead(run, arguments, expected):
+    ended = run(*arguments)
+    assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
+def test_every_name_of_the_trainer_leads_to_an_option_or_a_key_of_recipes():
+    from typer.main import get_command
+
+    from bertkit.cli.main import app
+    from bertkit.recipe import load_recipe, parse_changes
+
+    commands = [command for command in get_command(app).commands.values() if not hasattr(command, "commands")]
+    commands += get_command(app).commands["pretrain"].commands.values()
+    options = {name for command in commands for parameter in command.params for name in parameter.opts}
+    for typed, meant in _NAMES.items():
+        assert typed not in options
+        if meant.startswith("--"):
+            assert meant in options
+            continue
+        try:
+            load_recipe("cola", parse_changes([f"{meant}=1"]))
+        except RecipeError as error:  # of another type than 1, but known
+            assert "unknown key" not in str(error)
+
+
+@pytest.mark.parametrize("arguments", [["finetun"], ["finetune"], ["finetune", "cola", "--lr", "1"]])
+def test_errors_of_the_command_line_as_json_have_their_hint(run, arguments):
+    import json
+
+    ended = run(*arguments, "--json")
+    error = json.loads(ended.out)["error"]
+    assert error["hint"]
+    assert ended.last == f"error: {error['message']} - {error['hint']}"
+
+
+MODEL_FILES = {
+    "config.json": ["[]", "null", "3", "{", '"x"', "NaN", "{}", '{"model_type": []}', "[" * 5000, "9" * 5000],
+    "tokenizer_config.json": ["[]", "null", "{", '{"model_max_length": "x"}', '{"tokenizer_class": 3}'],
+    "tokenizer.json": ["[]", "null", "{}", '{"model": {}}', '{"version": 1, "model": {"type": "x"}}'],
+}
+
+
+@pytest.mark.parametrize("file", MODEL_FILES)
+def test_damaged_files_of_a_model(run, trained, toy_data, file):
+    for content in MODEL_FILES[file]:
+        shutil.rmtree("m", ignore_errors=True)
+        shutil.copytree(trained, "m")
+        Path("m", file).write_text(content)
+        ended = run("predict", "classify", "--model", "m", "--text", "a")
+        assert ended.code == 4, content
+        assert ended.err.count("error: ") == 1
+        assert "Traceback" not in ended.err
+
+
+ODD = ["", "..", "{a: b}", "[[[[", "null", "!!int 3", "&a", "a: b: c", "\x1b[1m\x9b1m", "9" * 5000]
+OPTIONS = ["--model", "--data", "--limit", "--epochs", "--batch-size", "--seed", "--output", "--set", "--set=about"]
+OPTIONS += ["--set=name", "--set=labels", "--set=task", "--set=data.columns.text", "--set=data.encoding"]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_odd_texts_for_any_option_end_in_a_line(run, tiny_model, toy_data, option):
+    for text in ODD:
+        value = [f"{option}={text}"] if "=" in option else [option, text]
+        ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run", *value)
+        assert ended.code != 1, text
+        assert "Traceback" not in ended.err
+        assert not {"\x1b", "\x9b"} & {*ended.err, *ended.out}
+
+
+def test_a_broken_module_of_your_own_is_never_a_fault_of_bertkit(run, tiny_model, toy_data, monkeypatch):
+    Path("mytasks").mkdir()
+    Path("mytasks", "broken.py").write_text(
+        "from bertkit.tasks.text_classification import *\n"
+        "from bertkit.tasks.text_classification import METRICS, NAMED, OPTIONS\n\n\n"
+        "def encode(rows, setup):\n    return rows[0]['no such column']\n"
+    )
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "task=mytasks.broken")
+    file = Path("mytasks", "broken.py").resolve()
+    assert ended.last == (
+        f"error: the task family mytasks.broken failed: KeyError: 'no such column' ({file}:6) - "
+        "correct it; BERTKIT_DEBUG=1 shows the traceback"
+    )
+    assert (ended.code, list(Path().glob("bertkit-crash*"))) == (2, [])

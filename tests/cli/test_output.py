@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
-from bertkit.cli.output import print_file, print_json, print_line, print_pairs, print_table
+from bertkit.cli.output import print_file, print_json, print_line, print_pairs, print_table, print_text
 
 
 def test_json_is_strict_and_one_line(capsys):
@@ -50,13 +52,71 @@ def test_a_table_without_rows_is_not_printed(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_long_values_are_wrapped_beside_their_names(capsys):
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make stdout a terminal of some columns, and return what was printed there, line by line."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def open_terminal(columns: int) -> Terminal:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        return sys.stdout
+
+    return open_terminal
+
+
+def test_long_values_are_wrapped_beside_their_names_in_a_terminal(terminal):
+    out = terminal(80)
     print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
+    lines = out.getvalue().splitlines()
     assert lines[0].startswith("a          word word")
     assert lines[1].startswith("           word")
     assert lines[-1] == "long-name"
     assert max(map(len, lines)) <= 80
+
+
+def test_in_a_pipe_each_value_stays_in_one_line(capsys):
+    print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
+    print_text("word " * 30)
+    assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [31, 1, 30]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 120])
+def test_a_terminal_breaks_no_number(terminal, columns):
+    score = {"score": "0.9370 (0.9036 to 0.9670)", "difference": "-0.4370 (-0.5036 to -0.3670)"}
+    rows = [{"model": f"{role} runs/a-rather-long-name", "rows": 123456, **score} for role in ("teacher", "student")]
+    out = terminal(columns)
+    print_table("scores", rows)
+    print_text("  accuracy  0.9720  95% CI 0.9560 to 0.9860    baseline  0.6720")
+    text = out.getvalue()
+    for number in ("123,456", "0.9370", "(0.9036", "0.9670)", "-0.4370", "(-0.5036", "-0.3670)"):
+        assert text.count(number) == 2, number
+    for number in ("0.9720", "0.9560", "0.9860", "0.6720"):
+        assert text.split().count(number) == 1
+    assert max(map(len, text.splitlines())) <= max(columns, len("    teacher runs/a-rather-long-name"))
+
+
+def test_the_first_column_of_a_table_wraps_before_the_table_becomes_a_list(terminal):
+    rows = [{"model": "a name of [several] words", "score": 0.5, "rows": 10}]
+    out = terminal(36)
+    print_table("scores", rows)
+    assert out.getvalue().splitlines() == [
+        "  scores",
+        "    model                score  rows",
+        "    a name of           0.5000    10",
+        "    [several] words",
+    ]
+    out = terminal(30)
+    print_table("scores", rows)
+    assert out.getvalue().splitlines() == [
+        "  scores",
+        "    a name of [several] words",
+        "      score: 0.5000",
+        "      rows: 10",
+    ]
 
 
 def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
@@ -67,3 +127,13 @@ def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == ["p.csv: 1 row", "p.csv: 2,000 rows", "m.yaml: written", "", "Next:", "  bertkit finetune m.yaml"]
     assert json.loads(last) == {"schema_version": 2, "status": "done", "file": "p.csv", "rows": 3}
+
+
+@pytest.mark.parametrize("mark", ["\x1b", "\x07", "\r", "\x7f", "\x85", "\x9b", "\u2028", "\u202e", "\u2066", "\udcff"])
+def test_nothing_that_a_terminal_obeys_is_printed(capsys, mark):
+    print_line(f"a{mark}é\tb")
+    print_json({"text": f"a{mark}é"})
+    line, printed = capsys.readouterr().out.splitlines()
+    assert mark not in line + printed
+    assert line == "a" + mark.encode("unicode_escape").decode() + "é\tb"
+    assert json.loads(printed)["text"] == f"a{mark}é"

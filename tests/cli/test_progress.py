@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 
 import pytest
+from rich.console import Console
 
 from bertkit.cli import progress
 from bertkit.cli.progress import TerminalProgress
+from bertkit.progress import stage
 
 
 @pytest.fixture
@@ -50,13 +53,95 @@ def test_the_other_processes_of_a_launch_are_silent(capsys, clock, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_has_one_bar_for_nested_stages(monkeypatch):
+@pytest.fixture
+def terminal(monkeypatch):
+    """Make stderr a terminal of some columns."""
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
+    def open_terminal(columns: int = 80) -> Terminal:
+        monkeypatch.setattr(sys, "stderr", Terminal())
+        for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
+            monkeypatch.setenv(name, value)
+        return sys.stderr
+
+    return open_terminal
+
+
+def lines_of(bar) -> list[str]:
+    """Return the lines that a bar shows."""
+    console = Console(width=bar.console.width, color_system=None)
+    with console.capture() as captured:
+        console.print(bar.get_renderable())
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+FIGURES = {"loss": 0.08606, "matthews_correlation": 0.9322, "rows/s": 1326.4, "tokens/s": 14210.5}
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
+def test_count_and_time_left_stay_whatever_the_figures(terminal, columns):
+    terminal(columns)
+    shown = TerminalProgress()
+    shown.start("training", 12000)
+    shown.update(5900, FIGURES)
+    (line,) = lines_of(shown.bar)
+    shown.start("scoring validation", 50000)
+    shown.update(10, {})
+    both = lines_of(shown.bar)
+    shown.finish()
+    shown.finish()
+    assert len(line) <= columns
+    assert line.startswith("training ")
+    assert "5,900/12,000" in line
+    assert "eta " in line
+    shown_figures = [f"{name} " in line for name in FIGURES]
+    assert shown_figures == sorted(shown_figures, reverse=True)  # the first ones stay longest
+    assert sum(shown_figures) == {40: 0, 60: 1, 80: 2, 120: 4, 200: 4}[columns]
+    assert not line.endswith("…")
+    for text, count in zip(both, ("5,900/12,000", "10/50,000"), strict=True):
+        assert len(text) <= columns
+        assert count in text
+
+
+def test_work_of_unknown_length_is_announced(terminal, capsys):
+    with stage(TerminalProgress(), "loading torch"):
+        assert capsys.readouterr().err == "loading torch ...\n"
+    with stage(TerminalProgress(), "reading the data", total=1):
+        pass
+    assert capsys.readouterr().err == ""
+    terminal()
+    shown = TerminalProgress()
+    with stage(shown, "loading torch"):
+        assert lines_of(shown.bar)[0].startswith("loading torch ")
+        assert not re.search(r"\d|eta", lines_of(shown.bar)[0])
+    assert shown.bar is None
+
+
+def test_a_stage_that_fails_takes_its_bar_away(terminal):
+    screen = terminal()
+    shown = TerminalProgress()
+    with pytest.raises(ValueError, match="x"), stage(shown, "work", 3):
+        raise ValueError("x")
+    assert shown.bar is None
+    assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is back
+
+
+def test_a_dumb_terminal_has_lines_without_escapes(terminal, monkeypatch, clock):
+    screen = terminal()
+    monkeypatch.setenv("TERM", "dumb")
+    shown = TerminalProgress()
+    with stage(shown, "training", 10):
+        clock[0] += 20
+        shown.update(5, FIGURES)
+    assert screen.getvalue().startswith("training: 5/10  loss 0.08606")
+    assert "\x1b" not in screen.getvalue()
+
+
+def test_a_terminal_has_one_bar_for_nested_stages(terminal):
+    terminal()
     shown = TerminalProgress()
     shown.start("training", 10)
     shown.update(3, {"loss": 0.5})

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import logging
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pytest
 from bertkit.corpus import documents
 from bertkit.corpus.documents import find_corpus, has_validation, read_documents
 from bertkit.data.formats import load_formats
-from bertkit.errors import BertkitError, DataError, RecipeError
+from bertkit.errors import BertkitError, DataError, RecipeError, UsageError
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
 
@@ -282,3 +283,10 @@ def test_a_document_is_no_library(here, monkeypatch):
         "a document of more than 20 characters (a.txt:3) - put a blank line after each, or --set data.documents=lines"
     )
     assert len(texts(source="a.txt", documents="lines")) == 4
+
+
+def test_a_pipe_is_refused_and_never_waited_for(here):
+    os.mkfifo("a.txt")
+    for settings in ({"source": "a.txt"}, {"files": {"train": "a.txt"}}):
+        with pytest.raises(UsageError, match="a pipe or device, not a file"):
+            find_corpus(Corpus(**settings))

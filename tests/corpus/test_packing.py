@@ -83,7 +83,7 @@ def test_special_tokens_stand_around_each_chunk_and_are_not_maskable():
 def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alone(model_type):
     import transformers
 
-    from bertkit.modeling.architectures import architecture_of
+    from bertkit.modeling.architectures import first_position
 
     tokenizer = make_tokenizer()
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
         **shape,
     )
     model = transformers.AutoModel.from_config(config).eval()
-    collate = block_collator(tokenizer, within_documents=True, first_position=architecture_of(config).first_position)
+    collate = block_collator(tokenizer, within_documents=True, first_position=first_position(config))
 
     def states(block):
         text = join_block(block, find_template(tokenizer, pair=False))

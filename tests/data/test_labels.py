@@ -77,3 +77,9 @@ def test_a_number_that_is_no_name_never_counts_names_that_are_numbers():
     with pytest.raises(DataError, match="label '0' is not one of the 4 labels"):
         name_of(0, ["1", "2", "3", "4"])
     assert name_of(-1, ["-1", "1"]) == "-1"
+
+
+def test_a_name_of_thousands_of_digits_is_text():
+    assert name_of("9" * 5000, ["9" * 5000, "b"]) == "9" * 5000
+    with pytest.raises(DataError, match="is not one of the 2 labels"):
+        name_of("9" * 5000, ["a", "b"])

@@ -85,3 +85,13 @@ def test_equal_rows_have_equal_fingerprints():
     other = Split("train", "b.jsonl", [{"label": 1, "text": "a"}], [1])
     assert one.fingerprint() == other.fingerprint()
     assert one.fingerprint() != Split("train", "a.csv", [{"text": "b", "label": 1}], [2]).fingerprint()
+
+
+def test_a_header_whose_name_is_a_value_below_it_is_data():
+    rows = [{"Great film": text, "positive": label} for text, label in [("Bad", "negative"), ("Fine", "positive")]]
+    with pytest.raises(DataError) as caught:
+        rows_of(rows)
+    assert str(caught.value) == (
+        "no header: the first line looks like data ('Great film', 'positive') (d.csv:1) - "
+        "name the columns: --set 'data.header=[text, label]'"
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from bertkit.data.rows import Columns, is_blank
 from bertkit.data.sources import is_validation, read_splits, single_file, unsplit_file
-from bertkit.errors import DataError, UnavailableError
+from bertkit.errors import DataError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
 from tests.conftest import toy_rows, write_csv
 
@@ -135,3 +136,11 @@ def test_only_a_single_file_without_a_column_of_splits_is_divided(tmp_path):
     assert unsplit_file(Data(source=str(file), split_column="split")) is None
     assert unsplit_file(Data(source=str(file), files={"validation": str(file)})) is None
     assert single_file(Data(source=str(file), split_column="split")) == file
+
+
+def test_a_pipe_is_named_as_one(here):
+    os.mkfifo("train.csv")
+    with pytest.raises(UsageError, match="a pipe or device, not a file"):
+        read({"data.source": "train.csv"})
+    with pytest.raises(UsageError, match="a pipe or device, not a file"):
+        read({"data.source": "/dev/zero"})

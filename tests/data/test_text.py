@@ -70,3 +70,11 @@ def test_an_excerpt_ends_in_dots_only_where_text_is_left_out():
 def test_a_column_of_a_file_without_names_is_called_as_the_recipe_says():
     assert source_column("text", Data(columns={"text": "review"})) == "review"
     assert source_column("tokens", Data(columns={"tokens": ["a", "b"]})) == source_column("tokens", Data()) == "tokens"
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding"), [(b"ok\na +2AA- b\n", "utf-7"), (b"ok\na \\ud800 b\n", "unicode_escape")]
+)
+def test_half_of_a_surrogate_pair_is_refused_whatever_the_encoding(content, encoding):
+    with pytest.raises(DataError, match=r"half of a surrogate pair: '\\ud800' \(a.txt:2\)"):
+        lines_of(content, encoding)

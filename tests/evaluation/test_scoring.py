@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import check_best_metric, find_intervals, suffix_of, write_predictions
+from bertkit.evaluation.scoring import check_best_metric, describe_scores, find_intervals, suffix_of, write_predictions
+from bertkit.metrics.basic import r2
 from bertkit.recipe import load_recipe
 
 
@@ -27,6 +28,22 @@ def test_an_interval_is_around_the_score_and_the_same_every_time():
     low, high = find_intervals(task, scored)["accuracy"]
     assert 0.65 < low < 0.75 < high < 0.85
     assert find_intervals(task, scored)["accuracy"] == (low, high)
+
+
+def test_what_is_undefined_is_none_with_its_reason():
+    task = SimpleNamespace(score=lambda compared, setup: {"r2": r2(compared["gold"], compared["gold"])})
+    scored = SimpleNamespace(
+        compared={"gold": np.ones(4)}, setup=None, predictions=[1.0] * 4, scores={"r2": r2(np.ones(4), np.ones(4))}
+    )
+    assert describe_scores(task, scored, {"r2": 0.5}) == {
+        "scores": {"r2": None},
+        "intervals": {"r2": None},
+        "baseline": {"r2": 0.5},
+        "undefined": {
+            "scores": {"r2": "all gold values are the same"},
+            "intervals": {"r2": "undefined in every resample"},
+        },
+    }
 
 
 @pytest.mark.parametrize("split", ["validation", "validation_mismatched", "test"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -80,26 +82,63 @@ def test_numbers(name):
     assert getattr(metrics, name)(gold, predicted) == pytest.approx(NUMBERS[name](gold, predicted))
 
 
+@pytest.mark.parametrize(
+    ("gold", "predicted", "reason"),
+    [
+        ([1.0], [2.0], "one row has no correlation"),
+        ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0], "all predictions are the same"),
+        ([2.0, 2.0], [1.0, 2.0], "all gold values are the same"),
+        ([1.0, 2.0], [1.0, math.nan], "it is not a finite number"),
+    ],
+)
 @pytest.mark.parametrize("name", ["pearsonr", "spearmanr"])
-def test_a_constant_side_has_no_correlation(name):
-    assert math.isnan(getattr(metrics, name)(np.arange(5.0), np.ones(5)))
+def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
+    score = getattr(metrics, name)(np.array(gold), np.array(predicted))
+    assert math.isnan(score) and metrics.why_undefined(score) == reason
+
+
+def test_the_reason_stays_with_a_copy():
+    score = copy.deepcopy(metrics.r2(np.ones(3), np.arange(3.0)))
+    assert metrics.why_undefined(score) == "all gold values are the same"
+    assert metrics.why_undefined(pickle.loads(pickle.dumps(score))) == "all gold values are the same"
+
+
+def test_a_step_with_a_score_is_better_than_any_without():
+    steps = [(None, 0.1), (0.2, 9.0), (math.nan, 0.05), (0.1, 0.0)]
+
+    def best(greater_is_better, steps):
+        return max(steps, key=lambda step: metrics.rank_step(*step, greater_is_better=greater_is_better))
+
+    assert best(True, steps) == (0.2, 9.0)
+    assert best(False, steps) == (0.1, 0.0)
+    assert best(True, [(None, 0.3), (math.nan, 0.1), (None, None)]) == pytest.approx((math.nan, 0.1), nan_ok=True)
 
 
 def test_a_constant_prediction_has_matthews_correlation_zero():
     assert metrics.matthews_correlation(np.array([0, 1, 1]), np.array([1, 1, 1])) == 0
 
 
-def test_a_metric_of_the_evaluate_package_by_path(tmp_path):
-    script = tmp_path / "share" / "share.py"
-    script.parent.mkdir()
-    script.write_text(
-        "import datasets\nimport evaluate\n\n\nclass Share(evaluate.Metric):\n"
-        "    def _info(self):\n"
-        "        features = datasets.Features({k: datasets.Value('int64') for k in ('predictions', 'references')})\n"
-        "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
-        "    def _compute(self, predictions, references):\n"
-        "        return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}\n"
-    )
+@pytest.fixture
+def share_script(tmp_path):
+    def write(computation: str):
+        script = tmp_path / "share" / "share.py"
+        script.parent.mkdir()
+        script.write_text(
+            "import datasets\nimport evaluate\n\n\nclass Share(evaluate.Metric):\n"
+            "    def _info(self):\n"
+            "        numbers = datasets.Value('int64')\n"
+            "        features = datasets.Features({'predictions': numbers, 'references': numbers})\n"
+            "        return evaluate.MetricInfo(description='', citation='', features=features)\n\n"
+            "    def _compute(self, predictions, references):\n"
+            f"        {computation}\n"
+        )
+        return script
+
+    return write
+
+
+def test_a_metric_of_the_evaluate_package_by_path(share_script):
+    script = share_script("return {'share': sum(a == b for a, b in zip(predictions, references)) / len(references)}")
     recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
     scores = metrics.compute_metrics(recipe, np.array([0, 1, 1, 0]), np.array([0, 1, 0, 0]))
     assert scores == {"share": 0.75}
@@ -111,3 +150,11 @@ def test_a_local_file_is_never_taken_for_a_metric_of_that_name(tmp_path, monkeyp
     recipe = load_recipe("cola", {"metrics": ["evaluate:accuracy"], "best_metric": "accuracy"})
     with pytest.raises(RecipeError, match="would be taken for the metric 'accuracy'"):
         metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))
+
+
+def test_a_metric_script_that_fails_names_its_line(share_script):
+    script = share_script("return {'share': references[99]}")
+    recipe = load_recipe("cola", {"metrics": [f"evaluate:{script.parent}"], "best_metric": "share"})
+    with pytest.raises(RecipeError, match=r"failed: IndexError: list index out of range \(.*share.py:12\)") as raised:
+        metrics.compute_metrics(recipe, np.array([0, 1]), np.array([0, 1]))
+    assert raised.value.exit_code == 2

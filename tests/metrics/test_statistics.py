@@ -54,7 +54,11 @@ def test_bootstrap_leaves_out_what_is_not_finite() -> None:
 
     assert 0 < len(finite) < 200
     assert found["sometimes"] == pytest.approx(np.quantile(finite, [0.025, 0.975]))
-    assert all(math.isnan(end) for end in found["never"])
+    assert found["never"] is None
+
+
+def test_one_row_cannot_be_resampled():
+    assert bootstrap_intervals(lambda rows: {"accuracy": float(len(rows))}, 1) == {"accuracy": None}
 
 
 def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:

@@ -33,6 +33,7 @@ from bertkit.modeling.architectures import (
     architecture_of,
     detect_machine,
     find_architecture,
+    first_position,
     layer_sizes,
     layers_of,
     types_with,
@@ -162,10 +163,10 @@ def test_a_speed_path_computes_what_the_plain_model_does(model_type, path):
 
 
 @walk
-def test_positions_start_where_the_record_says(model_type):
+def test_positions_start_where_the_embeddings_say(model_type):
     model = make_tiny(model_type, AutoModel).eval()
     ids = make_tiny_batch((7,))["input_ids"]
-    positions = ARCHITECTURES[model_type].first_position + torch.arange(7)[None]
+    positions = first_position(model.config) + torch.arange(7)[None]
     torch.testing.assert_close(model(ids, position_ids=positions)[0], model(ids)[0], rtol=0, atol=1e-6)
 
 
@@ -173,7 +174,7 @@ def test_positions_start_where_the_record_says(model_type):
 def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
     model, ids = make_tiny(model_type, AutoModelForMaskedLM).eval(), make_tiny_batch((9,))["input_ids"]
     document = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
-    positions = ARCHITECTURES[model_type].first_position + torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
+    positions = first_position(model.config) + torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     mask = document[:, None, :, None] == document[:, None, None, :]
     together = model(ids, attention_mask=mask, position_ids=positions).logits
     alone = [model(part).logits for part in (ids[:, :4], ids[:, 4:])]

@@ -169,7 +169,84 @@ def test_incomplete_folders(copy, missing, what):
 def test_the_tokenizer_ends_where_the_positions_end(tmp_path):
     folder = save_family("roberta", tmp_path / "roberta")
     edit_config(folder, max_position_embeddings=34)
-    assert models.load_tokenizer(folder).model_max_length == 32
+    assert models.load_tokenizer(folder).model_max_length == 33  # the padding id is 0, so positions begin at 1
+
+
+OWN_SIZES = {
+    "convbert": {"embedding_size": 16, "num_groups": 1},
+    "fnet": {"use_tpu_fourier_optimizations": False},
+    "longformer": {"attention_window": 4},
+    "luke": {"entity_vocab_size": 10, "entity_emb_size": 8},
+    "xmod": {"default_language": "en_XX"},
+}
+
+
+@pytest.mark.parametrize("padding", [1, 4])
+@pytest.mark.parametrize(
+    "model_type",
+    [
+        *("bert", "roberta", "camembert", "mpnet", "data2vec-text", "ibert", "luke", "longformer", "esm", "electra"),
+        *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "nystromformer", "convbert"),
+    ],
+)
+def test_a_text_as_long_as_the_bound_is_read_and_a_longer_one_is_not(model_type, padding):
+    sizes = {**SMALL, **OWN_SIZES.get(model_type, {}), "max_position_embeddings": 24, "pad_token_id": padding}
+    config = AutoConfig.for_model(model_type, vocab_size=60, mask_token_id=5, **sizes)
+    config.position_embedding_type = "absolute"  # ESM's default has no bound
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = int(1e30)
+    models.bound_length(tokenizer, config)
+    assert 24 - padding - 1 <= tokenizer.model_max_length <= 24
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+
+    def read(length: int) -> torch.Tensor:
+        return model(torch.full((1, length), 7), attention_mask=torch.ones(1, length, dtype=torch.long)).logits
+
+    assert read(tokenizer.model_max_length).isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        read(tokenizer.model_max_length + 1)
+
+
+def test_a_model_that_reads_padding_is_refused(copy):
+    sizes = {**SMALL, **OWN_SIZES["fnet"], "max_position_embeddings": 24}
+    config = AutoConfig.for_model("fnet", vocab_size=len(make_tokenizer()), **sizes)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(copy)
+    with pytest.raises(ModelError, match="a model of type 'fnet' reads the padding of a batch"):
+        models.load_tokenizer(copy)
+
+
+NEW = {"AutoConfig": "Alibaba-NLP/new-impl--configuration.NewConfig"}
+FLASH = {"AutoModel": "jinaai/xlm-roberta-flash-implementation--modeling_lora.XLMRobertaLoRA"}
+NOMIC = {"AutoConfig": "nomic-ai/nomic-bert-2048--configuration_hf_nomic_bert.NomicBertConfig"}
+SIZES_OF_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "way_out"),
+    [
+        ({"model_type": "neobert", "auto_map": {"AutoConfig": "model.NeoBERTConfig"}}, "use a standard architecture"),
+        ({"model_type": "lfm2", "architectures": ["Lfm2Encoder"], "auto_map": {"AutoModel": "m.E"}}, "use a standard"),
+        ({"model_type": "new", "auto_map": NEW}, r"use transformers' own gte \(alibaba-nlp-community/gte-mult"),
+        ({"model_type": "xlm-roberta", "auto_map": FLASH, **SMALL}, r"own jina_embeddings_v3 \(jinaai/jina-emb"),
+        ({"model_type": "bert", "architectures": ["JinaBertForMaskedLM"], "auto_map": {"AutoModel": "j.M"}}, "use a s"),
+        ({"model_type": "nomic_bert", "auto_map": NOMIC, **SIZES_OF_GPT2}, r"transformers' own nomic_bert \(nomic-ai"),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_a_checkpoint_with_its_own_code_is_refused_with_the_way_out(copy, config, way_out, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+    (copy / "config.json").write_text(json.dumps({"vocab_size": len(make_tokenizer()), **config}))
+    with pytest.raises(ModelError, match=f"needs to run its own code .* - bertkit never does that; .*{way_out}"):
+        load(copy)
+
+
+@pytest.mark.parametrize("model_type", ["eurobert", "nomic_bert"])
+def test_a_checkpoint_with_its_own_code_is_read_by_transformers_class_where_that_fits(copy, model_type):
+    sizes = {**SMALL, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
+    config = AutoConfig.for_model(model_type, vocab_size=len(make_tokenizer()), **sizes)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(copy)
+    edit_config(copy, auto_map={"AutoConfig": "own.Config", "AutoModelForMaskedLM": "own.Model"})
+    assert load(copy).config.model_type == model_type
 
 
 def test_a_tokenizer_that_does_not_fit_the_embeddings(copy):

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import AutoModel, BertModel
 
 from bertkit.errors import ModelError
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import (
+    first_line,
+    load_config,
+    load_weights,
+    loaded_bytes,
+    refuse_misfit,
+    refuse_non_finite,
+)
 from tests.modeling.tiny_models import make_tiny
 
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+KEYS = ["architectures", "id2label", "label2id", "model_type", "hidden_size", "vocab_size", "num_attention_heads"]
+KEYS += ["pad_token_id", "problem_type", "dtype", "auto_map", "num_labels", "hidden_act", "type_vocab_size"]
 NOTHING = {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
 
 
@@ -28,6 +45,17 @@ def test_a_checkpoint_loads_in_float32_with_a_report(folder):
     assert not report["missing_keys"]
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
+
+
+def test_the_size_of_weights_is_that_of_single_precision_whatever_they_are_stored_in(folder, tmp_path):
+    model = BertModel.from_pretrained(folder)
+    size = 4 * sum(weights.numel() for weights in model.parameters())
+    assert loaded_bytes(folder / "model.safetensors") == size
+    model.half().save_pretrained(tmp_path / "half")
+    assert loaded_bytes(tmp_path / "half" / "model.safetensors") == size
+    for name in ("damaged.safetensors", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(bytes(100))
+        assert loaded_bytes(tmp_path / name) == 100
 
 
 def test_only_weights_of_the_encoder_must_fit():
@@ -54,3 +82,73 @@ def test_the_first_line_of_an_error():
     assert first_line(ValueError("\n  a word\nmore")) == "a word"
     assert first_line(ValueError("x" * 999)) == "x" * 300
     assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+WRONG_KEYS = [
+    ("id2label", {"a": "x"}),
+    ("id2label", 3),
+    ("architectures", {"a": 1}),
+    ("architectures", [None]),
+    ("auto_map", 1.5),
+    ("num_labels", "2"),
+    ("num_attention_heads", -1),
+    ("vocab_size", 0),
+    ("hidden_size", "x"),
+    ("hidden_act", None),
+    ("dtype", []),
+    ("model_type", ["bert"]),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG_KEYS)
+def test_a_key_of_the_wrong_type_in_a_config_is_refused(folder, key, value):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    with pytest.raises(ModelError) as raised:
+        load_config(folder)
+    assert "\n" not in str(raised.value)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), JSON_VALUES, min_size=1))
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_values_in_a_config_load_or_are_refused_in_a_line(folder, changes):
+    config = {**make_tiny("bert", AutoModel).config.to_dict(), **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        load_config(folder)
+    except ModelError as error:
+        assert "\n" not in str(error)
+
+
+class _Malicious:
+    def __reduce__(self):
+        return os.mkdir, ("it-ran",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [_Malicious(), {"a": _Malicious()}, [1], {"a": 1}, {1: torch.zeros(1)}, b"", b"\x80\x02", b"PK\x03\x04", b"junk"],
+)
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run(folder, here, content, zipped):
+    config = load_config(folder)
+    (folder / "model.safetensors").unlink()
+    if isinstance(content, bytes):
+        (folder / "pytorch_model.bin").write_bytes(content)
+    else:
+        torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(ModelError) as raised:
+        load_weights(BertModel, folder, config)
+    assert not (here / "it-ran").exists()
+    assert "weights_only" not in str(raised.value)
+    assert str(raised.value).count("pytorch_model.bin") == 1
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_weights_in_torchs_format_load(folder, zipped):
+    weights = BertModel.from_pretrained(folder).state_dict()
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    model, report = load_weights(BertModel, folder, load_config(folder))
+    assert not report["missing_keys"]
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())

@@ -82,6 +82,38 @@ def test_an_assignment_is_read_back_by_shell_and_yaml(text):
     assert parse_changes([word]) == {"data.columns.text": text}
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "about=&x",
+            "--set about: anchors and aliases are not used in recipes - write it out; for text: 'about=\"&x\"'",
+        ),
+        ("training.seed=" + "9" * 5000, "--set training.seed: a number of 5,000 digits - at most 100 are read"),
+        ("x" * 5000, "--set " + "x" * 77 + "... is not key=value"),
+    ],
+)
+def test_an_assignment_that_cannot_be_read_says_what_to_write(change, message):
+    with pytest.raises(RecipeError) as raised:
+        parse_changes([change])
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize("text", ["&x", "!x", "{a: 1, a: 2}", "#x", "9" * 200])
+def test_what_recipes_do_not_use_of_yaml_is_quoted_in_an_assignment(text):
+    import shlex
+
+    (word,) = shlex.split(assignment("about", text))
+    assert parse_changes([word]) == {"about": text}
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/b", "..", ".", "", "a\x1b[31m", "x" * 201])
+@pytest.mark.parametrize("recipe", ["cola", "mlm"])
+def test_a_name_never_leads_out_of_the_runs(recipe, name):
+    with pytest.raises(RecipeError, match=r"^name = .* is wrong: must be a plain name of at most 200 bytes"):
+        load_any_recipe(recipe, {"name": name})
+
+
 OWN = """extends: sst2
 model: me/mine
 model_labels: [no, yes]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.recipe.plugins import load_module, module_names
+from bertkit.recipe.plugins import fault_of_own_module, load_module, module_names, own_modules
 
 PACKAGE = "bertkit.data.formats"
 
@@ -52,3 +52,41 @@ def test_a_name_that_is_neither_is_refused(mypackage, name, message):
         load(name)
     assert str(raised.value).startswith(message)
     assert ("must be importable" in str(raised.value)) == ("." in name)
+
+
+@pytest.mark.parametrize("name", [".x", "..x", "x.", "a..b", "../x", "a b.c", "/tmp/x.y"])
+def test_a_name_that_no_module_can_have_is_refused(name):
+    with pytest.raises(RecipeError, match="no format is called"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "fault"),
+    [
+        ("\nread = 1 / 0\n", 2, "ZeroDivisionError: division by zero"),
+        ("def read(:\n", 1, "SyntaxError: invalid syntax"),
+        ("\n\nimport nowhere\n", 3, "ModuleNotFoundError: No module named 'nowhere'"),
+        ("raise SystemExit\n", 1, "SystemExit"),
+    ],
+)
+def test_a_module_of_your_own_that_cannot_be_imported_names_its_line(mypackage, tmp_path, code, line, fault):
+    (tmp_path / "mypackage" / "broken.py").write_text(code)
+    with pytest.raises(RecipeError) as raised:
+        load("mypackage.broken", "read")
+    file = tmp_path / "mypackage" / "broken.py"
+    assert str(raised.value).startswith(f"the format mypackage.broken failed: {fault} ({file}:{line}) - correct it")
+
+
+def test_an_error_in_a_function_of_your_own_names_its_line(mypackage, tmp_path):
+    file = tmp_path / "mypackage" / "late.py"
+    file.write_text("def read():\n    return json_of('x')\n\n\ndef json_of(text):\n    return text['a']\n")
+    module = load("mypackage.late", "read")
+    with pytest.raises(TypeError) as raised:
+        module.read()
+    fault = fault_of_own_module(raised.value)
+    assert str(fault).startswith("the format mypackage.late failed: TypeError: string indices must be integers")
+    assert (fault.file, fault.row, fault.exit_code) == (str(file), 6, 2)
+    with pytest.raises(ZeroDivisionError) as raised:
+        1 / 0  # noqa: B018
+    assert fault_of_own_module(raised.value) is None
+    assert "the format mypackage.late" in own_modules()

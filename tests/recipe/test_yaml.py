@@ -54,3 +54,35 @@ def test_anything_but_plain_values_is_refused(text, message):
     with pytest.raises(RecipeError) as raised:
         read_yaml(text, "r.yaml")
     assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(("text", "value"), [("010", 10), ("089", 89), ("*", "*"), ("#text", "#text"), ("[[a", "[[a")])
+def test_a_value_is_never_octal_and_what_is_no_yaml_is_text(text, value):
+    assert read_value(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("!!int x", "the tag tag:yaml.org,2002:int is not used in recipes"),
+        ("!!timestamp x", "the tag tag:yaml.org,2002:timestamp is not used in recipes"),
+        ("&a x", "anchors and aliases are not used in recipes"),
+        ("*a", "anchors and aliases are not used in recipes"),
+        ("{a: 1, a: 2}", "the key 'a' occurs twice"),
+        ("[" * 5000 + "]" * 5000, "lists or mappings nest too deep"),
+        ("9" * 5000, "a number of 5,000 digits"),
+    ],
+)
+def test_values_have_no_more_of_yaml_than_recipes(text, message):
+    with pytest.raises(RecipeError) as raised:
+        read_value(text)
+    assert str(raised.value).startswith(message)
+
+
+@given(st.text() | st.text("[]{}:,&*!#|>-? 0a'\"", max_size=40))
+def test_any_text_is_a_value_or_is_refused(text):
+    for read in (read_value, lambda text: read_yaml(text, "r.yaml")):
+        try:
+            read(text)
+        except RecipeError as error:
+            assert "\n" not in str(error)

@@ -132,6 +132,21 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 
+COMPARED = [
+    {"model": "teacher <b>", "parameters": "1,024", "accuracy": 0.9, "95 % interval": (0.8, 1.0)},
+    {"model": "student s", "parameters": "512", "accuracy": 0.7, "95 % interval": (0.6, 0.8)},
+    {"model": "baseline", "parameters": None, "accuracy": 0.5, "95 % interval": None},
+]
+
+
+def test_a_distillation_shows_teachers_student_and_baseline(tmp_path: Path) -> None:
+    page, parsed = report(tmp_path, replace(BARE, compared=COMPARED))
+    assert "compared" in parsed.ids
+    assert '<th class="name">teacher &lt;b&gt;</th><td>1,024</td><td>0.9000</td><td>0.8000 – 1.0000</td>' in page
+    assert '<th class="name">baseline</th><td></td><td>0.5000</td><td></td>' in page
+    assert "compared" not in report(tmp_path, BARE)[1].ids
+
+
 def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     pairs = [("a", "a")] * 3 + [("a", "b")] + [("b", "b")] * 2
     examples = [Example(str(number), [("text", "x")], *pair) for number, pair in enumerate(pairs)]

@@ -69,3 +69,43 @@ def test_a_folder_to_write_is_cleared_first(tmp_path):
     checkpoints.clear(folder)  # nothing there is fine
     assert list(tmp_path.iterdir()) == []
     assert checkpoints.newest_whole(tmp_path) == (None, [])
+
+
+def test_an_unfinished_checkpoint_is_discarded(tmp_path):
+    whole, half = write(tmp_path, 3), write(tmp_path, 4)
+    (half / checkpoints.MANIFEST).unlink()
+    checkpoints.discard_unfinished(tmp_path)
+    assert list(tmp_path.iterdir()) == [whole]
+
+
+@pytest.mark.parametrize(("saves", "most"), [(0, 0), (1, 16), (2, 28), (3, 36), (9, 36)])
+def test_a_run_has_up_to_three_checkpoints_at_a_time_and_at_the_end_two_and_the_weights(saves, most):
+    assert checkpoints.most_bytes(4, 12, saves) == most
+
+
+def test_what_is_written_already_is_counted(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    assert checkpoints.written_bytes(tmp_path) == 0
+    manifest = (write(tmp_path, 3) / checkpoints.MANIFEST).stat().st_size
+    assert checkpoints.written_bytes(tmp_path) == len("weights{}") + manifest
+    assert checkpoints.written_bytes(tmp_path / "none") == 0
+
+
+def test_one_bit_anywhere_in_a_manifest_is_noticed(tmp_path):
+    folder = write(tmp_path, 10)
+    manifest = folder / checkpoints.MANIFEST
+    whole, values = manifest.read_bytes(), checkpoints.read_manifest(folder)
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 2
+        manifest.write_bytes(content)
+        if checkpoints.find_fault(folder) is None:  # spaces between values, and the name of the checksum
+            assert values.items() <= checkpoints.read_manifest(folder).items()
+    manifest.write_bytes(whole)
+    assert checkpoints.find_fault(folder) is None
+
+
+def test_a_manifest_of_an_earlier_release_has_no_checksum_of_itself(tmp_path):
+    folder = write(tmp_path, 10)
+    (folder / checkpoints.MANIFEST).write_text(json.dumps(checkpoints.read_manifest(folder)))
+    assert checkpoints.find_fault(folder) is None

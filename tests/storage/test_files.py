@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +48,16 @@ def test_json_is_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         files.write_json(file, {"a": 2})
     assert json.loads(file.read_text()) == {"a": 1}
+
+
+def test_json_has_no_nan(tmp_path):
+    files.write_json(tmp_path / "a.json", {"scores": [math.nan, {"f1": -math.inf}], "file": Path("x"), "best": 1.0})
+
+    def refuse_literal(name):
+        raise AssertionError(name)
+
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse_literal)
+    assert read == {"scores": [None, {"f1": None}], "file": "x", "best": 1.0}
 
 
 def test_what_a_killed_writer_left_is_overwritten(tmp_path):
@@ -123,3 +137,63 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
             pass
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP], ids=errno.errorcode.get)
+def no_locks(request, monkeypatch) -> str:
+    """A file system that has no locks, and its reason."""
+    import fcntl
+
+    reason = os.strerror(request.param)
+
+    def flock(*_):
+        raise OSError(request.param, reason)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    return reason
+
+
+def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_locks, caplog):
+    lock, mark = tmp_path / "lock", tmp_path / "lock.held"
+    caplog.set_level(logging.INFO, "bertkit")
+    with files.locked(lock, refuse=refuse):
+        assert mark.is_file()
+        assert caplog.messages == [
+            f"the file system of {tmp_path} has no locks ({no_locks}): lock.held takes their place"
+        ]
+    assert not mark.exists()
+
+
+def test_a_mark_in_place_of_a_lock_is_refused_with_the_way_out(tmp_path, no_locks):
+    lock = tmp_path / "lock"
+    says = rf"process {os.getpid()} on .* \(lock.held says so: delete it if that is long gone\) is at work"
+    with files.locked(lock, refuse=refuse), pytest.raises(ResourceError, match=says), files.locked(lock, refuse=refuse):
+        pass
+
+
+def test_the_mark_of_a_dead_process_is_taken_over(tmp_path, no_locks, start):
+    import socket
+
+    ended = start("")
+    ended.wait()
+    (tmp_path / "lock.held").write_text(f"{ended.pid}\n{socket.gethostname()}\n")
+    with files.locked(tmp_path / "lock", refuse=refuse):
+        assert (tmp_path / "lock.held").read_text().startswith(f"{os.getpid()}\n")
+
+
+def test_another_failure_to_lock_is_told_as_it_is(tmp_path, monkeypatch):
+    import fcntl
+
+    def flock(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="Input/output error"), files.locked(tmp_path / "lock", refuse=refuse):
+        pass
+
+
+def test_no_module_of_unix_alone_is_needed_to_start():
+    script = "import sys; sys.modules['fcntl'] = None; import bertkit.cli.main, bertkit.storage.files"
+    script += "; print('filelock' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "False\n"), ended.stderr

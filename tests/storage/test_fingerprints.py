@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+from pathlib import Path
 
-from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, package_fingerprint, tokenizer_content
 from tests.conftest import make_tokenizer
 
 
@@ -12,6 +15,13 @@ def test_a_file_is_read_in_blocks_to_its_end(tmp_path):
     content = bytes(range(256)) * 5000  # more than a mebibyte
     (tmp_path / "a").write_bytes(content)
     assert file_fingerprint(tmp_path / "a") == hashlib.sha256(content).hexdigest()
+
+
+def test_values_are_those_that_json_gives_back():
+    values = {"a": (1, 2.5), 10: "x", 9: None, "folder": Path("a")}
+    assert json_fingerprint(values) == json_fingerprint(json.loads(json.dumps(values, default=str)))
+    assert json_fingerprint({"loss": math.nan}) == json_fingerprint({"loss": None})
+    assert json_fingerprint({"loss": 0.5}) != json_fingerprint({"loss": 0.25})
 
 
 def test_the_package_has_one_fingerprint():

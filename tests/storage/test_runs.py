@@ -46,6 +46,19 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         runs.claim(tmp_path / "run", {}, fresh=False)
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_path, fresh):
+    for name in (".lock", ".lock.held", ".run.json.tmp"):
+        (tmp_path / name).write_text("{")
+    assert runs.claim(tmp_path, {}, fresh=fresh) is None
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UsageError, match="something that is not a run of bertkit"):
+        runs.claim(tmp_path, {}, fresh=fresh)
+
+
+MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
+
+
 @pytest.fixture
 def old_record():
     """The record of a run as the last release wrote it."""
@@ -54,7 +67,7 @@ def old_record():
         "status": "finished",
         "parted_file": "d.csv",
         "contestants": [{"name": "teacher"}],
-        "machine": {"device": "cpu", "products": "mkl"},
+        "machine": {**MACHINE, "products": "mkl"},
         "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
     }
 
@@ -63,7 +76,7 @@ def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path,
     (tmp_path / "run.json").write_text(json.dumps(old_record))
     record = runs.read_record(tmp_path)
     assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
-    assert record["machine"] == {"matmul_backend": "mkl", "device": "cpu"}
+    assert record["machine"] == {"matmul_backend": "mkl", **MACHINE}
     training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
     assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
     assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
@@ -78,7 +91,7 @@ def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_reco
 
 
 def test_a_record_of_today_is_read_as_it_was_written(tmp_path):
-    written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine={"device": "cpu"})
+    written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine=MACHINE)
     runs.write_record(tmp_path, written)
     assert runs.read_record(tmp_path) == written
     assert runs.read_record(tmp_path / "nowhere") is None
@@ -109,3 +122,26 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         runs.claim(tmp_path, {}, fresh=True)
     with pytest.raises(ResourceError, match="there is a file where the run folder should be"):
         runs.claim(tmp_path / "thesis.txt", {}, fresh=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "null",
+        "NaN",
+        "{",
+        "{}",
+        "[" * 9999,
+        '{"status": 1}',
+        '{"status": "finished", "tuned": {"a": "x"}}',
+        '{"status": "finished", "machine": {}}',
+        '{"status": "finished", "identity": []}',
+        '{"status": "finished", "identity": {"recipe": {"training": 3}}}',
+        '{"status": "finished", "results": [{"scores": {"f1": "x"}}]}',
+    ],
+)
+def test_a_record_of_another_shape_is_damaged(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ResourceError, match="the record of the run is damaged"):
+        runs.read_record(tmp_path)

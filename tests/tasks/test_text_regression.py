@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -18,14 +20,32 @@ def setup():
 
 
 @pytest.mark.parametrize(("label", "number"), [("2.5", 2.5), (3, 3.0), ("-1e-3", -0.001), (True, 1.0)])
-def test_a_label_is_read_as_a_number(setup, label, number):
-    assert task.read({"text": "a", "label": label}, setup.recipe)["label"] == number
+def test_a_label_is_read_as_a_number(label, number):
+    assert task.read({"text": "a", "label": label}, load_recipe("regress"))["label"] == number
 
 
 @pytest.mark.parametrize("label", ["", "many", None, "nan", float("inf"), [1]])
 def test_anything_else_is_refused(setup, label):
     with pytest.raises(DataError, match=r"is not a number \(column 'label'\)"):
         task.read({"text": "a", "label": label}, setup.recipe)
+
+
+def test_a_decimal_comma_is_named(setup):
+    with pytest.raises(DataError, match=r"label '4,5' is not a number \(column 'label'\) - write a decimal point: 4.5"):
+        task.read({"text": "a", "label": "4,5"}, setup.recipe)
+
+
+@pytest.mark.parametrize("label", ["5.01", -1, 45])
+def test_a_number_out_of_the_range_of_its_recipe_is_refused(setup, label):
+    expected = f"label {label} is not in the range of this recipe, 0 to 5 (column 'label') - correct it, or change"
+    with pytest.raises(DataError, match=re.escape(expected)):
+        task.read({"text": "a", "label": label}, setup.recipe)
+    assert task.read({"text": "a", "label": label}, load_recipe("regress"))["label"] == float(label)
+
+
+@pytest.mark.parametrize("label", [0, 5, "2.5"])
+def test_the_ends_of_a_range_are_in_it(setup, label):
+    assert task.read({"text": "a", "label": label}, setup.recipe)["label"] == float(label)
 
 
 def test_a_text_that_is_not_text_is_refused(setup):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections import namedtuple
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import finetune
 
@@ -13,3 +17,42 @@ def test_patience_ends_training_early(run, tiny_model, toy_data):
     assert finetune(run, tiny_model, toy_data, *options).code == 0
     record = json.loads(Path("runs/classify/run.json").read_text())
     assert (record["best_step"], record["steps"]) == (6, 18)
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Set the bytes that are free on the disk."""
+    usage = namedtuple("usage", "total used free")
+    return lambda size: monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 0, size))
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["run", "dry-run"])
+def test_a_disk_that_is_too_small_is_refused_before_training(run, tiny_model, toy_data, free, options):
+    weights = (tiny_model / "model.safetensors").stat().st_size
+    free(5 * weights)
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 3, *options)
+    assert ended.code == 6
+    assert ended.last.startswith("error: the disk is too small: ") and "BERTKIT_SKIP_DISK_CHECK=1" in ended.last
+    assert not list(Path().rglob("checkpoint-*"))
+    free(10 * weights)
+    assert finetune(run, tiny_model, toy_data, "--epochs", 3, *options).code == 0
+
+
+def test_the_check_of_the_disk_can_be_skipped(run, tiny_model, toy_data, free, monkeypatch):
+    free(0)
+    monkeypatch.setenv("BERTKIT_SKIP_DISK_CHECK", "1")
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+
+
+def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, toy_data, free):
+    weights, folder = (tiny_model / "model.safetensors").stat().st_size, Path("runs/classify")
+    free(8 * weights)
+    settings = ("--epochs", 2, "--learning-rate", "1e-8")
+    assert finetune(run, tiny_model, toy_data, *settings).code == 0
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    (folder / f"checkpoint-{record['steps']}" / "bertkit-manifest.json").unlink()
+    free(2 * weights)
+    ended = finetune(run, tiny_model, toy_data, *settings)
+    assert ended.code == 0, ended.err
+    assert f"skipping checkpoint-{record['steps']}: it was not finished" in ended.err

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 
+import pytest
+
 from bertkit.training.signals import caught_signals
 from tests.conftest import finetune
 
@@ -18,6 +20,15 @@ def test_signals_are_handled_as_before_afterwards(run, tiny_model, toy_data):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.fixture
+def foreground():
+    """Ctrl-C as a command in the foreground has it, wherever the tests run."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("foreground")
 def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
     with caught_signals() as stop:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -26,6 +37,18 @@ def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
         assert stop.signal == signal.SIGINT
         assert stop.error().exit_code == 130
         assert "stopped by Ctrl-C" in str(stop.error())
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_that_the_process_was_started_to_ignore_stays_ignored(number):
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with caught_signals() as stop:
+            os.kill(os.getpid(), number)
+            assert (stop.signal, stop.save) == (0, False)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 def test_a_thread_leaves_signals_to_the_main_thread():

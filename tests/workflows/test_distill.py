@@ -54,7 +54,7 @@ def test_the_loss_is_the_weighted_sum_of_what_is_logged(run, trained, tiny_model
         "--set",
         "training.log_every=2",
     )
-    logged = [entry for entry in read_lines(Path("runs/classify/metrics.jsonl")) if "loss" in entry]
+    logged = [entry for entry in read_lines(Path("runs/classify-distilled/metrics.jsonl")) if "loss" in entry]
     assert logged
     for entry in logged:
         assert entry["loss"] == pytest.approx(0.7 * entry["loss_gold"] + 0.3 * entry["loss_soft"], abs=1e-4)
@@ -126,10 +126,34 @@ def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, demo_teache
     arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *DEMO_ROWS, "--epochs", "1"]
     arguments += ["--output", "run"]
     assert zygote.run(tmp_path, arguments, {"function": COMPARE})[0] == -9
+    log = (tmp_path / "run" / "metrics.jsonl").read_text()
     code, text = zygote.run(tmp_path, arguments)
     assert code == 0, text
-    assert "already finished on" in text
+    assert "resuming run" in text
     assert "student run" in text
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == log  # no step was trained again
+
+
+def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(zygote, demo_teacher, tmp_path):
+    arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *DEMO_ROWS, "--epochs", "1"]
+    arguments += ["--output", "run"]
+    code, text = zygote.run(tmp_path, arguments)
+    assert code == 0, text
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    (result,) = record["results"]
+    assert [model["role"] for model in record["compared_models"]] == ["teacher", "student"]
+    teacher, student = record["compared_models"]
+    assert student["scores"] == result["scores"]
+    assert student["disk_bytes"] == (tmp_path / "run" / "model.safetensors").stat().st_size
+    for metric, difference in teacher["difference"].items():
+        assert difference == pytest.approx(student["scores"][metric] - teacher["scores"][metric])
+    report, card = ((tmp_path / "run" / name).read_text() for name in ("report.html", "README.md"))
+    for model in record["compared_models"]:
+        assert f"| {model['role']} {model['model']} | {model['parameters']:,} |" in card
+        assert f"{model['role']} {model['model']}</th><td>{model['parameters']:,}</td>" in report
+    assert "baseline" in text.partition("student - teacher")[2]
+    again = zygote.run(tmp_path, arguments)[1]
+    assert again.partition("size and speed")[2] == text.partition("size and speed")[2]
 
 
 @pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "choose", "squad2", "wsd"])

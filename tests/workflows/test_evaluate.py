@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tests.conftest import toy_rows, write_csv
+from tests.conftest import toy_rows, write_csv, write_jsonl
 
 
 @pytest.fixture
@@ -73,6 +73,28 @@ def test_eval_writes_predictions_where_asked(run, trained):
     rows = [json.loads(line) for line in Path("scored/predictions_train.jsonl").read_text().splitlines()]
     assert len(rows) == 400
     assert {"id", "text", "label", "prediction", "probabilities"} == set(rows[0])
+
+
+def test_eval_replaces_neither_the_predictions_of_a_run_nor_the_rows_to_score(run, trained, tmp_path):
+    before = (trained / "predictions.jsonl").read_bytes()
+    ended = run("eval", "classify", "--model", trained, "--data", trained.parent, "--output", trained)
+    assert (ended.code, "the folder of a run, whose predictions would be lost" in ended.last) == (2, True)
+    assert (trained / "predictions.jsonl").read_bytes() == before
+    file = write_jsonl(tmp_path / "predictions_all.jsonl", toy_rows(5, seed=1))
+    ended = run("eval", "classify", "--model", trained, "--data", file, "--output", tmp_path)
+    assert (ended.code, "--output is the file with the rows to score" in ended.last) == (2, True)
+
+
+def test_a_second_eval_into_one_folder_is_refused(run, trained):
+    from bertkit.storage.outputs import claimed
+
+    Path("scored").mkdir()
+    command = ["eval", "classify", "--model", trained, "--data", trained.parent, "--output", "scored"]
+    with claimed(Path("scored/predictions.jsonl")):
+        ended = run(*command)
+    assert (ended.code, "is writing this output (scored/predictions.jsonl)" in ended.last) == (6, True)
+    assert run(*command).code == 0
+    assert [entry.name for entry in Path("scored").iterdir()] == ["predictions.jsonl"]
 
 
 def test_eval_says_at_once_that_it_cannot_write(run, trained):

@@ -33,6 +33,46 @@ def test_the_next_commands_it_names_work(run, tiny_model, toy_data):
         assert "max_length" not in ended.err
 
 
+def refuse_literal(name):
+    raise AssertionError(f"{name} is not JSON")
+
+
+def check_json(folder: Path) -> None:
+    """Check that every file of a run is strict JSON, which has no NaN."""
+    files = [*folder.rglob("*.json"), *folder.rglob("*.jsonl")]
+    assert {"run.json", "metrics.jsonl", "predictions.jsonl", "trainer_state.json"} <= {file.name for file in files}
+    for file in files:
+        lines = file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]
+        for line in lines:
+            json.loads(line, parse_constant=refuse_literal)
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [([0.5, 1.5, 2.5] * 3, "one row has no correlation"), ([3.0] * 30, "all gold values are the same")],
+)
+def test_a_run_whose_best_metric_is_undefined_keeps_the_step_with_the_lowest_loss(run, tiny_model, labels, reason):
+    write_csv(Path("r.csv"), [{"text": f"film {'very ' * n}good", "label": label} for n, label in enumerate(labels)])
+    options = ["--model", tiny_model, "--data", "r.csv", *LEARN, "--epochs", 6, "--json"]
+    ended = run("finetune", "regress", *options, "--set", "training.patience=2", "--learning-rate", "3e-2")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)["results"][0]
+    assert result["scores"]["spearmanr"] is None and result["scores"]["mean_absolute_error"] > 0
+    assert result["undefined"]["scores"]["spearmanr"] == reason
+    assert f"spearmanr is undefined ({reason}): the step with the lowest loss was chosen." in result["warnings"]
+    losses = {
+        entry["step"]: entry["eval_loss"]
+        for entry in read_lines(Path("runs/regress/metrics.jsonl"))
+        if "eval_loss" in entry
+    }
+    record = json.loads(Path("runs/regress/run.json").read_text())
+    assert record["best_step"] == min(losses, key=losses.get) < record["steps"]
+    assert f"step {record['best_step']}, which had the lowest loss" in Path("runs/regress/README.md").read_text()
+    check_json(Path("runs/regress"))
+    shown = run("eval", "runs/regress/recipe.yaml", "--model", "runs/regress")
+    assert (shown.code, f"n/a: spearmanr, pearsonr ({reason})" in shown.out) == (0, True)
+
+
 def test_a_dry_run_writes_nothing(run, tiny_model, toy_data):
     ended = finetune(run, tiny_model, toy_data, "--dry-run", "--epochs", 2)
     assert ended.code == 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import toy_rows, write_csv
+from tests.conftest import toy_rows, write_csv, write_jsonl
 
 
 def test_predictions_can_be_opened_as_csv(run, trained):
@@ -80,10 +82,159 @@ def test_a_bad_row_leaves_no_half_file(run, trained, tmp_path):
     assert not list(Path().iterdir())
 
 
-def test_a_column_that_would_be_lost_is_refused(run, trained, tmp_path):
-    file = write_csv(tmp_path / "rows.csv", [{"text": "good", "prediction": "mine"}])
-    ended = run("predict", "classify", file, "--model", trained)
-    assert ended.last == "error: the rows already have a column 'prediction' - rename it, so that nothing is lost"
+@pytest.fixture
+def never_loaded(monkeypatch):
+    """Let every attempt to load weights fail the test."""
+    from bertkit.evaluation.checkpoint import SavedCheckpoint
+
+    monkeypatch.setattr(SavedCheckpoint, "load", lambda *_: pytest.fail("the model is loaded"))
+
+
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [
+        ("prediction", []),
+        ("probabilities", ["-o", "out.jsonl"]),
+        ("probability_bad", ["-o", "out.csv"]),
+        ("probability_good", ["-o", "out.parquet"]),
+    ],
+)
+def test_a_column_that_would_be_lost_is_refused_before_the_model_is_loaded(run, trained, never_loaded, column, options):
+    write_csv(Path("rows.csv"), [{"text": "good", column: "mine"}])
+    ended = run("predict", "classify", "rows.csv", "--model", trained, *options)
+    fault = f"error: the rows have a column that predictions have too (rows.csv, column '{column}')"
+    assert (ended.code, ended.last) == (3, f"{fault} - rename it, so that nothing is lost")
+    assert [str(entry) for entry in Path().iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_columns_that_no_prediction_has_are_kept(run, trained, ending):
+    """In jsonl, a probability has no column of its own."""
+    from bertkit.data.files import read_records
+    from bertkit.recipe import Data
+
+    mine = {"probability_other": "1", "start": "2", **({"probability_bad": "3"} if ending == "jsonl" else {})}
+    write_csv(Path("rows.csv"), [{"text": "good", **mine}])
+    assert run("predict", "classify", "rows.csv", "--model", trained, "-o", f"out.{ending}").code == 0
+    ((_, record),) = read_records(Path(f"out.{ending}"), Data())
+    assert {name: record[name] for name in mine} == mine
+
+
+def test_a_field_that_only_some_predictions_have_is_refused_too(run, trained, monkeypatch):
+    from bertkit.tasks import text_classification
+
+    decode = text_classification.decode
+    monkeypatch.setattr(
+        text_classification, "decode", lambda *given: [{**record, "note": ""} for record in decode(*given)]
+    )
+    write_csv(Path("rows.csv"), [{"text": "good", "note": "mine"}])
+    ended = run("predict", "classify", "rows.csv", "--model", trained, "-o", "out.csv")
+    assert ended.code == 3
+    assert "column 'note'" in ended.last
+    assert not Path("out.csv").exists()
+
+
+@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "squad", "choose", "wsd"])
+def test_families_say_what_their_predictions_have(recipe):
+    """All of it, or all but what only some have: a family that grows a field has to name it in its COLUMNS."""
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import load_task
+
+    sometimes = {"ner": {"entities", "words"}, "squad": {"null_odds"}}
+    documented = Path(__file__).parents[2].joinpath("docs/recipes.md").read_text().split("## Predictions")[1]
+    task = load_recipe(recipe).task
+    (line,) = [line for line in documented.splitlines() if line.startswith(f"| `{task}`")]
+    fields = set(re.findall("`([a-z_]+)`", line.split("|")[3])) - {"no_answer", "nearest"}
+    assert set(load_task(load_recipe(recipe)).COLUMNS.predicted) == fields - sometimes.get(recipe, set())
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "./rows.csv", "symbolic.csv", "hard.csv"])
+def test_the_rows_are_not_replaced_by_their_predictions(run, trained, never_loaded, name):
+    file = write_csv(Path("rows.csv"), [{"text": "good"}])
+    before = file.read_bytes()
+    Path("symbolic.csv").symlink_to(file)
+    Path("hard.csv").hardlink_to(file)
+    ended = run("predict", "classify", "rows.csv", "--model", trained, "-o", name)
+    assert ended.code == 2
+    assert f"--output is the file to predict ({Path(name)}) - nothing was written" in ended.last
+    assert file.read_bytes() == before
+
+
+def test_data_and_model_are_not_replaced_by_predictions(run, trained, never_loaded, toy_data):
+    source = ["--set", f"data.source={toy_data}"]
+    for output in (toy_data / "train.csv", toy_data / "validation.csv"):
+        ended = run("predict", "classify", "--text", "good", "--model", trained, *source, "-o", output)
+        assert (ended.code, "--output is a data file of the recipe" in ended.last) == (2, True)
+    alone = ["--set", f"data.source={toy_data / 'train.csv'}"]
+    ended = run("predict", "classify", "--text", "good", "--model", trained, *alone, "-o", toy_data / "train.csv")
+    assert (ended.code, "--output is a data file of the recipe" in ended.last) == (2, True)
+    ended = run("predict", "classify", "--text", "good", "--model", trained, "-o", trained / "metrics.jsonl")
+    assert (ended.code, "--output is a file of the model folder" in ended.last) == (2, True)
+
+
+def test_two_predictions_of_one_output_do_not_mix(run, trained, never_loaded):
+    from bertkit.storage.outputs import claimed
+
+    file = write_csv(Path("rows.csv"), [{"text": "good"}])
+    Path("out.csv").write_text("before")
+    with claimed(Path("out.csv")):
+        ended = run("predict", "classify", file, "--model", trained, "-o", "out.csv")
+    assert ended.code == 6
+    assert ended.last.startswith(f"error: process {os.getpid()} on ")
+    assert ended.last.endswith(" is writing this output (out.csv) - wait for it, or choose another --output")
+    assert Path("out.csv").read_text() == "before"
+
+
+def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(run, trained, never_loaded):
+    ended = run("predict", "classify", "--text", "good", "--model", trained, "-o", "nowhere/out.csv")
+    assert ended.code == 6
+    assert ended.last.startswith("error: cannot be written: No such file or directory (nowhere/out.csv)")
+
+
+def test_formulas_are_escaped_only_in_files_of_cells(run, trained, never_loaded):
+    asked = ["predict", "classify", "--text", "=1+1 good", "--model", trained, "--escape-formulas"]
+    assert run(*asked, "-o", "out.jsonl").code == 2
+    assert run(*asked).last.endswith("--escape-formulas without --output - name a .csv or .tsv file with --output")
+
+
+def test_a_spreadsheet_is_given_no_formula(run, trained):
+    asked = ["predict", "classify", "--text", "=1+1 good", "--model", trained, "-o", "out.csv"]
+    for options, text in (([], "=1+1 good"), (["--escape-formulas"], "'=1+1 good")):
+        assert run(*asked, *options).code == 0
+        with Path("out.csv").open() as stream:
+            assert [row["text"] for row in csv.DictReader(stream)] == [text]
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "out.jsonl"], ["-o", "out.csv"], ["-o", "out.parquet"]])
+def test_dates_of_parquet_are_kept(run, trained, output):
+    import datetime
+
+    import pyarrow
+    from pyarrow import parquet
+
+    from bertkit.data.files import read_records
+    from bertkit.recipe import Data
+
+    day = datetime.date(2026, 1, 2)
+    parquet.write_table(pyarrow.table({"text": ["good"], "day": [day]}), "rows.parquet")
+    ended = run("predict", "classify", "rows.parquet", "--model", trained, *output)
+    assert ended.code == 0, ended.err
+    ((_, record),) = read_records(Path(output[1]), Data()) if output else [(1, json.loads(ended.out))]
+    assert record["day"] == (day if output[1:] == ["out.parquet"] else "2026-01-02")
+
+
+def test_numbers_that_turn_out_to_be_fractions_stay_whole_in_parquet(run, trained, monkeypatch):
+    from pyarrow import parquet
+
+    from bertkit.data import output
+
+    monkeypatch.setattr(output, "_CHUNK_ROWS", 2)
+    rows = [{"text": "good", "number": 1, "note": None}] * 2 + [{"text": "bad", "number": 1.5, "note": "late"}]
+    write_jsonl(Path("rows.jsonl"), rows)
+    assert run("predict", "classify", "rows.jsonl", "--model", trained, "-o", "out.parquet").code == 0
+    table = parquet.read_table("out.parquet")
+    assert table["number"].to_pylist() == [1, 1, 1.5]
+    assert table["note"].to_pylist() == [None, None, "late"]
 
 
 def test_a_pair_needs_both_texts(run, trained):

@@ -11,6 +11,7 @@ import pytest
 
 from bertkit.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
+from bertkit.workflows.pretrain import _find_warnings
 from tests.kills import check_kill, losses_of, weights_of
 
 DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo" / "model"
@@ -42,6 +43,16 @@ def test_a_finished_run_says_so_and_gives_its_result(run):
     again = run(*arguments("--json", steps=4))
     assert "already finished" in again.err
     assert json.loads(first.out) == json.loads(again.out)
+
+
+def test_a_model_that_is_no_better_than_token_frequencies_says_so():
+    recipe = load_pretrain_recipe("mlm", {"model": "m", "data.source": "d"})
+    warnings = _find_warnings(recipe, 10**6, {"perplexity": 1200.0}, {"perplexity": 1000.0})
+    assert warnings == [
+        "The perplexity of 1,200.0 is no better than the 1,000.0 of token frequencies alone. "
+        "Try more --steps, another --learning-rate, or more text."
+    ]
+    assert _find_warnings(recipe, 10**6, {"perplexity": 900.0}, {"perplexity": 1000.0}) == []
 
 
 def test_training_goes_on_from_a_checkpoint(run):

@@ -10,6 +10,7 @@ import pytest
 from tests.kills import (
     COMMIT,
     EXPORT_MODEL,
+    FINISH,
     KEEP_ONLY,
     SAVE_PRETRAINED,
     SAVE_STATE,
@@ -155,6 +156,38 @@ def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
     assert zygote.run(tmp_path, command, {**step, "call": 7})[0] == -9
     assert zygote.run(tmp_path, command, {**step, "call": 6})[0] == -9
     assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+def test_an_unfinished_run_may_be_moved(zygote, command, unbroken, tmp_path):
+    assert zygote.run(tmp_path, command, {"function": TRAINING_STEP, "call": 12})[0] == -9
+    (tmp_path / "run").rename(tmp_path / "moved")
+    code, text = zygote.run(tmp_path, [*command, "--output", str(tmp_path / "moved")])
+    assert code == 0, text
+    assert "resuming" in text
+    check_equal(tmp_path / "moved", unbroken)
+    assert not (tmp_path / "run").exists()
+
+
+def names_in(run: Path) -> set[str]:
+    return {str(file.relative_to(run)) for file in run.rglob("*")}
+
+
+# Every stage after the last step, where the next process has nothing left to train.
+LATE = [
+    {"function": COMMIT, "when": "after", "call": 4},
+    {"function": KEEP_ONLY, "when": "before", "call": 4},
+    {"function": EXPORT_MODEL, "when": "after"},
+    {"function": FINISH, "when": "before"},
+]
+
+
+@pytest.mark.parametrize("fault", slow_unless([LATE[1]], LATE), ids=_name)
+def test_a_kill_near_the_end_leaves_nothing_behind(zygote, command, unbroken, tmp_path, fault):
+    assert zygote.run(tmp_path, command, fault)[0] == -9
+    code, text = zygote.run(tmp_path, command)
+    assert code == 0, text
+    assert names_in(tmp_path / "run") == names_in(unbroken)
     check_equal(tmp_path / "run", unbroken)
 
 

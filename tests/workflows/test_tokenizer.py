@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -232,7 +235,48 @@ def test_mistakes_end_in_one_line(run, arguments, code, expected):
     assert not Path("t").exists()
 
 
+def test_a_full_disk_ends_in_one_line_and_leaves_nothing(run, monkeypatch):
+    def refuse(*_, **__):
+        raise Exception("No space left on device (os error 28)")  # as the tokenizers library says it
+
+    with monkeypatch.context() as patched:
+        patched.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", refuse)
+        ended = run("pretrain", "tokenizer", "--data", "demo", "--limit", "50", "--output", "t")
+    assert ended.code == 6
+    assert ended.last.startswith("error: No space left on device; ") and ended.last.endswith(
+        ", then repeat the command"
+    )
+    assert list(Path().iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_deleted_and_what_a_living_one_writes_is_not(run):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    living = os.getppid()
+    for process in (ended.pid, living):
+        Path(f".t.{process}").mkdir()
+        Path(f".t.{process}", "tokenizer.json").write_text("{")
+    assert run("pretrain", "tokenizer", "--data", "demo", "--limit", "50", "--output", "t").code == 0
+    assert sorted(entry.name for entry in Path().iterdir()) == [f".t.{living}", "t"]
+
+
 def test_sizes_are_listed(run):
     printed = json.loads(run("pretrain", "sizes", "--json").out)
     assert {row["size"]: row["parameters"] for row in printed["sizes"]}["base"] == 109_482_240
     assert "base" in run("pretrain", "sizes").out
+
+
+def test_a_second_training_into_one_folder_is_refused_at_once(corpus, tmp_path, monkeypatch):
+    from bertkit.errors import ResourceError
+    from bertkit.storage.outputs import claimed_folder
+    from bertkit.workflows import tokenizer as workflow
+
+    folder = tmp_path / "deep" / "t"
+    with monkeypatch.context() as patched:
+        patched.setattr(workflow, "find_corpus", lambda _: pytest.fail("text is read"))
+        with claimed_folder(folder), pytest.raises(ResourceError, match="is writing this output"):
+            learn(corpus, "wordpiece", folder)
+    (folder.parent / ".t.tmp").mkdir()  # a killed process left it
+    (folder.parent / ".t.tmp" / "tokenizer.json").write_text("half of")
+    learn(corpus, "wordpiece", folder)
+    assert [entry.name for entry in folder.parent.iterdir()] == ["t"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
+    FROM_RECIPE,
     DataOption,
     JsonOption,
     LimitOption,
@@ -17,7 +18,7 @@ from bertkit.cli.options import (
     complete_recipe,
     load,
 )
-from bertkit.cli.output import format_duration, print_json, print_line, print_table
+from bertkit.cli.output import format_duration, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def command(
     ] = None,
     batch_size: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default="the recipe's"),
+        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default=FROM_RECIPE),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", help="Steps to time, after three warm-up steps.")] = 20,
     max_length: MaxLengthOption = None,
@@ -78,7 +79,7 @@ def print_bench(bench: Bench, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(bench))
         return
-    print_line(
+    print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
     steps = max(speed.steps for speed in bench.speeds)
@@ -86,8 +87,8 @@ def print_bench(bench: Bench, *, as_json: bool) -> None:
     print_table(title, [_speed_line(speed, is_fastest=speed is bench.fastest) for speed in bench.speeds])
     print_table("evaluation speed and estimated times", [_time_line(speed) for speed in bench.speeds])
     for note in dict.fromkeys(note for speed in bench.speeds for note in speed.notes):
-        print_line(f"  {note}")
-    print_line("  The recipe's time includes evaluation, but not startup, scoring and saving.")
+        print_text(f"  {note}")
+    print_text("  The recipe's time includes evaluation, but not startup, scoring and saving.")
 
 
 def _speed_line(speed: Speed, *, is_fastest: bool) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.cli.commands.pretrain.recipe import run_pretraining
 from bertkit.cli.options import (
+    FROM_RECIPE,
     BatchSizeOption,
     DataOption,
     DryRunOption,
@@ -20,7 +22,6 @@ from bertkit.cli.options import (
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
-    OutputOption,
     RecipeArgument,
     SeedOption,
     SetOption,
@@ -44,7 +45,7 @@ TeacherOption = Annotated[
         "--teacher",
         metavar="CKPT",
         help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
-        show_default="the recipe's",
+        show_default=FROM_RECIPE,
     ),
 ]
 StudentOption = Annotated[
@@ -78,7 +79,10 @@ def command(
     temperature: TemperatureOption = None,
     soft_weight: SoftWeightOption = None,
     data: DataOption = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE-distilled"),
+    ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,
@@ -137,7 +141,12 @@ def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
     print_results(distilled.results, as_json=False)
     metric = distilled.best_metric
     print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
-    print_table(f"{metric} with 95% CI", [_score_line(model, metric) for model in distilled.compared_models])
+    scores = [_score_line(model, metric) for model in distilled.compared_models]
+    for result in distilled.results[:1]:
+        if metric in result.baseline:
+            score = format_number(result.baseline[metric]).strip()
+            scores.append({"model": "baseline", "score": score, "student - teacher": ""})
+    print_table(f"{metric} with 95% CI", scores)
     print_next_steps(distilled.results)
 
 
@@ -152,7 +161,7 @@ def _size_line(model: ComparedModel) -> dict[str, Any]:
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    def with_interval(score: float, interval: tuple[float, float]) -> str:
+    def with_interval(score: float | None, interval: tuple[float, float] | None) -> str:
         return f"{format_number(score).strip()} ({format_interval(interval)})"
 
     difference = ""

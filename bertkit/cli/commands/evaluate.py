@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from bertkit.cli.options import (
     SetOption,
     load,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_line, print_table
+from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     for result in results:
-        print_line(f"{result.recipe}, {result.split}: {result.rows:,} rows ({result.source}), {result.model}")
+        rows = f"{result.rows:,} {'row' if result.rows == 1 else 'rows'}"
+        print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
             line = f"  {name:<{width}} {format_number(score)}"
@@ -77,8 +78,19 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
                 line += f"  95% CI {format_interval(result.intervals[name]):<18}"
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name])}"
-            print_line(line.rstrip())
-        for title, rows in result.tables.items():
-            print_table(title, rows)
+            print_text(line.rstrip())
+        _print_undefined(result.undefined)
+        for title, table in result.tables.items():
+            print_table(title, table)
         for warning in result.warnings:
-            print_line(f"  {warning}")
+            print_text(f"  {warning}")
+
+
+def _print_undefined(undefined: Mapping[str, Mapping[str, str]]) -> None:
+    """Print why there is no number; where a metric is undefined, so are its interval and its baseline."""
+    shown: set[str] = set()
+    for part, of in (("scores", ""), ("intervals", "interval of "), ("baseline", "baseline of ")):
+        reasons = {name: reason for name, reason in undefined.get(part, {}).items() if name not in shown}
+        for reason in dict.fromkeys(reasons.values()):
+            print_text(f"  n/a: {of}{', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")
+        shown |= reasons.keys() if part == "scores" else set()

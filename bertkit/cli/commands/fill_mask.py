@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli import stdio
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
 
 NAME = "fill-mask"
 ORDER = 5
@@ -46,20 +48,26 @@ def command(
     """
     from bertkit.data.files import read_records
     from bertkit.errors import UsageError
-    from bertkit.recipe import Data
+    from bertkit.recipe import Data, typed_path
 
     if (file is None) == (not texts):
         raise UsageError(
             "no text" if file is None else "texts and a --file", 'give e.g. "The [MASK] sleeps.", or --file'
         )
     if file is not None:
-        texts = [record["text"] for _, record in read_records(file, Data(format="lines")) if record["text"].strip()]
+        texts = [
+            record["text"]
+            for _, record in read_records(typed_path(file), Data(format="lines"))
+            if record["text"].strip()
+        ]
     target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
     if targets is not None and not target_words:
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
-    print_answers(fill_mask(model, texts or [], top=top, targets=target_words), as_json=json)
+    print_answers(
+        fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress()), as_json=json
+    )
 
 
 def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -74,3 +82,5 @@ def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> Non
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
                 print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+        if not stdio.is_read():
+            return

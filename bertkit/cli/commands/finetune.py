@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from bertkit.cli.options import (
     common_settings,
     load,
 )
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -81,11 +82,11 @@ def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
     print_line(plan.resolved.rstrip())
     print_line()
     counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
-    print_line(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
+    print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
     if plan.labels:
-        print_line(f"labels   {', '.join(plan.labels[:20])}")
+        print_text(f"labels   {', '.join(plan.labels[:20])}")
     print_line(f"steps    {plan.steps:,}")
-    print_line(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
     print_line("Nothing was trained or written.")
 
 
@@ -96,10 +97,11 @@ def print_next_steps(results: Sequence[Result]) -> None:
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
-    folder = results[0].folder
+    folder = shlex.quote(str(results[0].folder))
     recipe_file = f"{folder}/recipe.yaml"
-    recipe = load_recipe(recipe_file)
+    recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
     print_line(f"  bertkit predict {recipe_file} --model {folder} {example_row(load_task(recipe), recipe)}")
     print_line(f"  bertkit eval {recipe_file} --model {folder}")
+    print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli import stdio
 from bertkit.cli.options import CheckpointOption, JsonOption, MaxLengthOption, RecipeArgument, SetOption, load
 from bertkit.cli.output import print_file, print_json, print_line, to_json
 from bertkit.cli.progress import TerminalProgress
@@ -15,6 +16,24 @@ from bertkit.cli.progress import TerminalProgress
 NAME = "predict"
 ORDER = 4
 EXAMPLE = 'bertkit predict cola --model runs/cola --text "The doctors often sleeps."'
+
+OutputFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
+EscapeOption = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
+    ),
+]
 
 
 def command(
@@ -41,16 +60,8 @@ def command(
             show_default=False,
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default="JSON lines on stdout",
-        ),
-    ] = None,
+    output: OutputFileOption = None,
+    escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     json: JsonOption = False,
@@ -59,22 +70,24 @@ def command(
 
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
-    from bertkit.data.output import write_records, writer_for
     from bertkit.errors import UsageError
 
     single_row = _parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
-    if output is not None:
-        writer_for(output)
+    if escape_formulas and output is None:
+        raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
     loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
-    from bertkit.workflows.predict import predict
+    from bertkit.workflows.predict import predict, predict_to_file
 
-    records = predict(loaded, source=file, row=single_row, progress=TerminalProgress())
+    progress = TerminalProgress()
     if output is None:
-        print_predictions(records, as_json=json)
-    else:
-        print_file(output, write_records(records, output), as_json=json)
+        print_predictions(predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        return
+    rows = predict_to_file(
+        loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
+    )
+    print_file(output, rows, as_json=json)
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
@@ -98,3 +111,5 @@ def print_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) ->
         return
     for record in records:
         print_line(to_json(record))
+        if not stdio.is_read():  # as in `bertkit predict ... | head`
+            return

@@ -34,8 +34,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     head = _up_to_first_text(lines)
     if not head:
         raise DataError("the file is empty", "give it a header line and rows", file=name)
+    csv.field_size_limit(MAX_CHARS)  # before the first line is read: Python's default is 131,072
     dialect = _find_dialect(head[-1], data, name)
-    csv.field_size_limit(MAX_CHARS)
     # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
     record_lines: list[str] = []
     reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)
@@ -67,7 +67,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def looks_like_data(header: list[str]) -> bool:
-    """Tell whether a header line reads like a row, because a cell is a number, blank, or a whole sentence.
+    """Tell whether a header line reads like a row, because a cell is a number, blank, or a sentence.
 
     >>> looks_like_data(["text", "label"]), looks_like_data(["A fine film .", "1"])
     (False, True)
@@ -77,6 +77,7 @@ def looks_like_data(header: list[str]) -> bool:
         or cell.strip().lstrip("+-").replace(".", "", 1).isdecimal()
         or len(cell) > 80
         or len(cell.split()) >= 6
+        or (" " in cell.strip() and cell.rstrip().endswith((".", "!", "?")))
         for cell in header
     )
 

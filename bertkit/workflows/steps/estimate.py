@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.pretraining import Pretraining
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -40,10 +42,19 @@ class Estimate:
     peak_share: float | None
     """Of the operations per second of this machine's fastest matrix products."""
     corpus: dict[str, dict[str, Any]]
+    folder: str
+    disk_bytes: int
+    """The most that the run folder holds at a time."""
 
 
-def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SILENT) -> Estimate:
-    """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept."""
+def estimate(
+    recipe: PretrainRecipe, *, output: str | Path | None = None, steps: int = 10, progress: Progress = SILENT
+) -> Estimate:
+    """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept.
+
+    Raises:
+        BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
+    """
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.hardware.speed import (
         fastest_products,
@@ -55,7 +66,7 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
     from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    inputs = read_inputs(recipe, None, progress)
+    inputs = read_inputs(recipe, output, progress)
     setup, training = inputs.setup, recipe.training
     machine = detect_machine(training.precision, setup.config.model_type)
     log.info(machine.reason)
@@ -63,6 +74,7 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
     model = inputs.load_model()
+    disk_bytes = _needed_space(inputs.plan.folder, model, training, batches)
     sizes = None if info_of(model).teacher else layer_sizes(setup.config)  # a teacher's are not counted
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
@@ -88,7 +100,20 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
         memory_mb=None if memory is None else memory / 1e6,
         peak_share=operations / seconds / fastest if fastest else None,
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+        folder=str(inputs.plan.folder),
+        disk_bytes=disk_bytes,
     )
+
+
+def _needed_space(folder: Path, model: PreTrainedModel, training: Pretraining, batches: PretrainBatches) -> int:
+    """Return the bytes that the run needs on disk, once it is checked that they are free."""
+    weights = sum(weights.nbytes for weights in model.parameters())
+    trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
+    planned = training.model_copy(update={"steps": batches.steps})
+    saves = 10 if training.budget else -(-batches.steps // planned.steps_per_evaluation(batches.rows))
+    needed = most_bytes(weights, weights + 2 * trained, saves)
+    check_space(folder, needed - written_bytes(folder))
+    return needed
 
 
 def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:

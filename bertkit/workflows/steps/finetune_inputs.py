@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub
+from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
-from bertkit.modeling.load import fingerprint, read_config, weight_bytes
+from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
+from bertkit.storage.cache import say_once
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.steps.run import RunPlan
@@ -23,9 +27,10 @@ from bertkit.workflows.steps.supervision import Supervision, make_supervision
 
 log = logging.getLogger("bertkit")
 
-# The model and the rows count by content, not by where they are or whether their features are kept.
+# The model and the rows count by content, not by where they are, how they are checked or whether their features are
+# kept.
 _NOT_IDENTITY = {"about", "published", "model"}
-_LOCATION = {"source", "files", "config", "revision", "cache"}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class FinetuneInputs:
     model_folder: Path
     supervision: Supervision
     stream: RowStream | None = None
+    warnings: tuple[str, ...] = ()
+    """What is odd about the rows."""
 
     @property
     def rows(self) -> dict[str, int | None]:
@@ -65,27 +72,34 @@ class DryRun:
     steps: int
     disk_bytes: int
     resolved: str
+    warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it is logged too."""
 
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
     with hub.without_weights() as left_out:
         inputs = read_inputs(recipe, output)
-        weights = weight_bytes(inputs.model_folder)
+        weights = loaded_weight_bytes(inputs.model_folder)
     if left_out:  # without them, it is not known whether a run in the folder is this one
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
     elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    training = recipe.training
+    steps = training.total_steps(inputs.rows["train"])
+    # where all weights are trained; each has two moments in a checkpoint
+    needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
+    check_space(inputs.plan.folder, needed - written_bytes(inputs.plan.folder))
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
         folder=str(inputs.plan.folder),
         rows=inputs.rows,
         labels=list(inputs.labels),
-        steps=recipe.training.total_steps(inputs.rows["train"]),
-        # the result, and weights with two moments in the best and the last checkpoint
-        disk_bytes=7 * weights,
+        steps=steps,
+        disk_bytes=needed,
         resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
+        warnings=list(inputs.warnings),
     )
 
 
@@ -96,15 +110,17 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     stream, splits = _read_splits(recipe, task)
-    labels, splits = find_labels(recipe, task, splits)
+    labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
+    # a student does not go where its teacher of the same recipe lies by default
+    name = f"{recipe.name}-distilled" if recipe.distillation else recipe.name
     plan = RunPlan(
         recipe=recipe,
-        folder=Path(output) if output else runs.default_folder(recipe.name),
+        folder=runs.run_folder(output, name),
         identity=identity,
         facts={
             "model": recipe.model,
@@ -113,7 +129,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         },
         model_type=config["model_type"],
     )
-    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream)
+    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream, warnings)
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -150,6 +166,33 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
             available = ", ".join(splits) or "none"
             raise DataError(f"no {required} split (found: {available})", "name it in data.splits or data.files")
     return stream, splits
+
+
+def _find_checked_labels(
+    recipe: Recipe, task: Task, splits: dict[str, Split]
+) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
+    """Return what `find_labels` does, and what is odd about the rows, which is logged once.
+
+    Nothing is said about made-up rows, nor about a stream, of which only a part is known.
+    """
+    data, columns = recipe.data, task.COLUMNS
+    finds_names = task.NAMED and not recipe.labels
+    is_checked = data.source != "demo" and not data.streaming
+    if finds_names:
+        refuse_swapped(splits["train"], columns, data)
+    odd = find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    _log(odd)  # before labels are compared: odd columns may be why they differ
+    labels, splits = find_labels(recipe, task, splits)
+    if is_checked:
+        rows = find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        _log(rows)
+        odd += rows
+    return labels, splits, tuple(odd)
+
+
+def _log(warnings: list[str]) -> None:
+    for warning in warnings:
+        say_once(f"warning: {warning}")
 
 
 def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe import PretrainRecipe
 from bertkit.storage import runs
 from bertkit.workflows.steps.run import RunPlan
@@ -52,14 +52,15 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
     model_folder = hub.find_model(recipe.model) if recipe.model else None
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
-    setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    with stage(progress, "loading torch and transformers"):
+        setup = _make_setup(recipe, model_folder, tokenizer_folder)
     objective.check(setup)
     from bertkit.corpus.tokenized import read_corpus
 
     corpus = read_corpus(source, setup.tokenizer, progress)
     plan = RunPlan(
         recipe=recipe,
-        folder=Path(output) if output else runs.default_folder(recipe.name),
+        folder=runs.run_folder(output, recipe.name),
         identity={
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
@@ -87,9 +88,6 @@ def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
 
 
 def _find_tokenizer(name: str) -> Path:
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
     with hub.without_weights():
         return hub.find_model(name)
 

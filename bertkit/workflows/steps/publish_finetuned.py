@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, find_intervals, suffix_of, write_predictions
+from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
+from bertkit.metrics.basic import LOWER_IS_BETTER, why_undefined
 from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
@@ -22,7 +24,7 @@ from bertkit.storage.files import write_json
 from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
-from bertkit.workflows.steps.run import Run, export_model, finished_record, null_for_nan, write_settings
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,6 +42,8 @@ class _Outcome:
     details: Mapping[str, Details]
     results: list[Result]
     seconds: float
+    compared_models: Sequence[Mapping[str, Any]]
+    """Of a distillation: teachers and student, the student last."""
 
 
 def publish(
@@ -49,6 +53,7 @@ def publish(
     checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
     baseline: Mapping[str, dict[str, float]],
+    compared_models: Sequence[Mapping[str, Any]] = (),
 ) -> list[Result]:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
@@ -58,11 +63,14 @@ def publish(
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
     results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
-    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds)
-    export_model(checkpoint.model, setup.tokenizer, folder)
-    write_settings(run, setup.recipe, fit_result)
-    for name, split in scored.items():
-        write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
+    published = export_model(checkpoint.model, setup.tokenizer, folder)
+    with_rows = [
+        file
+        for name, split in scored.items()
+        for file in write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    ]
+    write_settings(run, setup.recipe, fit_result, private=[*with_rows, "report.html"])
     _write_results(outcome, folder)
     untuned, options = inputs.recipe.options, setup.recipe.options
     record = finished_record(
@@ -70,44 +78,56 @@ def publish(
         fit_result,
         round(seconds, 3),
         tuned={name: value for name, value in options.items() if untuned.get(name) != value},
-        results=[dataclasses.asdict(result) for result in results],
+        results=[without_folder(dataclasses.asdict(result)) for result in results],
+        **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
-    runs.write_record(folder, record)
+    finish(run, record, fit_result, published)
     return results
 
 
 def _result(
     inputs: FinetuneInputs, name: str, scored: Scored, details: Details, baseline: dict[str, float], seconds: float
 ) -> Result:
+    warnings, metric = find_warnings(inputs, scored, baseline), inputs.recipe.best_metric
+    if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
+        warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     return Result(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model_name,
         split=name,
-        scores=scored.scores,
         rows=len(scored.predictions),
         seconds=seconds,
-        intervals=find_intervals(inputs.task, scored),
-        baseline=baseline,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
-        warnings=find_warnings(inputs, scored) + details.warnings,
+        warnings=warnings + details.warnings,
+        data_warnings=list(inputs.warnings),
         tables=details.tables,
+        **describe_scores(inputs.task, scored, baseline),
     )
 
 
-def find_warnings(inputs: FinetuneInputs, scored: Scored) -> list[str]:
+def find_warnings(inputs: FinetuneInputs, scored: Scored, baseline: Mapping[str, float]) -> list[str]:
     """Return what a reader of the scores must know."""
-    warnings = []
-    if "demo" in (inputs.recipe.data.source, inputs.recipe.model):
+    warnings, recipe = list[str](), inputs.recipe
+    if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(scored.predictions) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
-    if inputs.recipe.data.limit is not None:
-        warnings.append(f"Only the first {inputs.recipe.data.limit:,} rows of each split were used.")
+    metric = recipe.best_metric
+    score, least = scored.scores[metric], baseline.get(metric, math.nan)
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    if sign * score <= sign * least:
+        layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
+        warnings.append(
+            f"The {metric} of {score:.4f} is no better than the {least:.4f} of a baseline that reads no text. "
+            f"Try more --epochs, another --learning-rate{layers}, or more rows."
+        )
+    if recipe.data.limit is not None:
+        warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
     return warnings
 
 
@@ -132,8 +152,8 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
     write_json(folder / "train_results.json", train)
-    write_json(folder / "eval_results.json", null_for_nan(evaluation))
-    write_json(folder / "all_results.json", null_for_nan({**evaluation, **train}))
+    write_json(folder / "eval_results.json", evaluation)
+    write_json(folder / "all_results.json", {**evaluation, **train})
 
 
 def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
@@ -155,16 +175,39 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         scores=first.scores,
         intervals=first.intervals,
         baseline=first.baseline,
+        compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         history=outcome.fit_result.history,
         best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
         tables=outcome.details[split.name].tables,
-        warnings=first.warnings,
+        warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_provenance(inputs, record),
     )
+
+
+def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
+    """Return the rows of the table of teachers, student and baseline."""
+    metric, result = outcome.inputs.recipe.best_metric, outcome.results[0]
+    rows = [
+        {
+            "model": f"{model['role']} {model['model']}",
+            "parameters": f"{model['parameters']:,}",
+            "MB": f"{model['disk_bytes'] / 1e6:,.1f}",
+            "ms/row": f"{1000 * model['row_seconds']:,.2f}",
+            "rows/s": f"{model['rows_per_second']:,.0f}",
+            metric: model["scores"][metric],
+            "95 % interval": model["intervals"].get(metric),
+            "student - teacher": model["difference"].get(metric),
+            "its 95 % interval": model["difference_intervals"].get(metric),
+        }
+        for model in outcome.compared_models
+    ]
+    if rows and metric in result.baseline:
+        rows.append({**dict.fromkeys(rows[0]), "model": "baseline", metric: result.baseline[metric]})
+    return rows
 
 
 def _provenance(inputs: FinetuneInputs, record: dict[str, Any]) -> dict[str, str]:

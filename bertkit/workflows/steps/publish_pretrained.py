@@ -12,7 +12,7 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs
-from bertkit.workflows.steps.run import Run, export_model, finished_record, null_for_nan, write_settings
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,19 +53,19 @@ def publish(
     objective, setup, folder = inputs.objective, inputs.setup, run.plan.folder
     recipe, tokenizer = setup.recipe, setup.tokenizer
     encoder = objective.encoder(model, setup)
-    export_model(encoder, tokenizer, folder)
+    published = export_model(encoder, tokenizer, folder)
     for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
-        export_model(auxiliary, tokenizer, folder, name)
-    write_settings(run, recipe, fit_result)
+        published += export_model(auxiliary, tokenizer, folder, name)
+    write_settings(run, recipe, fit_result, private=())
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
-    write_json(folder / "all_results.json", null_for_nan({**scores, **totals, "train_loss": fit_result.train_loss}))
-    record = finished_record(run, fit_result, result.seconds, result=dataclasses.asdict(result))
+    write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
+    record = finished_record(run, fit_result, result.seconds, result=without_folder(dataclasses.asdict(result)))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    runs.write_record(folder, record)
+    finish(run, record, fit_result, published)
 
 
 def _gather_facts(

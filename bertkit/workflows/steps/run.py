@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,12 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
-from bertkit.storage import runs
+from bertkit.storage import checkpoints, runs
+from bertkit.storage.checksums import list_files
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import write_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
     from bertkit.training.fit import FitResult
 
 log = logging.getLogger("bertkit")
+
+_RECIPE = "recipe.yaml"
+_STAGING = ".export"
+_IGNORE = ".gitignore"
+_IGNORED = (
+    "# Stays here when the folder is uploaded to the hub or added to git: rows of the data, and what a resume needs."
+)
 
 
 @dataclass(frozen=True)
@@ -71,55 +81,88 @@ class Run:
 
 
 @contextmanager
-def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
+def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iterator[Run]:
     """Open a new run, or one to resume; its record tells how it ends.
 
     Args:
         plan: what the run is.
         fresh: move what is in the folder aside.
+        progress: says that torch is loading, which takes a while.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.storage.runs.claim`.
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = _open(plan, fresh, locks) if runs.is_main_process() else runs.read_record(plan.folder)
+            record = _open(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
             log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
-            yield run
+            with disk_errors(plan.folder):
+                yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             ending = {"status": status, "error": str(error), "seconds": round(run.seconds, 3)}
-            runs.write_record(plan.folder, {**record, **ending})
+            with suppress(OSError):  # what it says is lost where the disk is full; the error is not
+                runs.write_record(plan.folder, {**record, **ending})
             raise
 
 
-def export_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, subfolder: str = "") -> None:
-    """Write a plain checkpoint into a run's folder or a subfolder of it, file by file, so that none is half written."""
-    staging = folder / ".export"
+def export_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, subfolder: str = ""
+) -> list[str]:
+    """Write a plain checkpoint into a run's folder or a subfolder of it, file by file, so that none is half written.
+
+    Returns:
+        the names of its files, from the run's folder.
+    """
+    staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging)
     tokenizer.save_pretrained(staging)
     (folder / subfolder).mkdir(exist_ok=True)
+    names = []
     for file in sorted(staging.iterdir()):
         file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors creates files that only their owner can read
         file.replace(folder / subfolder / file.name)
+        names.append(str(Path(subfolder, file.name)))
     staging.rmdir()
+    return names
 
 
-def write_settings(run: Run, recipe: Recipe | PretrainRecipe, fit_result: FitResult) -> None:
-    """Write the resolved recipe and the state of the Trainer into a run's folder."""
-    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), run.plan.folder / "recipe.yaml")
+def write_settings(run: Run, recipe: Recipe | PretrainRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
+    """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
+
+    It names the `private` files, which hold rows of the data, and all that only a resume needs.
+    """
+    folder = run.plan.folder
+    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     if fit_result.last is not None:
-        shutil.copyfile(fit_result.last / "trainer_state.json", run.plan.folder / "trainer_state.json")
+        shutil.copyfile(fit_result.last / "trainer_state.json", folder / "trainer_state.json")
+    if not (folder / _IGNORE).exists():  # one of the user's own stays
+        lines = [_IGNORED, ".*", "checkpoint-*/", *private]
+        write_text(folder / _IGNORE, "".join(f"{line}\n" for line in lines))
+
+
+def finish(run: Run, record: Mapping[str, Any], fit_result: FitResult, published: Iterable[str]) -> None:
+    """Write the record of a finished run, last of all: with it, everything else in the folder counts.
+
+    Args:
+        run: the run.
+        record: made by `finished_record`.
+        fit_result: whose checkpoints are kept; others are those that a killed process did not come to delete.
+        published: the files of its models, whose checksums go into the record.
+    """
+    folder = run.plan.folder
+    checkpoints.keep_only(folder, {fit_result.best_step, fit_result.steps})
+    runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
 def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: Any) -> dict[str, Any]:
-    """Return the record of a finished run; it is written last of all, when everything else is in the folder."""
+    """Return the record of a finished run, for the report and the card, and for `finish`."""
     return {
         **run.record,
         "status": "finished",
@@ -132,9 +175,9 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: An
     }
 
 
-def null_for_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with None for what is not a number: JSON has no NaN."""
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+def without_folder(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result as a record keeps it: a folder that names itself could not be moved."""
+    return {name: value for name, value in result.items() if name != "folder"}
 
 
 def wait_for_all() -> None:
@@ -145,13 +188,16 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
+def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
+    _sweep(folder)
+    with stage(progress, "loading torch and transformers"):
+        import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = detect_machine(plan.recipe.training.precision, plan.model_type)
         log.info(machine.reason)
@@ -166,6 +212,14 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack) -> dict[str, Any]:
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
     runs.write_record(folder, record)
     return record
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what a killed process of the run did not come to delete or to rename; the run's lock is held."""
+    for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for half_written in folder.glob(".*.json*.tmp"):
+        half_written.unlink(missing_ok=True)
 
 
 def _report_changes(record: dict[str, Any], machine: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from bertkit.cli.commands.distill import print_distilled
+from bertkit.evaluation.scoring import Result
 from bertkit.workflows.distill import ComparedModel, Distilled
 
 TEACHER = ComparedModel(
@@ -26,9 +27,11 @@ STUDENT = ComparedModel(
 )
 
 
-def test_teachers_and_student_are_compared_within_80_columns(capsys):
-    print_distilled(Distilled([], [TEACHER, STUDENT], "accuracy"), as_json=False)
-    lines = capsys.readouterr().out.splitlines()
+def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch):
+    result = Result("cola", "m", "validation", {}, 100, 1.0, baseline={"accuracy": 0.6}, folder="")
+    monkeypatch.setattr("bertkit.cli.commands.distill.print_next_steps", lambda results: None)
+    print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"), as_json=False)
+    _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "  size and speed on this machine",
         "    model              parameters   MB  ms/row  rows/s",
@@ -38,6 +41,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys):
         "    model                                  score            student - teacher",
         "    teacher runs/cola  0.9000 (0.8500 to 0.9500)  -0.0100 (-0.0200 to 0.0050)",
         "    student runs/s     0.8900 (0.8000 to 0.9000)",
+        "    baseline                              0.6000",
     ]
     assert max(map(len, lines)) <= 80
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.evaluation.scoring import Result
@@ -39,6 +40,33 @@ def test_scores_stand_beside_their_interval_and_baseline(capsys):
     assert max(map(len, lines)) <= 80
 
 
+def test_a_number_that_is_undefined_says_why(capsys):
+    one, same = "one row cannot be resampled", "all predictions are the same"
+    result = replace(
+        RESULT,
+        rows=1,
+        scores={"spearmanr": None, "r2": 0.5},
+        intervals={"spearmanr": None, "r2": None},
+        baseline={"spearmanr": None, "r2": None},
+        undefined={
+            "scores": {"spearmanr": "one row has no correlation"},
+            "intervals": {"spearmanr": one, "r2": one},
+            "baseline": {"spearmanr": same, "r2": same},
+        },
+        tables={},
+    )
+    print_results([result], as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "cola, validation: 1 row (demo), runs/cola",
+        "  spearmanr     n/a  95% CI n/a                 baseline     n/a",
+        "  r2         0.5000  95% CI n/a                 baseline     n/a",
+        "  n/a: spearmanr (one row has no correlation)",
+        "  n/a: interval of r2 (one row cannot be resampled)",
+        "  n/a: baseline of r2 (all predictions are the same)",
+        "  Look at the rows.",
+    ]
+
+
 def test_json_has_every_field(capsys):
     print_results([RESULT], as_json=True)
     (printed,) = json.loads(capsys.readouterr().out)["results"]
@@ -48,4 +76,4 @@ def test_json_has_every_field(capsys):
 
 def test_a_checkpoint_must_be_named(run):
     ended = run("eval", "cola")
-    assert (ended.code, ended.last) == (2, "error: Missing option '--model'.")
+    assert (ended.code, ended.last) == (2, "error: Missing option '--model' - see `bertkit eval --help`")

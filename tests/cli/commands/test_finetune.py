@@ -45,7 +45,7 @@ def test_no_results_have_no_next_steps(capsys):
     ("options", "message"),
     [
         (["--epochs", "0"], "training.epochs = 0.0 is out of range"),
-        (["--batch-size", "x"], "Invalid value for '--batch-size'"),
+        (["--batch-size", "x"], "--batch-size = 'x' is wrong: must be a whole number"),
     ],
 )
 def test_bad_options_are_refused(run, options, message):

@@ -244,7 +244,7 @@ def test_rows_come_before_the_end_is_read():
 def test_looks_like_data():
     for header in (["sentence", "label"], ["question 1", "a b c d e"], ["v1.0", "-"]):
         assert not looks_like_data(header)
-    for cell in ("1", "-0.5", " ", "one two three four five six", "x" * 81):
+    for cell in ("1", "-0.5", " ", "one two three four five six", "A fine film.", "x" * 81):
         assert looks_like_data(["text", cell])
 
 
@@ -291,3 +291,10 @@ def test_random_csv_ends_in_rows_or_one_line(content):
     else:
         lines = list(read_lines(io.BytesIO(content.encode()), "utf-8", "a.csv"))
         assert all(1 < row <= len(lines) for row, _ in rows)
+
+
+@pytest.mark.parametrize("header", ["x" * 140_000 + ",label", '"' + "x" * 140_000 + '",label', "x" * 140_000 + "\tb"])
+def test_a_first_line_longer_than_pythons_limit_of_a_field(monkeypatch, header):
+    csv.field_size_limit(131_072)
+    names = list(read(f"{header}\n1,2\n".replace(",", "\t" if "\t" in header else ","))[0][1])
+    assert len(names) == 2

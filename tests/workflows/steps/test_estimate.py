@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,21 @@ def test_a_dry_run_tells_speed_and_memory_and_keeps_nothing(run):
     assert ended.code == 0, ended.err
     assert "tokens/s" in ended.out
     assert "steps    12" in ended.out
+    assert re.search(r"^disk +\d+ MB in runs/mlm$|^disk +\d+ MB in run$", ended.out, re.MULTILINE)
     assert not Path("run").exists()
     ended = run(*arguments("--dry-run", "--budget", "2h", "--json"))
     estimate = json.loads(ended.out)
     assert estimate["steps"] is None
     assert estimate["seconds"] == pytest.approx(7200)
     assert estimate["tokens"] == pytest.approx(7200 * estimate["tokens_per_second"], rel=1e-3)
+
+
+def test_a_dry_run_refuses_a_disk_that_is_too_small(run, monkeypatch):
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 0, 10**5))
+    ended = run(*arguments("--dry-run"))
+    assert ended.code == 6
+    assert "the disk is too small: 0.1 MB are free" in ended.last
 
 
 def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):

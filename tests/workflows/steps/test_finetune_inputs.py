@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from pathlib import Path
 
+import pytest
+
+from bertkit.storage.cache import say_once
 from tests.conftest import toy_rows, write_csv
 from tests.workflows.test_streaming import arguments
 
@@ -35,3 +40,73 @@ def test_a_file_alone_has_no_rows_to_validate_on_and_says_how_to_name_them(run, 
     assert "nothing is held out from a stream" in ended.last
     remedy = ended.last.rpartition(" - ")[2].replace("FILE", str(toy_data / "validation.csv"))
     assert run(*command, *shlex.split(remedy), "--dry-run").code == 0
+
+
+@pytest.fixture
+def odd_data(toy_data):
+    """A typo among the labels, and a training row that is a validation row too."""
+    rows = toy_rows(400, seed=1)
+    rows[5]["label"] = "Good"
+    write_csv(toy_data / "train.csv", rows)
+    validation = toy_rows(40, seed=2)
+    validation[3] = {"text": rows[7]["text"], "label": "good"}
+    write_csv(toy_data / "validation.csv", validation)
+    return toy_data
+
+
+def test_odd_rows_are_told_once_and_in_the_plan(run, tiny_model, odd_data):
+    say_once.cache_clear()
+    command = ["finetune", "classify", "--model", tiny_model, "--data", odd_data, "--dry-run"]
+    ended = run(*command, "--json")
+    warnings = json.loads(ended.out)["warnings"]
+    assert [line for line in ended.err.splitlines() if "warning" in line] == [f"warning: {line}" for line in warnings]
+    typo, shared = warnings
+    assert typo == f"The label 'Good' occurs once in 400 training rows ({odd_data}/train.csv:7). Is 'good' meant?"
+    assert " validation rows are training rows too, such as " in shared
+    assert run(*command).err == ""  # of one process; another one would say it again
+
+
+def test_odd_rows_are_in_the_results_and_the_report(run, tiny_model, odd_data):
+    short = ["--epochs", "0.1", "--set", "training.precision=fp32", "--set", "data.validation_share=0.5"]
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", odd_data, *short, "--json")
+    (result,) = json.loads(ended.out)["results"]
+    assert len(result["data_warnings"]) == 2
+    assert "Is &#39;good&#39; meant?" in Path("runs/classify/report.html").read_text()
+
+
+def test_declared_labels_demo_rows_and_streams_are_not_doubted(run, tiny_model, odd_data):
+    say_once.cache_clear()
+    ended = run(*arguments(tiny_model, odd_data), "--set", "labels=[bad, good, Good]", "--dry-run", "--json")
+    assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
+    ended = run("finetune", "cola", "--model", "demo", "--data", "demo", "--dry-run", "--json")
+    assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
+
+
+def test_odd_columns_are_told_before_the_error_that_comes_of_them(run, tiny_model, tmp_path):
+    file = write_csv(tmp_path / "ids.csv", [{**row, "label": n} for n, row in enumerate(toy_rows(50, seed=1))])
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", file, "--dry-run")
+    assert ended.code == 3
+    assert "warning: 45 training rows have 45 different labels. Is 'label' their column?" in ended.err
+
+
+def test_swapped_columns_are_refused(run, tiny_model, toy_data):
+    columns = "data.columns={text: label, label: text}"
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", columns, "--dry-run")
+    assert ended.code == 3
+    remedy = ended.last.rpartition(" - ")[2].partition(";")[0]
+    mended = ["--set", columns, *shlex.split(remedy), "--dry-run"]
+    assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, *mended).code == 0
+
+
+def test_the_range_of_labels_is_no_part_of_a_runs_identity():
+    """So that a run of before the range goes on."""
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import load_task
+    from bertkit.workflows.steps.finetune_inputs import read_inputs
+
+    identities = []
+    for changes in ({}, {"data.label_range": None}):
+        recipe = load_recipe("stsb", {"model": "demo", "data.source": "demo", "data.limit": 20, **changes})
+        load_task(recipe)
+        identities.append(read_inputs(recipe, "nowhere").plan.identity)
+    assert identities[0] == identities[1]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import shlex
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import CommitOperationAdd, HfApi
+from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertkit.workflows.steps.publish_finetuned import find_warnings
 from tests.kills import read_lines
 
 
@@ -58,3 +67,76 @@ def test_the_resolved_recipe_runs_again(trained, run):
     identity = json.loads((trained / "run.json").read_text())["identity"]["recipe"]
     assert printed["training"] == identity["training"]
     assert printed["data"]["columns"] == identity["data"]["columns"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "score", "baseline", "warns"),
+    [
+        ("accuracy", 0.5, 0.6, True),
+        ("accuracy", 0.6, 0.6, True),
+        ("accuracy", 0.7, 0.6, False),
+        ("mean_squared_error", 2.0, 1.0, True),
+        ("mean_squared_error", 0.5, 1.0, False),
+        ("pearsonr", 0.1, math.nan, False),
+        ("accuracy", 0.1, None, False),
+    ],
+)
+def test_a_model_that_is_no_better_than_the_baseline_says_so_and_what_to_try(metric, score, baseline, warns):
+    recipe = SimpleNamespace(
+        best_metric=metric, distillation=None, model="m", data=SimpleNamespace(source="d", limit=None)
+    )
+    scored = SimpleNamespace(predictions=[{"prediction": 1}, {"prediction": 2}], scores={metric: score})
+    known = {} if baseline is None else {metric: baseline}
+    found = find_warnings(SimpleNamespace(recipe=recipe), scored, known)
+    assert bool(found) == warns
+    if warns:
+        assert found == [
+            f"The {metric} of {score:.4f} is no better than the {baseline:.4f} of a baseline that reads no text. "
+            "Try more --epochs, another --learning-rate, or more rows."
+        ]
+        recipe.distillation = SimpleNamespace(student_layers=1)
+        assert (
+            "--learning-rate, more --student-layers, or more rows"
+            in find_warnings(SimpleNamespace(recipe=recipe), scored, known)[0]
+        )
+
+
+KEPT_HERE = {".lock", ".gitignore", "predictions.jsonl", "report.html"}
+TO_PUBLISH = {
+    *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "recipe.yaml"),
+    *("run.json", "metrics.jsonl", "all_results.json", "eval_results.json", "train_results.json", "trainer_state.json"),
+}
+
+
+def names_in(run: Path) -> list[str]:
+    return [str(file.relative_to(run)) for file in run.rglob("*") if file.is_file()]
+
+
+def test_an_upload_sends_no_rows_and_nothing_that_only_a_resume_needs(trained, monkeypatch, tmp_path):
+    assert {name for name in names_in(trained) if "/" not in name} == TO_PUBLISH | KEPT_HERE
+    additions = [CommitOperationAdd(name, trained / name) for name in names_in(trained)]
+
+    def answer(method, url, *, json, **_):
+        """Answer as the hub does: it asks git which files its ignore file names."""
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+        (tmp_path / ".gitignore").write_text(json["gitIgnore"])
+        paths = [file["path"] for file in json["files"]]
+        asked = subprocess.run(["git", "check-ignore", *paths], cwd=tmp_path, capture_output=True, text=True)
+        ignored = asked.stdout.split()
+        files = [{"path": path, "uploadMode": "regular", "shouldIgnore": path in ignored} for path in paths]
+        return SimpleNamespace(json=lambda: {"files": files})
+
+    monkeypatch.setattr("huggingface_hub._commit_api.http_backoff", answer)
+    monkeypatch.setattr("huggingface_hub._commit_api.hf_raise_for_status", lambda response: None)
+    HfApi(token="x").preupload_lfs_files("me/x", additions)
+    assert {addition.path_in_repo for addition in additions if not addition._should_ignore} == TO_PUBLISH
+
+
+def test_the_command_of_the_docs_does_not_even_show_them(trained):
+    page = Path(__file__).parents[3] / "docs" / "quickstart.md"
+    command = next(
+        line for line in page.read_text().splitlines() if line.startswith("hf upload") and "--exclude" in line
+    )
+    words = shlex.split(command)
+    excluded = [pattern for option, pattern in pairwise(words) if option == "--exclude"]
+    assert set(filter_repo_objects(names_in(trained), ignore_patterns=excluded)) == TO_PUBLISH

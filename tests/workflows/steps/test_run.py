@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 from pathlib import Path
 
@@ -97,3 +98,56 @@ def test_fresh_waits_for_the_lock_too(run, tiny_model, toy_data):
 def test_a_run_that_never_got_anywhere_blocks_nothing(run, tiny_model, toy_data):
     assert finetune(run, tiny_model, toy_data, "--set", "training.extra={adam_beta: 1}").code == 2
     assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+
+
+def test_a_home_that_the_shell_left_in_a_path_is_expanded_once(run, tiny_model, toy_data, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--output=~/runs/x").code == 0
+    folder = tmp_path / "home" / "runs" / "x"
+    assert {".lock", "run.json", "metrics.jsonl", "checkpoint-6"} <= {entry.name for entry in folder.iterdir()}
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 2, "--output=~/runs/x")
+    assert (ended.code, "the folder holds another run" in ended.last) == (2, True)
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_may_be_in_the_current_folder(run, tiny_model, toy_data):
+    for options, code in [((1,), 0), ((2,), 2), ((2, "--fresh"), 0)]:
+        ended = finetune(run, tiny_model, toy_data, "--output", ".", "--epochs", *options)
+        assert ended.code == code, ended.err
+    assert Path.cwd().with_name("work.before").is_dir()
+
+
+def test_a_finished_run_may_be_moved(run, tiny_model, toy_data, tmp_path):
+    first = finetune(run, tiny_model, toy_data, "--epochs", 1, "--output", "here")
+    there = Path("here").rename(tmp_path / "out there")
+    again = finetune(run, tiny_model, toy_data, "--epochs", 1, "--output", there)
+    assert (again.code, again.out) == (0, first.out.replace("here", f"'{there}'")), again.err
+    assert json.loads(finetune(run, tiny_model, toy_data, "--epochs", 1, "--output", there, "--json").out)["results"][
+        0
+    ]["folder"] == str(there)
+    for model in (there, there / "checkpoint-6"):
+        assert run("eval", there / "recipe.yaml", "--model", model).code == 0
+        assert run("predict", there / "recipe.yaml", "--model", model, "--text", "a good film").code == 0
+    assert not Path("here").exists()
+
+
+def test_no_file_of_a_run_names_its_folder(trained):
+    for file in trained.rglob("*"):
+        assert file.is_dir() or str(trained).encode() not in file.read_bytes(), file
+    states = [json.loads(file.read_text()) for file in trained.rglob("trainer_state.json")]
+    assert [state["best_model_checkpoint"] for state in states] == [None] * len(states)
+
+
+def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
+    folder = Path(tmp_path, "run")
+    with open_run(make_plan(folder), fresh=False):
+        pass
+    for name in (".export", ".discarded-checkpoint-4", "checkpoint-3", ".mine"):
+        (folder / name).mkdir()
+    for name in (".run.json.tmp", ".metrics.jsonl.tmp", ".predictions.jsonl.7.ab.tmp", ".notes.tmp", "x.json.tmp"):
+        (folder / name).touch()
+    with open_run(make_plan(folder), fresh=False):
+        left = {entry.name for entry in folder.iterdir()}
+    assert left == {".lock", "run.json", "checkpoint-3", ".mine", ".notes.tmp", "x.json.tmp"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+
+from bertkit.cli.help import ReadableGroup
 
 NAME = "pretrain"
 ORDER = 7
 
 
-class RecipeOrCommand(TyperGroup):
+class RecipeOrCommand(ReadableGroup):
     """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

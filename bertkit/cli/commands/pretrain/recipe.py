@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import (
+    FROM_RECIPE,
     FreshOption,
     JsonOption,
     LearningRateOption,
@@ -19,7 +21,7 @@ from bertkit.cli.options import (
     common_settings,
     load_pretraining,
 )
-from bertkit.cli.output import format_duration, format_number, print_json, print_line, print_table
+from bertkit.cli.output import format_duration, format_number, print_json, print_line, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -31,8 +33,8 @@ ORDER = 3
 EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
 
 
-def _option(help: str, metavar: str | None = None) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=False)
+def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RECIPE) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=default)
 
 
 def command(
@@ -40,18 +42,18 @@ def command(
         str, typer.Argument(metavar="RECIPE", help="mlm, span, bert, albert, electra, distilbert or a YAML file.")
     ],
     data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
-    model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL")] = None,
+    model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,
     size: Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")] = None,
-    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR")] = None,
+    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)] = None,
     output: OutputOption = None,
     steps: Annotated[int | None, _option("Optimizer steps.")] = None,
-    epochs: Annotated[float | None, _option("Passes over the text.")] = None,
-    budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME")] = None,
+    epochs: Annotated[float | None, _option("Passes over the text.", default=False)] = None,
+    budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
     batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,
     learning_rate: LearningRateOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
-    limit: Annotated[int | None, _option("Use only the first N documents.", "N")] = None,
+    limit: Annotated[int | None, _option("Use only the first N documents.", "N", "all")] = None,
     workers: Annotated[int | None, _option("Processes that prepare batches; the result is the same.")] = None,
     changes: SetOption = None,
     dry_run: Annotated[
@@ -92,7 +94,7 @@ def run_pretraining(
     if dry_run:
         from bertkit.workflows.steps.estimate import estimate
 
-        print_estimate(estimate(loaded, progress=TerminalProgress()), as_json=json)
+        print_estimate(estimate(loaded, output=output, progress=TerminalProgress()), as_json=json)
     else:
         from bertkit.workflows.pretrain import pretrain
 
@@ -104,20 +106,22 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(result))
         return
-    print_line(
+    print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
         f"{result.tokens:,} tokens in {format_duration(result.seconds)}"
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
         baseline = f"  unigram baseline {format_number(result.baseline[name])}" if name in result.baseline else ""
-        print_line(f"  {name:<23} {format_number(score)}{baseline}")
+        print_text(f"  {name:<23} {format_number(score)}{baseline}")
     print_table("teacher and student on this machine", [_model_line(model) for model in result.compared_models])
     for warning in result.warnings:
-        print_line(f"  {warning}")
+        print_text(f"  {warning}")
+    folder = shlex.quote(result.folder)
     print_line("\nNext:")
-    print_line(f"  open {result.folder}/report.html")
-    print_line(f"  bertkit finetune cola --model {result.folder}")
+    print_line(f"  open {folder}/report.html")
+    print_line(f"  bertkit finetune cola --model {folder}")
+    print_line(f"  hf upload YOUR_NAME/{shlex.quote(result.recipe)} {folder}")
 
 
 def _model_line(model: dict[str, Any]) -> dict[str, Any]:
@@ -135,16 +139,17 @@ def print_estimate(estimate: Estimate, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(estimate))
         return
-    print_line(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
+    print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
     print_line(f"speed    {estimate.tokens_per_second:,.0f} tokens/s")
     if estimate.peak_share is not None:
-        print_line(f"         {estimate.peak_share:.0%} of the peak of matrix products here (head not counted)")
+        print_text(f"         {estimate.peak_share:.0%} of the peak of matrix products here (head not counted)")
     if estimate.memory_mb is not None:
         print_line(f"memory   {estimate.memory_mb:,.0f} MB at peak")
+    print_line(f"disk     {estimate.disk_bytes / 1e6:,.0f} MB in {estimate.folder}")
     duration = format_duration(estimate.seconds)
     if estimate.steps is None:
         print_line(f"budget   {duration}: {estimate.tokens:,} tokens")
     else:
-        print_line(f"steps    {estimate.steps:,}: {estimate.tokens:,} tokens in {duration}")
+        print_text(f"steps    {estimate.steps:,}: {estimate.tokens:,} tokens in {duration}")
     print_line("Only the prepared text was kept.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.options import JsonOption, SetOption, load_pretraining
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(report))
         return
     case = "lowercase" if report.lowercase else "cased"
-    print_line(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
-    print_line(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
+    print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
     print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
     print_line(f"  single-token words           {report.coverage:7.1%}")
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
     print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
     print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
     for warning in report.warnings:
-        print_line(f"  warning: {warning}")
+        print_text(f"  warning: {warning}")

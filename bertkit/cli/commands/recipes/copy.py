@@ -22,8 +22,9 @@ def command(
 ) -> None:
     """Copy a recipe to a file of your own."""
     from bertkit.errors import UsageError
-    from bertkit.recipe import find_recipe, recipe_command
+    from bertkit.recipe import find_recipe, recipe_command, typed_path
 
+    file = typed_path(file)
     text = find_recipe(recipe).read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as stream:

@@ -31,7 +31,9 @@ PRETRAINED = Pretrained(
     compared_models=[MODEL],
     warnings=["Look at the text."],
 )
-ESTIMATE = Estimate("mlm", 530_960, 307, 4, 129_401, 3.0, 43_499.0, 1916.0, 0.1, {"train": {"documents": 16}})
+ESTIMATE = Estimate(
+    "mlm", 530_960, 307, 4, 129_401, 3.0, 43_499.0, 1916.0, 0.1, {"train": {"documents": 16}}, "runs/mlm", 12_000_000
+)
 
 
 def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
@@ -49,6 +51,7 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "Next:",
         "  open runs/mlm/report.html",
         "  bertkit finetune cola --model runs/mlm",
+        "  hf upload YOUR_NAME/mlm runs/mlm",
     ]
 
 

@@ -15,5 +15,5 @@ def test_every_shipped_recipe_is_listed_with_what_it_is_about(run):
 
 def test_the_list_fits_80_columns(run):
     lines = run("recipes", "list").out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert any(len(line) > 80 for line in lines)  # whole, for grep
     assert any(line.startswith("cola          Is this English sentence grammatical?") for line in lines)

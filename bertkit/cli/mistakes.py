@@ -1,0 +1,108 @@
+"""Mistakes on the command line, in one form: what is wrong, and what to type instead."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from bertkit.errors import UsageError, closest
+
+_NAMES = {
+    "--lr": "--learning-rate",
+    "--bs": "--batch-size",
+    "--train-batch-size": "--batch-size",
+    "--per-device-train-batch-size": "--batch-size",
+    "--num-epochs": "--epochs",
+    "--num-train-epochs": "--epochs",
+    "--max-seq-length": "--max-length",
+    "--max-train-samples": "--limit",
+    "--output-dir": "--output",
+    "--output-file": "--output",
+    "--overwrite-output-dir": "--fresh",
+    "--model-name": "--model",
+    "--model-name-or-path": "--model",
+    "--checkpoint": "--model",
+    "--tokenizer-name": "--tokenizer",
+    "--dataset": "--data",
+    "--dataset-name": "--data",
+    "--data-dir": "--data",
+    "--dataset-config-name": "data.config",
+    "--train-file": "data.files.train",
+    "--validation-file": "data.files.validation",
+    "--test-file": "data.files.test",
+    "--max-steps": "training.steps",
+    "--gradient-accumulation-steps": "training.gradient_accumulation",
+    "--bf16": "training.precision",
+    "--fp16": "training.precision",
+    "--lr-scheduler-type": "training.schedule",
+    "--warmup-steps": "training.warmup_ratio",
+    "--label-smoothing-factor": "training.label_smoothing",
+    "--logging-steps": "training.log_every",
+    "--eval-steps": "training.evaluate_every",
+    "--eval-strategy": "training.evaluate_every",
+    "--metric-for-best-model": "best_metric",
+    "--report-to": "training.extra.report_to",
+}
+"""What the Trainer and its scripts call an option -> bertkit's option, or its recipe key."""
+
+
+def refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not UTF-8, since no tokenizer, recipe or record could take them.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            shown = argument.encode("utf-8", "backslashreplace").decode()[:80]
+            raise UsageError(f"an argument is not UTF-8: {shown}", "convert the text, or rename the file")
+
+
+def usage_error(error: Any) -> UsageError:
+    """Return an error of the parser of the command line as one of ours, with what to type instead."""
+    context: Any = getattr(error, "ctx", None)
+    command = context.command_path if context else "bertkit"
+    what, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
+    if option := getattr(error, "option_name", None):
+        if what.startswith("No such option"):
+            what, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
+        elif what.endswith("requires an argument"):
+            what, remedy = f"{option} needs a value", f"write {option} VALUE"
+    elif hasattr(error.__cause__, "errors"):  # typer has pydantic convert the values
+        from bertkit.recipe.validation import rule_of, shown
+
+        (fault, *_) = error.__cause__.errors()
+        what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
+    elif unknown := re.match("No such command '(.*?)'", what):
+        what = f"no command is called {unknown[1][:80]!r}"
+        remedy = closest(unknown[1], context.command.list_commands(context))
+    return UsageError(what, remedy)
+
+
+def _suggest_option(typed: str, context: Any) -> str:
+    """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
+    options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+    name = typed.lower().replace("_", "-")
+    if not name.startswith("--"):
+        return ""
+    meant = _NAMES.get(name, name)
+    if meant in options:
+        return f"write {meant}"
+    key = _recipe_key(meant) if meant.startswith("--") else meant
+    trains = "--fresh" in options
+    if key and "--set" in options and (trains or not key.startswith("training.")):
+        return f"write --set {key}=..."
+    matches = difflib.get_close_matches(name, options, n=2, cutoff=0.7)
+    return f"did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _recipe_key(option: str) -> str:
+    """Find the key in `data` or `training` of a recipe that an option is called like; empty where there is none."""
+    from bertkit.recipe import Corpus, Data, Pretraining, Training
+
+    name = option.removeprefix("--").replace("-", "_")
+    sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
+    sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")

@@ -1,0 +1,209 @@
+"""Doubts about rows that can be read but may not be meant: warnings, and an error where columns are swapped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import lt
+from typing import Any
+
+from bertkit.data.labels import spelled
+from bertkit.data.rows import Columns, Split
+from bertkit.data.text import source_column
+from bertkit.errors import DataError
+from bertkit.recipe import Data, Row, assignment
+
+_FEW = 10  # rows that say little about their columns
+_MANY_NAMES = 1000  # more names than these are not compared with one another
+_REPEATED = 0.01  # share of the training rows; fewer do no harm
+_RARE = 1000  # times rarer than if all labels were equally frequent
+_PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
+_TYPO = 100  # times rarer than the label that is meant
+
+
+def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
+    """Check that the column of texts does not hold the labels, and the column of labels the texts.
+
+    Raises:
+        DataError: most labels differ, at most half as many texts do, and the texts are shorter.
+    """
+    gold = columns.gold
+    for text in columns.given:
+        texts, labels = (_column(train, name) for name in (text, gold))
+        if not all(isinstance(value, str) for value in (*texts, *labels)):
+            continue
+        distinct = len(set(labels))
+        if max(4 * len(set(texts)), len(labels)) <= 2 * distinct and sum(map(len, texts)) < sum(map(len, labels)):
+            names = {text: source_column(text, data), gold: source_column(gold, data)}
+            swap = " ".join(
+                f"--set {assignment(f'data.columns.{canonical}', names[other])}"
+                for canonical, other in ((text, gold), (gold, text))
+            )
+            raise DataError(
+                f"{names[text]!r} looks like labels ({texts[0][:40]!r}), {names[gold]!r} like texts",
+                f"{swap}; or, if they are meant so, list the classes under `labels:`",
+                file=train.source,
+                row=train.lines[0],
+            )
+
+
+def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:
+    """Describe columns that look like others: labels that are ids, texts that are numbers.
+
+    Args:
+        train: the training rows, with their labels as written.
+        columns: those of the task family.
+        data: of the recipe.
+        finds_names: whether the names of the labels are found in the training rows.
+    """
+    count, gold = len(train.rows), _column(train, columns.gold)
+    if count < _FEW:
+        return []
+    warnings = []
+    label = source_column(columns.gold, data)
+    if finds_names and all(isinstance(value, (str, int, float)) for value in gold):
+        names = len(set(map(spelled, gold)))
+        if names > count / 2:
+            warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
+    elif all(isinstance(value, float) and value.is_integer() for value in gold) and all(map(lt, gold, gold[1:])):
+        shown = ", ".join(f"{value:g}" for value in gold[:3])
+        warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
+    for column in columns.given:
+        texts = _column(train, column)
+        if not any(map(_has_letter, texts)):
+            name = source_column(column, data)
+            warnings.append(f"No training text has a letter, such as {str(texts[0])[:40]!r}. Is {name!r} their column?")
+    return warnings
+
+
+def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names: Sequence[str]) -> list[str]:
+    """Describe rare labels, and rows that repeat or contradict others, each in a sentence.
+
+    Args:
+        splits: ``train`` and what validates it, with label names as gold values where the family has names.
+        columns: those of the task family.
+        found_names: the label names, where they were not declared but found in the training rows.
+    """
+    train = splits["train"]
+    inputs = [name for name in columns.names if name not in (columns.gold, "id")]
+    keys = {name: [_key(row, inputs) for row in split.rows] for name, split in splits.items()}
+    return [
+        *_find_rare_names(train, columns.gold, found_names),
+        *_find_repeats(train, keys["train"], columns.gold),
+        *_find_shared(splits, keys),
+    ]
+
+
+def _column(split: Split, name: str) -> list[Any]:
+    return [row.get(name) for row in split.rows]
+
+
+def _key(row: Row, inputs: Iterable[str]) -> int:
+    """Return a hash of what the model reads of a row: a number takes less memory than a text."""
+    values = (row.get(name) for name in inputs)
+    return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
+
+
+def _has_letter(value: Any) -> bool:
+    """Tell whether a text has a letter; what is not a text is not judged."""
+    return not isinstance(value, str) or any(map(str.isalpha, value))
+
+
+def _find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[str]:
+    """Describe labels that are so rare that they may be typos, with the frequent label that may be meant."""
+    if not names or len(names) > _MANY_NAMES:
+        return []
+    values, rows = _column(train, gold), len(train.rows)
+    is_single = all(isinstance(value, str) for value in values)
+    counts = Counter(values if is_single else (name for value in values for name in _types(value)))
+    warnings = []
+    for name, count in counts.items():
+        meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
+        if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
+            continue
+        first = next(line for line, value in zip(train.lines, values, strict=True) if name in _types(value))
+        times = "once" if count == 1 else f"{count:,} times"
+        where = f"{train.source}:{first}" if count == 1 else f"first in {train.source}:{first}"
+        question = f" Is {meant!r} meant?" if meant else ""
+        warnings.append(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}")
+    return warnings
+
+
+def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
+    """Describe training rows that repeat an earlier one, if they are many, and those that contradict it."""
+    first: dict[int, int] = {}
+    repeats: list[tuple[int, int]] = []
+    contradictions: list[tuple[int, int]] = []
+    for index, key in enumerate(keys):
+        earlier = first.setdefault(key, index)
+        if earlier != index:
+            one, other = (train.rows[number].get(gold) for number in (earlier, index))
+            if one == other:
+                repeats.append((earlier, index))
+            elif not isinstance(one, dict):  # a question may have several answers
+                contradictions.append((earlier, index))
+    warnings = []
+    for pairs, least, what in (
+        (repeats, _REPEATED * len(keys), "repeat an earlier one"),
+        (contradictions, 0, "have the text of an earlier one, but another label"),
+    ):
+        if len(pairs) > least:
+            earlier, index = (train.lines[number] for number in pairs[0])
+            where = f"such as {train.source}:{earlier} and {index}"
+            warnings.append(f"{_share(len(pairs), len(keys))} training rows {what}, {where}.")
+    return warnings
+
+
+def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Sequence[int]]) -> list[str]:
+    """Describe the rows of other splits whose texts are in the training rows too."""
+    train = splits["train"]
+    first: dict[int, int] = {}
+    for index, key in enumerate(keys["train"]):
+        first.setdefault(key, index)
+    warnings = []
+    for name, split in splits.items():
+        shared = [index for index, key in enumerate(keys[name]) if key in first] if name != "train" else []
+        if shared:
+            one, other = split.lines[shared[0]], train.lines[first[keys[name][shared[0]]]]
+            where = f"such as {split.source}:{one}, which is {train.source}:{other}"
+            share = _share(len(shared), len(split.rows))
+            warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")
+    return warnings
+
+
+def _share(part: int, whole: int) -> str:
+    """Write a share with its numbers.
+
+    >>> _share(37, 1000), _share(2, 14041)
+    ('37 of 1,000 (3.7%)', '2 of 14,041 (0.01%)')
+    """
+    percent = 100 * part / whole
+    return f"{part:,} of {whole:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {whole:,} ({percent:.1g}%)"
+
+
+def _types(gold: Any) -> list[str]:
+    """Return the names in a gold value; of entity tags such as B-PER, the type."""
+    if isinstance(gold, str):
+        return [gold]
+    return [name[2:] if name.startswith(_PREFIXES) else name for name in gold if name is not None]
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Tell whether a name differs from another in case or spaces, or in one letter that is wrong, missing or swapped.
+
+    >>> [_is_typo(name, "not_good") for name in ("Not good", "not_god", "not_godo", "good", "not_goodish")]
+    [True, True, True, False, False]
+    >>> _is_typo("class 1", "class 2"), _is_typo("sad", "mad"), _is_typo("A", "A-")
+    (False, False, False)
+    """
+    a, b = (text.casefold().replace("_", " ").replace("-", " ") for text in (name, other))
+    if a == b:
+        return name != other
+    if min(len(a), len(b)) < 5:
+        return False
+    for _ in range(2):  # drop the start that both have, then the end
+        while a and b and a[0] == b[0]:
+            a, b = a[1:], b[1:]
+        a, b = a[::-1], b[::-1]
+    is_one = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
+    return is_one and (a + b).isalpha()

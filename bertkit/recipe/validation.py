@@ -1,0 +1,128 @@
+"""What is wrong with a recipe's values, in the words of recipes: the key, the line or the override, and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from bertkit.errors import RecipeError, closest
+from bertkit.recipe.yaml import Lines
+
+if TYPE_CHECKING:
+    from bertkit.recipe.records import Section
+
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "list": "a list, such as [a, b]",
+    "dict": "`key: value` pairs",
+    "model": "`key: value` pairs",
+    "too_short": "a list of at least one",
+    "none": "null",
+}
+"""How the name of an error of pydantic begins -> what the key takes."""
+_VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "str", "constrained")
+"""How pydantic names the types of a union, as a part of the path to a wrong value."""
+
+
+def describe(
+    errors: Sequence[Any], record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines
+) -> RecipeError:
+    """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
+    first = _name(errors[0]["loc"])
+    error = max(
+        (error for error in errors if _name(error["loc"]).startswith(first)), key=lambda error: _depth(error["loc"])
+    )
+    path = tuple(str(key) for key in error["loc"])
+    written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
+    override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
+    where: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
+    if error["type"] == "extra_forbidden":
+        return RecipeError(f"unknown key {shorten(repr('.'.join(path)))}", _closest_key(record, path), **where)
+    if error["type"] == "missing":
+        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
+    name = _name(error["loc"])
+    fault = f"{shorten(name)} = {shown(error['input'])} is"
+    bounds = "" if error["type"] == "value_error" else _range_of(record, name)
+    if bounds:
+        out_of_range = error["type"].startswith(("greater", "less"))
+        return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
+    # a union has an error for each of its types
+    rules = dict.fromkeys(rule_of(other) for other in errors if _name(other["loc"]) == name)
+    return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
+
+
+def shorten(text: str) -> str:
+    """Return a text for a message, at most 80 characters of it."""
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def rule_of(error: Any) -> str:
+    """Say what a value must be; pydantic's own words are about Python's types."""
+    if error["type"] == "literal_error":
+        return f"must be {error['ctx']['expected']}"
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["loc"][-1:] == ("[key]",):
+        return "its keys must be text"
+    return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
+
+
+def shown(value: Any) -> str:
+    """Return a value as a recipe writes it, at most 80 characters of it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return shorten(str(value) if isinstance(value, (int, float)) else repr(value))
+
+
+def _name(path: Sequence[int | str]) -> str:
+    """Return a key's dotted name, without what pydantic adds to its path."""
+    keys = path[:-2] if path[-1] == "[key]" else path
+    return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
+
+
+def _depth(path: Sequence[int | str]) -> int:
+    return _name(path).count(".")
+
+
+def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Tell whether one key path is the beginning of the other, or both are the same."""
+    return all(key == other_key for key, other_key in zip(first, second, strict=False))
+
+
+def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
+    """Return the record that a dotted key belongs to, and the last part of the key."""
+    from pydantic import BaseModel
+
+    section: Any = record
+    for key in path[:-1]:
+        field = section.model_fields.get(key)
+        types = (field.annotation, *get_args(field.annotation)) if field else ()  # `Section`, or `Section | None`
+        subsection = next((cls for cls in types if isinstance(cls, type) and issubclass(cls, BaseModel)), None)
+        if subsection is None:
+            break
+        section = subsection
+    return section, path[-1]
+
+
+def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
+    section, last = _section_of(record, path)
+    return closest(last, section.model_fields)
+
+
+def _range_of(record: type[Section], name: str) -> str:
+    """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
+    section, last = _section_of(record, tuple(name.split(".")))
+    field = section.model_fields.get(last)
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    bounds = [
+        f"{sign} {getattr(bound, word)}"
+        for bound in (field.metadata if field else [])
+        for word, sign in signs.items()
+        if getattr(bound, word, None) is not None
+    ]
+    whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
+    return f"a {whole}number {' and '.join(bounds)}" if bounds else ""

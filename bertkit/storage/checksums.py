@@ -1,0 +1,104 @@
+"""Checksums of what a run publishes: written with its record, compared before a model of the run is used."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ModelError, ResourceError
+from bertkit.storage import checkpoints, runs
+from bertkit.storage.cache import say_once
+from bertkit.storage.fingerprints import file_fingerprint
+
+_ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
+"""How the names of a checkpoint's files begin that no model is loaded from."""
+_NOT_DOWNLOADED = "recipe.yaml"
+"""What a model from the hub comes without."""
+
+
+def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Flush files of a folder to disk, and return the size and SHA-256 of each."""
+    listed = {}
+    for name in sorted(names):
+        file = folder / name
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        listed[name] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
+    return listed
+
+
+def check_model(folder: Path) -> None:
+    """Check a model folder of bertkit against the checksums that were written with it; any other folder passes.
+
+    A finished run has them in its record, also for the models in its subfolders, and a checkpoint in its manifest. A
+    run that an earlier bertkit finished has none, which is said.
+
+    Raises:
+        ModelError: a file is missing or has changed, or the run or the checkpoint is not finished.
+    """
+    real = folder.resolve()  # `.` has a folder above it too
+    if (real / checkpoints.MANIFEST).is_file():
+        _check_checkpoint(folder)
+    elif (real / runs.RECORD).is_file():
+        _check_run(folder)
+    elif (real.parent / runs.RECORD).is_file():
+        if real.name.startswith("checkpoint-"):
+            raise ModelError("the checkpoint was not finished", "name another one of the run", file=folder)
+        files = _read_record(real.parent).get("files", {})
+        _compare(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
+
+
+def _check_checkpoint(folder: Path) -> None:
+    try:
+        files = checkpoints.read_manifest(folder)["files"]
+    except (ValueError, RecursionError):
+        raise ModelError(f"{checkpoints.MANIFEST} is damaged", "name another checkpoint", file=folder) from None
+    expected = {name: entry for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
+    _compare(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
+
+
+def _check_run(folder: Path) -> None:
+    record = _read_record(folder)
+    if record.get("status", "finished") != "finished":
+        raise ModelError(
+            f"the run is not finished ({record['status']})",
+            "repeat the command that started it, or name one of its checkpoint folders",
+            file=folder,
+        )
+    if "files" not in record:
+        say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
+        return
+    expected = _directly_in("", record["files"])
+    if not (folder / _NOT_DOWNLOADED).exists():
+        expected.pop(_NOT_DOWNLOADED, None)
+    best = folder / (record.get("best_checkpoint") or "")
+    instead = f"name {best} instead" if best != folder and best.is_dir() else "restore it"
+    _compare(folder, expected, f"{instead}, or {_unchecked(folder)}")
+
+
+def _read_record(run: Path) -> dict[str, Any]:
+    try:
+        return runs.read_record(run) or {}
+    except ResourceError as error:
+        raise ModelError(error.what, f"restore it, or {_unchecked(run)}", file=error.file) from None
+
+
+def _unchecked(run: Path) -> str:
+    return f"remove {run / runs.RECORD} to use the model unchecked"
+
+
+def _directly_in(prefix: str, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the files of one folder, by their names there."""
+    names = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
+    return {name: entry for name, entry in names.items() if "/" not in name}
+
+
+def _compare(folder: Path, expected: Mapping[str, Any], remedy: str) -> None:
+    for name, entry in expected.items():
+        file = folder / name
+        if not file.is_file():
+            raise ModelError("the file is missing", remedy, file=file)
+        if entry != {"size": file.stat().st_size, "sha256": file_fingerprint(file)}:
+            raise ModelError("the file does not match its checksum", remedy, file=file)

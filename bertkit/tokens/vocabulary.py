@@ -1,0 +1,100 @@
+"""Whether a tokenizer belongs to a model: what can be known is refused, and what can only be suspected is a warning."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError
+from bertkit.tokens.features import Feature, are_several
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+
+log = logging.getLogger("bertkit")
+
+_SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
+# Published vocabularies are padded to a multiple of 128 at most, or reserve up to 1 % of their tokens. Half of BERT's
+# vocabularies differ by 5 %.
+_PADDED, _MISSING = 128, 0.04
+_ROWS = 100
+_MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
+
+
+def refuse_foreign(
+    tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig, saved: Mapping[str, Any], folder: Path
+) -> None:
+    """Refuse a tokenizer that cannot be the model's; log what makes another one suspect.
+
+    Args:
+        tokenizer: the one beside the model.
+        config: of the model.
+        saved: content of its ``config.json``, which says what was not filled in from defaults.
+        folder: the model's.
+
+    Raises:
+        ModelError: more tokens than embeddings, or special tokens with other ids than in the config.
+    """
+    known = max(tokenizer.get_vocab().values()) + 1
+    if known > config.vocab_size:
+        what = f"the tokenizer knows {known - config.vocab_size:,} more tokens than the model"
+        raise ModelError(what, "take both from one source", file=folder)
+    for name in _SPECIAL:
+        expected, found = saved.get(name), getattr(tokenizer, name)
+        if isinstance(expected, int) and found not in (None, expected):
+            what = f"{name} is {found} for the tokenizer and {expected} for the model"
+            raise ModelError(what, "take both from one source, or correct config.json", file=folder)
+    missing = config.vocab_size - known
+    if missing >= _PADDED and missing > _MISSING * config.vocab_size:
+        log.warning(
+            f"the tokenizer may not be the model's: it has {known:,} tokens for {config.vocab_size:,} embeddings"
+            f"{_other_algorithm(tokenizer, config)}"
+        )
+
+
+def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> str:
+    """Tell, for a message, that a model of this type usually has a tokenizer of another algorithm; empty if not."""
+    from transformers import TOKENIZER_MAPPING
+
+    usual = TOKENIZER_MAPPING.get(type(config), None)
+    expected = getattr(getattr(usual, "model", None), "__name__", "")
+    found = type(tokenizer.backend_tokenizer.model).__name__
+    return f", and is {found} where {config.model_type} has {expected}" if expected not in ("", found) else ""
+
+
+def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature]) -> None:
+    """Log a warning where the first features hold many unknown tokens, or little but single letters."""
+    first = [features[number]["input_ids"] for number in range(min(_ROWS, len(features)))]
+    counts = Counter(int(number) for ids in first for number in _flat(ids))
+    special = {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
+    counts = Counter({number: count for number, count in counts.items() if number not in special})
+    total = counts.total()
+    if not total:
+        return
+    unknown = counts[tokenizer.unk_token_id] / total if tokenizer.unk_token_id is not None else 0.0
+    tokens = tokenizer.convert_ids_to_tokens(list(counts))
+    letters = sum(count for token, count in zip(tokens, counts.values(), strict=True) if _is_letter(token)) / total
+    for share, most, kind in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
+        if share > most:
+            log.warning(
+                f"{100 * share:.0f} % of the tokens of the first {len(first)} rows are {kind}: is this the model's "
+                "tokenizer, and does it know this language?"
+            )
+            return
+
+
+def _is_letter(token: str) -> bool:
+    """Tell whether a token is a single letter; of Chinese, Japanese and Korean, a character says as much as a word.
+
+    >>> [_is_letter(token) for token in ("##e", "Ġt", "▁a", "the", ".", "語")]
+    [True, True, True, False, False, False]
+    """
+    text = token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
+    return len(text) == 1 and text.isalpha() and ord(text) < 0x2E80
+
+
+def _flat(ids: Any) -> Iterable[Any]:
+    return (number for text in ids for number in text) if are_several(ids) else ids

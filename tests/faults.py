@@ -1,0 +1,124 @@
+"""Faults at every file operation of a command: killed, disk full, quota, I/O error or read-only at the n-th of them.
+
+A first run lists the operations. The command is then broken off at one of them, and repeated without a fault: it must
+end as an unbroken run does. faults.c strikes below Python, so that native writers fail as on a real disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.kills import Zygote, everything
+
+COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA = range(6)
+FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
+ALL = bool(os.environ.get("BERTKIT_ALL_FAULTS"))
+"""Whether to strike at every operation, rather than at the first and the last of each kind on each file."""
+
+_RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|(?<=\.tok\.)\d+|[0-9a-f]{32}")
+
+
+def build(folder: Path) -> Path | None:
+    """Compile faults.c; None without a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None or os.name != "posix":
+        return None
+    library = folder / "faults.so"
+    source = Path(__file__).with_suffix(".c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+class Grid:
+    """A command, its file operations, and what it leaves when nothing breaks it.
+
+    Args:
+        zygote: runs the command.
+        arguments: of the command, which writes into the folder it is run in.
+        outcome: reads what a command has left in its folder, to be compared with what an unbroken one leaves.
+        make_folder: makes a new folder to run the command in.
+    """
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        arguments: list[str],
+        outcome: Callable[[Path], object],
+        make_folder: Callable[[], Path],
+    ) -> None:
+        self.zygote, self.arguments, self.outcome, self.make_folder = zygote, arguments, outcome, make_folder
+        self.counts: Counter[str] = Counter()
+        folder = make_folder()
+        code, text = self.run(folder, 0, COUNT)
+        assert code == 0, text
+        self.operations = folder.with_suffix(".log").read_text().splitlines()
+        self.unbroken, self.files = outcome(folder), _names(folder)
+
+    def run(self, folder: Path, operation: int | None = None, error: int = COUNT) -> tuple[int, str]:
+        """Run the command in a folder, with a fault where an `operation` is named."""
+        fault = None
+        if operation is not None:
+            log = folder.with_suffix(".log") if error == COUNT else ""
+            fault = {"operation": operation, "error": error, "folder": str(folder)}
+            fault |= {"except": str(folder / "out.txt"), "log": str(log)}
+        return self.zygote.run(folder, self.arguments, fault, BERTKIT_CACHE=str(folder / "cache"))
+
+    def places(self) -> list[int]:
+        """Return the operations to strike at, from 1; see `ALL`."""
+        kinds: dict[str, list[int]] = {}
+        for number, operation in enumerate(self.operations, 1):
+            kinds.setdefault(_RANDOM.sub("*", operation), []).append(number)
+        if ALL:
+            return list(range(1, len(self.operations) + 1))
+        return sorted({number for numbers in kinds.values() for number in (numbers[0], numbers[-1])})
+
+    def strike(self, operation: int, error: int) -> str | None:
+        """Break the command off at an operation, repeat it, and describe what is wrong; None if nothing is."""
+        folder = self.make_folder()
+        code, text = self.run(folder, operation, error)
+        self.counts[f"exit {code}"] += 1
+        fault = _find_fault_of_ending(code, text, error) or self._find_fault_after(folder, is_done=code == 0)
+        shutil.rmtree(folder)
+        return fault and f"{operation} {self.operations[operation - 1]}: {fault}"
+
+    def _find_fault_after(self, folder: Path, *, is_done: bool) -> str | None:
+        code, text = (0, "") if is_done else self.run(folder)
+        if code != 0:
+            return f"the same command ends with {code}: {text.strip()[-300:]}"
+        if self.outcome(folder) != self.unbroken:
+            return "it ended with 0 and another result" if is_done else "the same command ends with another result"
+        left = sorted(_names(folder) - self.files)
+        self.counts["leftovers"] += bool(left)
+        return None
+
+
+def _find_fault_of_ending(code: int, text: str, error: int) -> str | None:
+    if error == KILL:
+        return None if code == -9 else f"not killed, but ended with {code}: {text.strip()[-300:]}"
+    last = text.strip().splitlines()[-1] if text.strip() else ""
+    if code not in (0, 6):
+        return f"ended with {code}: {text.strip()[-300:]}"
+    if code == 6 and not last.startswith("error: "):
+        return f"no message, but {last!r}"
+    return None
+
+
+def _names(folder: Path) -> set[str]:
+    return {_RANDOM.sub("*", str(file.relative_to(folder))) for file in folder.rglob("*")}
+
+
+def read_run(folder: Path) -> object:
+    """Return all that a run left which its time does not decide."""
+    return everything(folder / "run")
+
+
+def read_folder(folder: Path) -> object:
+    """Return the bytes of the files that another command made."""
+    made = folder / "made"
+    return {str(file.relative_to(made)): file.read_bytes() for file in made.rglob("*") if file.is_file()}

@@ -1,0 +1,40 @@
+"""Wrong values of recipes, described in the words of recipes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.errors import RecipeError
+from bertkit.recipe import load_recipe, parse_changes
+from bertkit.recipe.validation import shorten
+
+WRONG = {
+    "training.seed=abc": "training.seed = 'abc' is wrong - give a whole number >= 0 and < 4294967296",
+    "training.seed=1.5": "training.seed = 1.5 is wrong - give a whole number >= 0 and < 4294967296",
+    "training.seed=-1": "training.seed = -1 is out of range - give a whole number >= 0 and < 4294967296",
+    "training.epochs=.nan": "training.epochs = nan is out of range - give a number > 0 and <= 10000",
+    "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or a whole number",
+    "training.unpad=7": "training.unpad = 7 is wrong: must be true or false",
+    "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",
+    "labels=3": "labels = 3 is wrong: must be a list, such as [a, b]",
+    "labels=[1]": "labels.0 = 1 is wrong: must be text",
+    "metrics=[]": "metrics = [] is wrong: must be a list of at least one",
+    "model=null": "model = null is wrong: must be text",
+    "data=true": "data = true is wrong: must be `key: value` pairs",
+    "data.files={1: a}": "data.files = 1 is wrong: its keys must be text",
+    "data.columns.text={a: b}": "data.columns.text = {'a': 'b'} is wrong: must be text or a list, such as [a, b]",
+    "distillation.hidden={a: b}": "distillation.hidden.a = 'b' is wrong: must be a whole number",
+    "about=[" + "x" * 300 + "]": "about = ['" + "x" * 75 + "... is wrong: must be text",
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_a_wrong_value_is_described_without_the_words_of_pydantic(change):
+    with pytest.raises(RecipeError) as raised:
+        load_recipe("cola", parse_changes([change]))
+    assert str(raised.value) == WRONG[change]
+
+
+def test_a_long_text_is_shortened():
+    assert shorten("x" * 80) == "x" * 80
+    assert shorten("x" * 81) == "x" * 77 + "..."

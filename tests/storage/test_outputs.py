@@ -1,0 +1,68 @@
+"""Files that a user names for output: not an input, written by one process, and nothing else left beside them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.outputs import claimed, claimed_folder, refuse_inputs
+
+
+@pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
+def test_an_output_that_is_an_input_is_refused(here, link):
+    (here / "in.csv").write_text("text\n")
+    output = Path("in.csv" if link is None else "out.csv")
+    if link is not None:
+        getattr(output, link)(here / "in.csv")
+    with pytest.raises(UsageError, match=rf"--output is the file to predict \({output}\) - nothing was written"):
+        refuse_inputs(output, [("something else", Path("nowhere.csv")), ("the file to predict", Path("./in.csv"))])
+    refuse_inputs(Path("new.csv"), [("the file to predict", Path("in.csv"))])
+
+
+def test_a_second_process_is_refused_by_the_name_of_the_first(here):
+    Path("other.csv").symlink_to(here / "out.csv")
+    holder = rf"process {os.getpid()} on \S+ is writing this output"
+    for same in ("out.csv", "other.csv"):
+        with claimed(Path("out.csv")), pytest.raises(ResourceError, match=rf"{holder} \({same}\) - wait for it"):  # noqa: SIM117
+            with claimed(Path(same)):
+                pass
+    with claimed(Path("out.csv")), claimed(Path("else.csv")):
+        pass
+
+
+def test_nothing_is_left_beside_an_output(here):
+    with pytest.raises(ValueError, match="broken"), claimed(Path("out.csv")):
+        assert [entry.name for entry in here.iterdir()] == [".out.csv.lock"]
+        raise ValueError("broken")
+    assert list(here.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_refused_at_once(here):
+    with pytest.raises(ResourceError, match="cannot be written: No such file or directory"), claimed(Path("no/a.csv")):
+        pass
+    (here / "a.csv").mkdir()
+    with pytest.raises(UsageError, match=r"a folder, not a file \(a.csv\)"), claimed(Path("a.csv")):
+        pass
+    os.mkfifo("b.csv")
+    with pytest.raises(UsageError, match="a pipe or device, not a file"), claimed(Path("b.csv")):
+        pass
+
+
+def test_a_file_that_its_owner_protects_is_not_replaced(here, monkeypatch):
+    (here / "a.csv").write_text("mine")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write any file
+    with pytest.raises(ResourceError, match="the file is write-protected"), claimed(Path("a.csv")):
+        pass
+
+
+def test_a_folder_is_claimed_before_it_is_there(here):
+    with claimed_folder(Path("a/b")), pytest.raises(ResourceError, match="is writing this output"):  # noqa: SIM117
+        with claimed_folder(Path("a/b")):
+            pass
+    assert [str(entry) for entry in Path().rglob("*")] == ["a"]
+    (here / "file").write_text("")
+    with pytest.raises(ResourceError, match="cannot be written: Not a directory"), claimed_folder(Path("file/b/c")):
+        pass

@@ -1,0 +1,188 @@
+"""Every command and every block of Python in the docs runs, page by page and in the order of the page.
+
+A page is a folder that begins with the files its text takes for granted. A block with a `title` becomes the file of
+that name. Runs are short: few rows and steps, and demo data or the demo model where a command would ask the hub.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+import bertkit
+from bertkit.hub import find_model
+from bertkit.recipe.load import load_recipe, recipe_names
+from tests.conftest import toy_rows, write_csv, write_jsonl
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")]
+
+NOT_RUN = {
+    "pip install": "installs packages; the wheel is built and installed by hand before a release",
+    "make ": "runs this test",
+    "source ": "of the shell",
+    "#": "a comment",
+    "bertkit recipes copy cola recipes/": "writes into a clone of bertkit",
+    "bertkit recipes check recipes/": "checks what the line above has written",
+    "srun ": "needs Slurm",
+    "torchrun --nnodes 2": "needs two machines",
+    "accelerate launch": "sets the same variables as torchrun",
+    "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
+}
+"""Beginning of a line -> why no test runs it."""
+
+ALTERNATIVES = {"docs/own-data.md", "docs/pretraining.md", "docs/recipes.md"}
+"""Pages whose commands are not one session: some of them write to the same folder."""
+
+SMALL_MODEL = ["--set", "model_options={num_hidden_layers: 1, hidden_size: 96, num_attention_heads: 3}"]
+
+QUICK = {"README.md", "docs/own-task.md", "docs/own-objective.md", "docs/extending.md", "docs/several-machines.md"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+    return [Block(*block) for block in found]
+
+
+def write_files(folder: Path) -> None:
+    """Write what the pages take for granted."""
+    reviews = [
+        {"review": row["text"], "stars": "5" if row["label"] == "good" else "1", "text": row["text"]}
+        for row in toy_rows(60, seed=1)
+    ]
+    write_csv(folder / "reviews.csv", reviews)
+    write_csv(folder / "new.csv", reviews[:5])
+    for name in ("big.csv", "small.csv"):
+        write_csv(folder / name, toy_rows(60, seed=2))
+    write_csv(folder / "topics.csv", [{"text": row["text"], "label": "fun|short"} for row in toy_rows(40, seed=5)])
+    paragraphs = ["\n".join(row["text"].capitalize() + "." for row in toy_rows(6, seed)) for seed in range(400)]
+    (folder / "books").mkdir()
+    for name in ("text.txt", "more.txt", "books/one.txt"):
+        (folder / name).write_text("\n\n".join(paragraphs), encoding="utf-8")
+    for name in ("news.jsonl", "texts.jsonl"):
+        write_jsonl(folder / name, [{"body": text} for text in paragraphs])
+    (folder / "texts.txt").write_text("The dog [MASK].\n", encoding="utf-8")
+    (folder / "sentences.txt").write_text("Anna left Oslo.\nThe dog sleeps.\n", encoding="utf-8")
+    (folder / "share_right.py").write_text("", encoding="utf-8")
+    for name in ("my_bert", "runs/teacher"):
+        shutil.copytree(find_model("demo"), folder / name)
+    save_classifier(folder / "their_model")
+    (folder / "my_cola").mkdir()
+    cola = [{"sentence": row["text"], "label": int(row["label"] == "good")} for row in toy_rows(60, seed=3)]
+    for split in ("train", "validation"):
+        write_csv(folder / "my_cola" / f"{split}.csv", cola)
+    words = ["Anna PROPN NNP", "sleeps VERB VBZ", ". PUNCT ."]
+    lines = [f"{n}\t{w.split()[0]}\t_\t{w.split()[1]}\t{w.split()[2]}" + "\t_" * 5 for n, w in enumerate(words, 1)]
+    (folder / "UD_English-EWT").mkdir()
+    for name in ("en_ewt-ud-train", "en_ewt-ud-dev"):
+        (folder / "UD_English-EWT" / f"{name}.conllu").write_text("\n".join([*lines, "", ""]) * 8, encoding="utf-8")
+
+
+def save_classifier(folder: Path) -> None:
+    """Save a model with a head for two classes that its checkpoint does not name."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    demo = find_model("demo")
+    AutoModelForSequenceClassification.from_pretrained(demo).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(demo).save_pretrained(folder)
+
+
+def shorten(words: list[str], *, fresh: bool) -> list[str]:
+    """Return a command with few rows and steps, and with demo data or model where it would ask the hub."""
+    words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
+    words = ["1s" if word == "2h" else word for word in words]
+    command = words[0]
+    if command not in {"finetune", "distill", "pretrain", "bench", "eval"} or words[1] in {"tokenizer", "sizes"}:
+        return words
+    more = ["--limit", "300" if command == "pretrain" else "40"] if "--limit" not in words else []
+    if fresh and command in {"finetune", "distill", "pretrain"}:
+        more += ["--fresh"]
+    if "--data" not in words and command != "pretrain" and words[1] in recipe_names():
+        more += ["--data", "demo"]
+    if command in {"finetune", "bench"} and "--model" not in words:
+        more += ["--model", "demo"]
+    if command == "pretrain":
+        more += ["--batch-size", "4", "--set", "training.precision=fp32"]
+        more += [] if "--budget" in words else ["--steps", "2"]
+        more += [] if "--max-length" in words else ["--max-length", "32"]
+        more += SMALL_MODEL if "--size" in words else []
+        more += ["--set", "training.short_length=null"] if words[1] in {"bert", "electra"} else []
+    elif any(word.startswith("training.steps") for word in words):
+        more += ["--set", "training.steps=2"]
+    elif command == "distill":
+        more += ["--epochs", "1"]
+        layers = words.index("--student-layers") + 1 if "--student-layers" in words else None
+        if layers is not None:
+            words[layers] = "1"
+    elif command == "finetune":
+        more += ["--epochs", "1", "--set", "training.precision=fp32"]
+    return [*words, *more]
+
+
+def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str], *, fresh: bool) -> None:
+    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
+        words = shlex.split(line, comments=True)
+        if not words or line.startswith(tuple(NOT_RUN)):
+            continue
+        if words[0] == "export":
+            environment.update(word.split("=", 1) for word in words[1:])
+            continue
+        processes = 1
+        if words[0] == "torchrun":
+            processes, words = 2, words[words.index("-m") + 1 :]
+        assert words[0] == "bertkit", f"{line}: bring this test to run it, or say in NOT_RUN why not"
+        stdin = folder / "new.csv" if "-" in words else None
+        short, path = shorten(words[1:], fresh=fresh), environment.get("PYTHONPATH")
+        codes, out, err = zygote.launch(folder, short, processes, path, stdin)
+        assert codes == [0] * processes, f"{line}\n{out}{err}"
+
+
+def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a block with few rows."""
+
+    def load_short(name, changes=None):
+        short = {"data.source": "demo", "data.limit": 40, "training.epochs": 1, "training.precision": "fp32"}
+        if changes and "distillation.student_layers" in changes:
+            short["distillation.student_layers"] = 1
+        return load_recipe(name, {**(changes or {}), **short})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bertkit, "load_recipe", load_short)
+        patched.syspath_prepend(".")
+        exec(compile(block.text, "block", "exec"), {"__name__": "block"})
+
+
+@pytest.mark.parametrize(
+    "page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
+)
+def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path)
+    environment: dict[str, str] = {}
+    for block in blocks_of(page):
+        if block.title:
+            file = tmp_path / block.title
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+        elif block.language == "bash":
+            run_commands(zygote, tmp_path, block, environment, fresh=page in ALTERNATIVES)
+        elif block.language == "python":
+            run_python(block, monkeypatch)
+        elif block.language == "yaml":
+            assert isinstance(yaml.safe_load(block.text), dict)

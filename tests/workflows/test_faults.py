@@ -1,0 +1,137 @@
+"""A fault at any file operation, then the same command: it ends as an unbroken one does, and no fault goes unsaid.
+
+`make test` strikes at some operations of a fine-tuning run. `make test-all` strikes at the first and the last operation
+of each kind on each file, for each task family, each objective and each other command that writes. With
+BERTKIT_ALL_FAULTS set, it strikes at every operation, with every fault; that takes hours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+
+from tests.conftest import toy_rows, write_csv
+from tests.faults import ALL, FAULTS, Grid, read_folder, read_run
+
+SETTINGS = "precision=fp32", "batch_size=8", "evaluate_every=2", "log_every=1", "epochs=1"
+FINETUNE = " ".join(f"--set training.{setting}" for setting in SETTINGS) + " --output run"
+PRETRAIN = "--steps 4 --max-length 128 --batch-size 4 --limit 200 --set training.evaluate_every=2 --output run"
+PRETRAIN += " --set training.precision=fp32"
+DEMO, NEW = "--model demo --data demo", "--tokenizer demo --size tiny --data demo"
+
+FAMILIES = "cola", "stsb", "ner", "swag", "squad2", "wsd", "ner-features", "wsd-nearest"
+OBJECTIVES = {
+    "mlm": DEMO,
+    "span": DEMO,
+    "bert": f"{DEMO} --set training.short_length=null --set data.validation_share=0.1",
+    "albert": NEW,
+    "electra": "--tokenizer demo --data demo --size electra-small --set options.generator_size=0.5 "
+    "--set model_options.num_hidden_layers=2 --set model_options.embedding_size=16 --set model_options.hidden_size=32",
+    "distilbert": f"{DEMO} --set training.short_length=null",
+}
+COMMANDS = {
+    **{name: f"finetune {name} {DEMO} --limit 32 {FINETUNE}" for name in FAMILIES},
+    "features": f"finetune cola {DEMO} {FINETUNE} --set training.steps=4",
+    "distill": f"distill classify --teacher TRAINED --student-layers 1 --data ROWS {FINETUNE}",
+    **{name: f"pretrain {name} {model} {PRETRAIN}" for name, model in OBJECTIVES.items()},
+    "tokenizer": "pretrain tokenizer --data demo --limit 200 --vocabulary-size 300 --output made/tok",
+    **{
+        f"predict-{ending}": f"predict classify ROWS/train.csv --model TRAINED -o made/out.{ending}"
+        for ending in ("jsonl", "csv", "parquet")
+    },
+    "eval": "eval classify --model TRAINED --data ROWS --output made",
+}
+OTHERS = "tokenizer", "predict-jsonl", "predict-csv", "predict-parquet", "eval"
+
+# Of a small fine-tuning run: opening, saving and publishing.
+SAMPLE = [
+    ("kill", "mkdir /run"),
+    ("kill", "fsync /run/.run.json.tmp"),
+    ("kill", "rename /run/checkpoint-4/bertkit-manifest.json"),
+    ("kill", "rename /run/model.safetensors"),
+    ("full", "write /run/checkpoint-4/.tmp"),
+    ("full", "write /run/checkpoint-4/optimizer.pt"),
+    ("quota", "write /run/.export/tokenizer.json"),
+    ("eio", "fsync /run/checkpoint-2/optimizer.pt"),
+    ("read-only", "open /run/checkpoint-4/trainer_state.json"),
+]
+
+
+@pytest.fixture(scope="module")
+def make_grid(zygote, tmp_path_factory, request):
+    """Build the grid of a command, with folders of its own."""
+    if not zygote.has_faults:
+        pytest.skip("there is no C compiler")
+    rows = tmp_path_factory.mktemp("rows")
+    for seed, (name, count) in enumerate({"train": 48, "validation": 24}.items()):
+        write_csv(rows / f"{name}.csv", toy_rows(count, seed))
+
+    def make(command: str, outcome=read_run) -> Grid:
+        parent, numbers = tmp_path_factory.mktemp("faults"), itertools.count()
+
+        def make_folder():
+            folder = parent / str(next(numbers))
+            (folder / "made").mkdir(parents=True)
+            return folder
+
+        if "TRAINED" in command:
+            command = command.replace("TRAINED", str(request.getfixturevalue("trained")))
+        return Grid(zygote, shlex.split(command.replace("ROWS", str(rows))), outcome, make_folder)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def small(make_grid, tiny_model):
+    return make_grid(f"finetune classify --model {tiny_model} --data ROWS --limit 32 {FINETUNE}")
+
+
+@pytest.mark.parametrize(("fault", "operation"), SAMPLE, ids="-".join)
+def test_a_fault_at_an_operation_is_told_and_the_same_command_goes_on(small, fault, operation):
+    number = next(n for n, done in enumerate(small.operations, 1) if done.startswith(operation))
+    assert small.strike(number, FAULTS[fault]) is None
+
+
+def test_a_disk_that_is_full_is_named_and_the_half_checkpoint_makes_room(small):
+    number = next(n for n, done in enumerate(small.operations, 1) if "checkpoint-4/optimizer.pt" in done) + 1
+    folder = small.make_folder()
+    code, text = small.run(folder, number, FAULTS["full"])
+    last = text.strip().splitlines()[-1]
+    assert code == 6
+    assert re.fullmatch(
+        r"error: No space left on device; [\d,.]+ MB are free, [\d,.]+ MB are needed \(run/checkpoint-4\) - "
+        r"free some space, then repeat the command",
+        last,
+    )
+    assert [file.name for file in (folder / "run").glob("checkpoint-*")] == ["checkpoint-2"]
+    shutil.rmtree(folder)
+
+
+def test_the_record_says_how_a_run_ended_where_it_can_be_written(small):
+    number = next(n for n, done in enumerate(small.operations, 1) if done.startswith("fsync /run/checkpoint-2/opt"))
+    folder = small.make_folder()
+    assert small.run(folder, number, FAULTS["eio"])[0] == 6
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert record["error"].startswith("Input/output error (") and "check the disk" in record["error"]
+    shutil.rmtree(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if ALL or fault in ("kill", "full")])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_fault_at_any_operation_changes_nothing(make_grid, record_testsuite_property, name, fault):
+    grid = make_grid(COMMANDS[name], read_folder if name in OTHERS else read_run)
+    numbers = grid.places()
+    if name == "features":  # the rest is that of cola
+        numbers = [number for number in numbers if "/cache/" in grid.operations[number - 1]]
+        assert numbers
+    wrong = [found for number in numbers if (found := grid.strike(number, FAULTS[fault]))]
+    counts = f"{len(grid.operations)} operations, {len(numbers)} cases, {dict(grid.counts)}"
+    record_testsuite_property(f"faults {name}-{fault}", counts)
+    assert wrong == []
