@@ -36,6 +36,8 @@ def fill(hub: Hub, folder: Path) -> None:
     import shutil
 
     import datasets
+    import torch
+    from safetensors.torch import load_file, save_file
 
     from bertkit.demo.rows import demo_rows
     from bertkit.demo.sets import demo_set_for
@@ -44,6 +46,11 @@ def fill(hub: Hub, folder: Path) -> None:
 
     if not folder.exists():
         shutil.copytree(find_model("demo"), folder / "model")
+        large = {
+            **load_file(folder / "model" / WEIGHTS),
+            "unused": torch.zeros(6_000_000),
+        }  # downloads save every 10 MB
+        save_file(large, folder / "model" / WEIGHTS, {"format": "pt"})
         for name in ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack", "README.md"):
             (folder / "model" / name).write_bytes(b"not read" * 1000)
         (folder / "rows" / "data").mkdir(parents=True)
@@ -71,8 +78,8 @@ def run(hub: Hub, home: Path, command: str, say: Callable[[str], None], **enviro
     )
     shown = " ".join([*(f"{name}={value}" for name, value in environment.items()), "bertkit", command])
     say(f"$ {shown}")
-    for line in (ended.stdout + ended.stderr).replace(hub.url, "http://127.0.0.1:PORT").splitlines():
-        if "%" not in line and not line.startswith(("Next", "  open", "  bertkit")):
+    for line in (ended.stderr + ended.stdout).replace(hub.url, "http://127.0.0.1:PORT").splitlines():
+        if line.strip() and "%" not in line and not line.startswith(("Next", "  open", "  bertkit")):
             say(f"  | {line}")
     asked = Counter(request.method for request in hub.requests)
     say(f"  exit {ended.returncode}; the hub was asked: {', '.join(f'{n} {m}' for m, n in asked.items()) or 'nothing'}")
@@ -113,8 +120,10 @@ def tell(folder: Path, say: Callable[[str], None]) -> None:
         assert hub.fetched() == [WEIGHTS]
         say("\n# the hub is overloaded for a while, and the download is cut off twice: it goes on where it was")
         hub.fail("GET /api/models/*", 503, times=2)
-        hub.fail(f"GET */{WEIGHTS}", cut_after=100_000, times=2)
+        hub.fail(f"GET */{WEIGHTS}", cut_after=12_000_000, times=2)
         go("second", FINETUNE, 0, "Retrying in 1s")
+        asked = [request.range for request in hub.requests if request.method == "GET" and WEIGHTS in request.path]
+        assert asked == [None, "bytes=10485760-", "bytes=20971520-"]
         hub.faults.clear()
         say("\n# the download is cut off for good; the same command fetches only what is missing")
         hub.fail(f"GET */{WEIGHTS}", cut_after=0)

@@ -1,7 +1,7 @@
 """Models and data sets by name: found in folders and in the cache, or fetched from the Hugging Face hub."""
 
 from bertkit.hub.answers import answering, explain
-from bertkit.hub.models import WEIGHTS, bytes_left_out, cached_models, find_model, without_weights
+from bertkit.hub.models import WEIGHTS, bytes_left_out, cached_models, find_model, is_cached, without_weights
 from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, offline, remember
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "explain",
     "fetch",
     "find_model",
+    "is_cached",
     "is_offline_by_choice",
     "look_up",
     "offline",

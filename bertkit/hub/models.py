@@ -74,6 +74,13 @@ def bytes_left_out(folder: Path) -> int | None:
     return (_LEFT_OUT.get() or {}).get(folder)
 
 
+def is_cached(folder: Path) -> bool:
+    """Tell whether a folder is one of the hub's cache, where other files of the same commit may arrive at any time."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) in folder.parents
+
+
 def cached_models() -> list[str]:
     """List the names of the models in the hub's cache."""
     from huggingface_hub import constants

@@ -101,9 +101,9 @@ def placeholder_names(count: int) -> list[str]:
 def fingerprint(folder: Path, *, weights: bool = True) -> str:
     """Compute a SHA-256 over a model folder's config, weights and vocabulary; without weights, of a tokenizer."""
     digest = hashlib.sha256()
-    names = {"config.json", *_VOCABULARIES, *(file.name for file in (_weight_files(folder) if weights else ()))}
+    names = {"config.json", *_VOCABULARIES}
     for file in sorted(folder.iterdir()):
-        if file.name in names:
+        if file.name in names or (weights and file.suffix in _WEIGHT_ENDINGS):
             digest.update(file.name.encode())
             feed_file(digest, file)
     return digest.hexdigest()

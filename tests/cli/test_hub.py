@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit import hub
 from bertkit.hub import repositories
 from tests.conftest import LEARN, toy_rows
 from tests.loopback_hub import Hub
@@ -21,7 +22,7 @@ PARQUET = {split: f"data/{split}-00000-of-00001.parquet" for split in ("train", 
 COMMAND = ["finetune", "classify", "--model", "me/tiny", "--data", "me/toy", *LEARN, "--epochs", 1]
 
 
-def fill(hub: Hub, model: Path, folder: Path) -> None:
+def fill(loopback: Hub, model: Path, folder: Path) -> None:
     """Give a hub the model, beside weights that nobody reads, and a data set of Parquet files."""
     import shutil
 
@@ -34,8 +35,8 @@ def fill(hub: Hub, model: Path, folder: Path) -> None:
     for seed, (split, file) in enumerate(PARQUET.items()):
         rows = toy_rows(96 if split == "train" else 40, seed=seed)
         datasets.Dataset.from_list(rows).to_parquet(folder / "set" / file)
-    hub.add("models", "me/tiny", folder / "model")
-    hub.add("datasets", "me/toy", folder / "set")
+    loopback.add("models", "me/tiny", folder / "model")
+    loopback.add("datasets", "me/toy", folder / "set")
 
 
 @pytest.fixture
@@ -80,6 +81,18 @@ def test_eval_fetches_the_validation_split_alone(filled, run, trained):
     assert filled.fetched() == [PARQUET["validation"]]
 
 
+def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run, trained):
+    filled.add("models", "me/run", trained)
+    ended = run("distill", "classify", "--teacher", "me/run", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
+    assert ended.code == 0, ended.err
+    assert filled.fetched() == sorted([*SMALL, "run.json", PARQUET["train"], PARQUET["validation"]])
+    ended = run("eval", "classify", "--model", "me/run", "--data", "me/toy")
+    assert ended.code == 0, ended.err
+    assert filled.fetched() == sorted(
+        [*SMALL, "run.json", "model.safetensors", PARQUET["train"], PARQUET["validation"]]
+    )
+
+
 def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run):
     ended = run("finetune", "sst2", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
     assert (ended.code, ended.last) == (
@@ -92,8 +105,14 @@ def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run)
 
 
 def test_a_tokenizer_is_fetched_without_the_weights_beside_it(filled, run):
-    run("pretrain", "mlm", "--data", "demo", "--tokenizer", "me/tiny", "--size", "nope", "--limit", 20)
+    command = ["pretrain", "mlm", "--data", "demo", "--tokenizer", "me/tiny", "--size", "tiny", "--limit", 20]
+    command += ["--max-length", 16, "--steps", 2, "--output", "run", "--set", "training.precision=fp32"]
+    ended = run(*command)
+    assert ended.code == 0, ended.err
     assert filled.fetched() == SMALL
+    hub.find_model("me/tiny")  # the weights arrive beside it, which makes no other tokenizer of it
+    ended = run(*command)
+    assert ended.code == 0, ended.err
 
 
 @pytest.mark.parametrize("refused", ["*/models/*", "*/datasets/*"])
@@ -108,9 +127,9 @@ def test_a_refusal_ends_in_one_line(filled, run, monkeypatch, refused):
     assert "hf_secret" not in ended.out + ended.err
 
 
-def in_a_process(hub: str, folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
+def in_a_process(url: str, folder: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
     """Run a command as a user does, with the address of the hub in the environment and a cache of its own."""
-    own = {"HF_ENDPOINT": hub, "HF_HOME": str(folder / "home"), "BERTKIT_CACHE": str(folder / "bertkit")}
+    own = {"HF_ENDPOINT": url, "HF_HOME": str(folder / "home"), "BERTKIT_CACHE": str(folder / "bertkit")}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     command = [sys.executable, "-m", "bertkit", *map(str, arguments)]
     path = {"PYTHONPATH": str(Path(__file__).parents[2])}

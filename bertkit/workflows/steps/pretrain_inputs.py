@@ -65,7 +65,9 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
             "model": fingerprint(model_folder) if model_folder else "new",
-            "tokenizer": fingerprint(tokenizer_folder, weights=model_folder is not None),
+            "tokenizer": fingerprint(
+                tokenizer_folder, weights=bool(model_folder) or not hub.is_cached(tokenizer_folder)
+            ),
         },
         facts={"model": recipe.model or recipe.size},
         model_type=setup.config.model_type,
