@@ -261,6 +261,6 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
             "use a built-in metric, or a path",
         ) from None
     except ValueError as error:  # scipy's, of a single row
-        what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {str(error).splitlines()[0]}"
+        what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
         raise DataError(what, "score more rows, or use another metric") from None
     return {key: float(value) for key, value in scores.items()}
