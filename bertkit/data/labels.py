@@ -28,13 +28,25 @@ def spelled(value: Any) -> str | None:
     return str(value).strip() or None
 
 
+def spelled_names(value: Any) -> list[str]:
+    """Return the raw labels in a value, which may be a list of several, as text.
+
+    >>> spelled_names("pos"), spelled_names([1.0, None, "b"])
+    (['pos'], ['1', 'b'])
+    """
+    if isinstance(value, (list, tuple)):
+        return [name for item in value for name in spelled_names(item)]
+    spelling = spelled(value)
+    return [] if spelling is None else [spelling]
+
+
 def find_names(values: Iterable[Any]) -> list[str]:
     """Collect the label names of training rows: numbers in numerical order, words in alphabetical order.
 
     Raises:
         DataError: only one label, or so many that they can hardly be classes.
     """
-    spellings = [name for value in values for name in _flat(value)]
+    spellings = [name for value in values for name in spelled_names(value)]
     names = set(spellings)
     if len(names) < 2:
         raise DataError(
@@ -131,13 +143,6 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
         else "this checkpoint was made for other labels"
     )
     raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
-
-
-def _flat(value: Any) -> list[str]:
-    if isinstance(value, (list, tuple)):
-        return [name for item in value for name in _flat(item)]
-    spelling = spelled(value)
-    return [] if spelling is None else [spelling]
 
 
 def _is_integer(spelling: str) -> bool:

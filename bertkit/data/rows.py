@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -58,6 +58,12 @@ class Split:
     source: str
     rows: list[Row]
     lines: list[int]
+    is_held_out: bool = False
+    """Whether it was drawn from one split, as the validation rows of it or the rest."""
+
+    def first(self, count: int | None) -> Split:
+        """Return its first rows; all of them without a count."""
+        return replace(self, rows=self.rows[:count], lines=self.lines[:count])
 
     def fingerprint(self) -> str:
         """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""

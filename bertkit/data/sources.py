@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format
+from bertkit.data.hold_out import hold_out
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
 from bertkit.data.text import Record
@@ -41,10 +41,19 @@ def is_validation(split: str) -> bool:
     return split.startswith("validation")
 
 
-def read_splits(recipe: Recipe, columns: Columns, read: Read, choose: Choose) -> dict[str, Split]:
+def read_splits(
+    recipe: Recipe, columns: Columns, read: Read, choose: Choose, *, named: bool = False
+) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
-    Where a source has no validation split, a seeded share of its training rows is held out as one.
+    Where a source has no validation split, a share of its training rows is held out as one; see `hold_out`.
+
+    Args:
+        recipe: its data section says where rows are.
+        columns: canonical columns of the task family.
+        read: returns a checked row, or None to leave it out.
+        choose: tells which splits to read.
+        named: whether gold values are label names, or lists of them.
 
     Raises:
         DataError: no data, or rows, columns or splits that are not as the recipe says.
@@ -57,17 +66,17 @@ def read_splits(recipe: Recipe, columns: Columns, read: Read, choose: Choose) ->
         return _read_demo(recipe, columns, read, choose)
     check_source(data)
     if file := single_file(data):
-        return _read_one_file(file, data, columns, read, choose)
+        return _read_one_file(file, data, columns, read, choose, named)
     files = files_by_split(data)
     if files is None:
         return _read_hub(data, columns, read, choose)
 
-    def read_files(name: str) -> Split:
+    def read_files(name: str, data: Data = data) -> Split:
         records = chain.from_iterable(read_records(file, data) for file in files[name])
         return read_split(name, records, data, columns, read, files[name][0])
 
     if not any(map(is_validation, files)) and "train" in files and (choose("train") or choose("validation")):
-        both = hold_out(read_files("train"), data.validation_share)
+        both = _hold_out(read_files("train", _without_limit(data)), data, columns, named)
         rest = {name: read_files(name) for name in files if name != "train" and choose(name)}
         return {name: split for name, split in {**both, **rest}.items() if choose(name)}
     for name in sorted(set(data.splits) - set(files)):
@@ -97,26 +106,24 @@ def unsplit_file(data: Data) -> Path | None:
     return single_file(data) if data.split_column is None else None
 
 
-def hold_out(split: Split, share: float) -> dict[str, Split]:
-    """Split rows into ``train`` and ``validation``, which holds a share of them; equal in every run.
-
-    Raises:
-        DataError: fewer than two rows.
-    """
-    count = len(split.rows)
-    if count < 2:
-        what = "one row cannot be split into training and validation"
-        raise DataError(what, "give more rows", file=split.source)
-    held_out = set(random.Random(0).sample(range(count), k=min(max(1, round(count * share)), count - 1)))
-    log.info(f"no validation split: {len(held_out):,} of {count:,} rows of {split.source} are held out for it")
-    train = [index for index in range(count) if index not in held_out]
-    return {"train": _select(split, "train", train), "validation": _select(split, "validation", sorted(held_out))}
+def _without_limit(data: Data) -> Data:
+    """Return settings that read all rows: which of them are held out must not depend on how many are used."""
+    return data.model_copy(update={"limit": None})
 
 
-def _read_one_file(file: Path, data: Data, columns: Columns, read: Read, choose: Choose) -> dict[str, Split]:
+def _hold_out(split: Split, data: Data, columns: Columns, named: bool) -> dict[str, Split]:
+    both = hold_out(split, data.validation_share, columns.gold, named=named)
+    return {name: part.first(data.limit) for name, part in both.items()}
+
+
+def _read_one_file(
+    file: Path, data: Data, columns: Columns, read: Read, choose: Choose, named: bool
+) -> dict[str, Split]:
     if data.split_column is None:
-        split = read_split(ALL, read_records(file, data), data, columns, read, file)
-        splits = {ALL: split} if choose(ALL) else hold_out(split, data.validation_share)
+        if choose(ALL):
+            return {ALL: read_split(ALL, read_records(file, data), data, columns, read, file)}
+        whole = _without_limit(data)
+        splits = _hold_out(read_split(ALL, read_records(file, whole), whole, columns, read, file), data, columns, named)
         return {name: split for name, split in splits.items() if choose(name)}
     by_split: dict[str, list[Record]] = {}
     for line, values in read_records(file, data):
@@ -176,10 +183,6 @@ def _read_demo(recipe: Recipe, columns: Columns, read: Read, choose: Choose) -> 
         source = f"demo/{demo_set.name}/{name}"
         splits[name] = read_split(name, enumerate(rows, start=1), data, columns, read, source)
     return splits
-
-
-def _select(split: Split, name: str, indices: Sequence[int]) -> Split:
-    return Split(name, split.source, [split.rows[n] for n in indices], [split.lines[n] for n in indices])
 
 
 def _order(split: str) -> tuple[int, str]:

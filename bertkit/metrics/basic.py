@@ -268,6 +268,6 @@ def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[s
         return {key: float(value) for key, value in scores.items()}
     except Exception as error:  # as above
         if isinstance(error, ValueError) and not Path(name).exists():  # scipy's, of a single row
-            what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {str(error).splitlines()[0]}"
+            what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
             raise DataError(what, "score more rows, or use another metric") from None
         raise own_fault(f"the metric evaluate:{name}", error) from error

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
@@ -28,6 +29,8 @@ class CardFacts:
     rows: Mapping[str, int | None]
     """Split -> number of rows; None if they were streamed."""
     predict_command: str
+    columns: list[str] = field(default_factory=list)
+    """Canonical columns that the model reads."""
     checkpoint: str = "."
     """Path of the weights from the card's folder, or their hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
@@ -57,7 +60,12 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         metrics=list(facts.scores),
         eval_results=_results(facts, card) or None,
     )
-    body = _template("card.md.j2").render(facts=facts, card=card, metrics=metric_names(facts))
+    body = _template("card.md.j2").render(
+        facts=facts,
+        card=card,
+        metrics=metric_names(facts),
+        has_entities=all(map(is_entity_tag, facts.labels)),
+    )
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
 
 

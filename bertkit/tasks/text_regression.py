@@ -71,7 +71,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
-    return load_pretrained(
+    model = load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
         ("value",),
@@ -79,6 +79,9 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         problem_type="regression",
         cls_only=setup.recipe.training.cls_only_last_layer,
     )
+    # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
+    model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    return model
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
@@ -103,9 +104,19 @@ def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spl
         return task.read(row, recipe)
 
     file = unsplit_file(recipe.data)
-    if split is None and file and file_fingerprint(file) != saved.record.get("split_file"):
+    is_own = file is not None and file_fingerprint(file) == saved.record.get("split_file")
+    if split is None and file and not is_own:
         split = ALL  # not the file whose rows the run held out, so all of it is new
-    splits = read_splits(recipe, task.COLUMNS, read, is_validation if split is None else lambda name: name == split)
+    if is_own and split != ALL and saved.record["identity"].get("hold_out") != HOLD_OUT:
+        what = "the run is of a release that held out other rows of this file: some of today's it was trained on"
+        raise DataError(what, "train it again, or score rows that are new to it: --data FILE", file=file)
+    splits = read_splits(
+        recipe,
+        task.COLUMNS,
+        read,
+        is_validation if split is None else lambda name: name == split,
+        named=task.NAMED,
+    )
     if not splits:
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:

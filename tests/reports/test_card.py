@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,6 +119,63 @@ def test_snippet_is_python() -> None:
     text = model_card(FACTS, replace(CARD, checkpoint='my "model"'))
     snippet = text.split("```python\n")[1].split("```")[0]
     compile(snippet, "snippet", "exec")
+
+
+def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Run the Python of a card as its reader does, in the folder of the card, and return what it prints."""
+    text = (folder / "README.md").read_text()
+    names: dict[str, object] = {}
+    capsys.readouterr()
+    with contextlib.chdir(folder):
+        for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+            exec(block, names)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "says"),
+    [
+        ("sst2", r"\[\[?{'label': '(positive|negative)', 'score': 0\.\d+}, {"),
+        ("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {"),
+        ("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '"),
+        ("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '"),
+        ("squad", r".*"),
+        ("swag", r"(One|Another) ending\."),
+        ("wsd", None),
+    ],
+)
+def test_the_python_of_a_card_runs(run, capsys, recipe, says) -> None:
+    few = ["--limit", 60, "--set", "training.steps=1", "--set", "training.batch_size=60"]
+    ended = run("finetune", recipe, "--model", "demo", "--data", "demo", *few)
+    assert ended.code == 0, ended.err
+    printed = run_card(Path("runs") / recipe, capsys)
+    assert (len(printed) > 0) == (says is not None)
+    assert says is None or re.match(says, printed[0]), printed
+
+
+def test_a_pipeline_of_a_card_tags_whole_words(run, capsys) -> None:
+    ended = run("finetune", "ner", "--model", "demo", "--data", "demo", "--limit", 400, "--epochs", 1)
+    assert ended.code == 0, ended.err
+    text = Path("runs/ner/README.md").read_text()
+    assert 'aggregation_strategy="first"' in text
+    _, entities = run_card(Path("runs/ner"), capsys)
+    sentence = "Ada Lovelace lived in London."
+    for entity in ast.literal_eval(re.sub(r"np\.float32\(([^)]*)\)", r"\1", entities)):
+        start, end = entity["start"], entity["end"]
+        assert not sentence[max(start - 1, 0) : start].isalpha() and not sentence[end : end + 1].isalpha()
+
+
+def test_a_regression_is_read_without_a_sigmoid(run, capsys) -> None:
+    few = ["--limit", 60, "--set", "training.steps=1", "--set", "training.batch_size=60"]
+    assert run("finetune", "stsb", "--model", "demo", "--data", "demo", *few).code == 0
+    config = json.loads(Path("runs/stsb/config.json").read_text())
+    assert config["sentence_transformers"] == {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (printed,) = run_card(Path("runs/stsb"), capsys)
+    row = ["--row", "text=A text.", "--row", "text_pair=Another text."]
+    ended = run("predict", "runs/stsb/recipe.yaml", "--model", "runs/stsb", *row, "--set", "training.precision=fp32")
+    shown = ast.literal_eval(printed)
+    score = (shown[0] if isinstance(shown, list) else shown)["score"]
+    assert score == pytest.approx(json.loads(ended.out.splitlines()[0])["prediction"], abs=1e-5)
 
 
 @pytest.mark.parametrize(("low", "says"), [(-0.05, True), (0.52, False), (float("nan"), False)])

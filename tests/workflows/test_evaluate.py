@@ -52,6 +52,25 @@ def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tin
     assert scores(whole)["rows"] == 80
 
 
+def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_nor_resumed(run, tiny_model, tmp_path):
+    file = write_csv(tmp_path / "all.csv", toy_rows(80, seed=6))
+    command = ("finetune", "classify", "--model", tiny_model, "--data", file, "--epochs", 1)
+    assert run(*command).code == 0
+    record = json.loads(Path("runs/classify/run.json").read_text())
+    record["identity"].pop("hold_out")
+    record["identity"]["data"]["validation"] = "0" * 64
+    Path("runs/classify/run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    ended = run(*command)
+    assert ended.code == 2
+    assert "the folder holds another run (data.validation: 000" in ended.last
+    assert "hold_out: None there, by text and label asked" in ended.last
+    Path("runs/classify/run.json").write_text(json.dumps(record))
+    ended = run("eval", "classify", "--model", "runs/classify", "--data", file)
+    assert ended.code == 3
+    assert "the run is of a release that held out other rows of this file" in ended.last
+    assert run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all").code == 0
+
+
 def test_unlabelled_rows_cannot_be_scored(run, trained, tmp_path):
     file = tmp_path / "test.csv"
     file.write_text("text,label\ngood film,-1\nbad film,-1\n")

@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit import hub
 from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
+from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
@@ -158,7 +159,11 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
 
     stream = _open_stream(recipe, task) if recipe.data.streaming else None
     splits = read_splits(
-        recipe, task.COLUMNS, read, lambda name: (name == "train" and stream is None) or is_validation(name)
+        recipe,
+        task.COLUMNS,
+        read,
+        lambda name: (name == "train" and stream is None) or is_validation(name),
+        named=task.NAMED,
     )
     if stream is not None:
         splits = {"train": stream.head(), **splits}
@@ -206,6 +211,7 @@ def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...],
         "data": {name: split.fingerprint() for name, split in splits.items()},
         "model": fingerprint(model_folder),
         "labels": list(labels),
+        **({"hold_out": HOLD_OUT} if splits["validation"].is_held_out else {}),
     }
 
 

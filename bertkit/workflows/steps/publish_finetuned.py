@@ -249,7 +249,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
 
 
 def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
-    recipe = inputs.recipe
+    recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
@@ -258,6 +258,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
         auto_class="" if tagger_head(model.config) else f"AutoModelFor{head}",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows=inputs.rows,
+        columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
