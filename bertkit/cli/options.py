@@ -118,6 +118,4 @@ def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str]
     changes = {key: value for key, value in settings.items() if value is not None}
     if "data.source" in changes:  # the recipe's own files, config and so on belong to its own source
         changes = {"data.files": {}, "data.config": None, "data.revision": None, "data.documents": "auto", **changes}
-    if "training.epochs" in changes:
-        changes = {"training.steps": None, **changes}
     return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})

@@ -56,7 +56,7 @@ def estimate(recipe: PretrainRecipe, *, steps: int = 10, progress: Progress = SI
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, None, progress)
-    setup, training = inputs.setup, recipe.training
+    setup, training = inputs.setup, inputs.setup.recipe.training
     machine = detect_machine(training.precision, setup.config.model_type)
     log.info(machine.reason)
     use_matmul_backend(machine)
