@@ -117,6 +117,4 @@ def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str]
     from bertkit.recipe import load_pretrain_recipe, parse_changes
 
     changes = {key: value for key, value in settings.items() if value is not None}
-    if "training.epochs" in changes:
-        changes = {"training.steps": None, **changes}
     return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError, closest
+from bertkit.recipe.conflicts import Origin, settle
 from bertkit.recipe.paths import typed_path
 from bertkit.recipe.renamed import rename_changes, rename_keys
 from bertkit.recipe.validation import describe, shorten
@@ -106,10 +107,26 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set(values, key, value)
+    origin = Origin(changes, lines)
+    for key, value in settle(values, origin).items():
+        _set(values, key, value)
     try:
-        return record.model_validate(values)
+        recipe = record.model_validate(values)
     except ValidationError as error:
         raise describe(error.errors(), record, changes, file, lines) from None
+    is_shipped = file.parent == recipe_folder() / file.parent.name
+    _note_what_was_given(recipe, "", origin, 2 if is_shipped else 1)
+    return recipe
+
+
+def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int) -> None:
+    """Leave in the records' `model_fields_set` what the user gave: the keys of this rank and above."""
+    for field in list(section.model_fields_set):
+        key, value = f"{name}.{field}".lstrip("."), getattr(section, field)
+        if hasattr(value, "model_fields_set"):
+            _note_what_was_given(value, key, origin, rank)
+        elif origin.rank(key) < rank:
+            section.model_fields_set.discard(field)
 
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:

@@ -67,7 +67,7 @@ def estimate(
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, output, progress)
-    setup, training = inputs.setup, recipe.training
+    setup, training = inputs.setup, inputs.setup.recipe.training
     machine = detect_machine(training.precision, setup.config.model_type)
     log.info(machine.reason)
     use_matmul_backend(machine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.corpus.tokenized import TokenizedCorpus
+
+log = logging.getLogger("bertkit")
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}, "data": True}
@@ -54,6 +57,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
     with stage(progress, "loading torch and transformers"):
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    recipe = setup.recipe
     objective.check(setup)
     from bertkit.corpus.tokenized import read_corpus
 
@@ -107,8 +111,23 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
     if tokenizer.mask_token_id is None:
         what = "the tokenizer has no mask token"
         raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
+    return PretrainSetup(_fit_length(recipe, tokenizer.model_max_length), tokenizer, model_folder, config)
+
+
+def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
+    """Return the recipe with blocks that the model can read: shorter ones than a shipped recipe has, if need be.
+
+    Raises:
+        RecipeError: a length that the user gave is too long.
+    """
     training = recipe.training
-    if training.max_length > tokenizer.model_max_length:
-        what = f"training.max_length {training.max_length} exceeds the model's {tokenizer.model_max_length}"
-        raise RecipeError(what, f"--max-length {tokenizer.model_max_length}")
-    return PretrainSetup(recipe, tokenizer, model_folder, config)
+    if training.max_length <= limit:
+        return recipe
+    lengths = {"max_length": training.max_length, "short_length": training.short_length}
+    for name, length in lengths.items():
+        if (length or 0) > limit and name in training.model_fields_set:
+            raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
+    log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
+    short = training.short_length if (training.short_length or limit) < limit else None
+    shorter = training.model_copy(update={"max_length": limit, "short_length": short})
+    return recipe.model_copy(update={"training": shorter})

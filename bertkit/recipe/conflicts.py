@@ -1,0 +1,102 @@
+"""What a user gives wins over a setting of the recipe that no longer fits it, with one line that says so.
+
+Two settings that do not fit are refused only where both were given at the same time: both on the command line (or in
+Python), or both in the user's own file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+log = logging.getLogger("bertkit")
+
+KeyPath = tuple[str, ...]
+Replace = Callable[[Any, Any], Any]
+"""Takes the value that wins and the one that may not fit; returns what takes its place: the same where it fits."""
+
+
+def _shorter(max_length: Any, short_length: Any) -> Any:
+    numbers = _read_numbers(max_length, short_length)
+    return None if numbers and numbers[1] >= numbers[0] else short_length
+
+
+def _listed(metrics: Any, best_metric: Any) -> Any:
+    return best_metric if not isinstance(metrics, list) or not metrics or best_metric in metrics else metrics[0]
+
+
+def _divisor(batch_size: Any, micro_batches: Any) -> Any:
+    """Find the largest number of micro-batches, up to the recipe's, that divides the batch: the result is the same."""
+    numbers = _read_numbers(batch_size, micro_batches)
+    if not numbers or not numbers[0] % numbers[1]:
+        return micro_batches
+    return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
+
+
+def _absent(_winner: Any, _value: Any) -> Any:
+    return None
+
+
+def _read_numbers(*values: Any) -> list[int]:
+    """Read whole numbers as the records will; an empty list where one is none, which they will refuse."""
+    try:
+        numbers = [int(value) for value in values]
+    except (TypeError, ValueError):
+        return []
+    return numbers if min(numbers) > 0 else []
+
+
+RULES: list[tuple[str, str, Replace]] = [
+    ("training.max_length", "training.short_length", _shorter),
+    ("training.epochs", "training.steps", _absent),
+    ("training.epochs", "training.budget", _absent),
+    ("training.steps", "training.budget", _absent),
+    ("training.batch_size", "training.gradient_accumulation", _divisor),
+    ("metrics", "best_metric", _listed),
+]
+"""The key that wins where it was given later, the key that gives way, and what takes its place."""
+
+
+class Origin:
+    """Where the keys of a recipe come from: what was typed comes after the recipe's file, and that after its parents.
+
+    Args:
+        typed: dotted keys from the command line, or from Python.
+        written: key paths in the recipe's own file.
+    """
+
+    def __init__(self, typed: Iterable[str], written: Iterable[KeyPath]) -> None:
+        self.typed = [tuple(key.split(".")) for key in typed]
+        self.written = set(written)
+
+    def rank(self, key: str) -> int:
+        """Return 2 for a key that was typed, 1 for one of the recipe's file, 0 for one of its parents or a default."""
+        path = tuple(key.split("."))
+        if any(path[: len(typed)] == typed for typed in self.typed):
+            return 2
+        return int(path in self.written)
+
+
+def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """Find the settings that give way to others that were given later: dotted key -> the value that takes its place.
+
+    Each is logged in one line. What was given at the same time is left as it is, for the records to judge.
+    """
+    settled: dict[str, Any] = {}
+    for winner, key, replace in RULES:
+        given, value = (settled.get(name, _get(values, name)) for name in (winner, key))
+        if given is None or value is None or origin.rank(winner) <= origin.rank(key):
+            continue
+        new = replace(given, value)
+        if new != value:
+            settled[key] = new
+            outcome = "is left out" if new is None else f"is now {new}"
+            log.warning(f"{winner} {given} does not go with the recipe's {key} {value}, which {outcome}")
+    return settled
+
+
+def _get(values: Mapping[str, Any], key: str) -> Any:
+    section, _, last = key.rpartition(".")
+    content = values.get(section) if section else values
+    return content.get(last) if isinstance(content, Mapping) else None
