@@ -15,6 +15,7 @@ Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
 _MAX_DIGITS = 100
+_DEEPEST = 50  # levels of lists and mappings
 _BREAKS = re.compile("[\x85\u2028\u2029]")
 # The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
 _RESOLVERS = {
@@ -117,18 +118,20 @@ def _parse(text: str, file: object) -> tuple[Any, Lines]:
         YAMLError: bad syntax.
     """
     lines: Lines = {}
-    try:
-        _refuse_anchors_and_tags(text, file)
-        node = yaml.compose(text, Loader=_Loader)
-        if node is not None:
-            _find_lines(node, (), lines, file)
-        return yaml.load(text, Loader=_Loader), lines
-    except RecursionError:
-        raise RecipeError("lists or mappings nest too deep", "flatten them", file=file) from None
+    _refuse_unused(text, file)
+    node = yaml.compose(text, Loader=_Loader)
+    if node is not None:
+        _find_lines(node, (), lines, file)
+    return yaml.load(text, Loader=_Loader), lines
 
 
-def _refuse_anchors_and_tags(text: str, file: object) -> None:
+def _refuse_unused(text: str, file: object) -> None:
+    """Refuse what YAML has and recipes do not use, and nesting so deep that parsing it would take forever."""
+    depth = 0
     for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise RecipeError("lists or mappings nest too deep", "flatten them", file=file)
         row = event.start_mark.line + 1 if file is not None and event.start_mark else None
         tag = getattr(event, "tag", None)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):

@@ -87,7 +87,7 @@ def test_files_are_written_and_read_in_a_home(run, home, trained):
     assert run("predict", "classify", "~stranger/rows.csv", *arguments).code == 2
     assert run("predict", "classify", "~/rows.csv", *arguments[:3], "~/out.csv").code == 0
     assert run("eval", "classify", "--data=~/rows.csv", "--split", "all", *arguments).code == 0
-    assert run("pretrain", "tokenizer", "--data", "demo", "--vocabulary-size", "400", "--output", "~/tok").code == 0
+    assert run("pretrain", "tokenizer", "--data", "demo", "--limit", 99, "--output", "~/tok").code == 0
     assert {"mine.yaml", "out.csv", "out", "tok"} <= {entry.name for entry in home.iterdir()}
     assert (home / "out" / "predictions_all.jsonl").is_file()
     assert list(Path().iterdir()) == []
