@@ -9,6 +9,7 @@ import pytest
 
 from tests.kills import (
     COMMIT,
+    EVALUATE,
     EXPORT_MODEL,
     FINISH,
     KEEP_ONLY,
@@ -120,6 +121,16 @@ def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command
     assert "all is saved - the same command resumes" in text
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
     assert (tmp_path / "run" / "checkpoint-8" / "bertkit-manifest.json").is_file()
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("function", slow_unless([COMMIT], [COMMIT, EVALUATE]))
+def test_a_signal_while_nothing_is_trained_waits_for_the_next_step(zygote, command, unbroken, tmp_path, function):
+    """A checkpoint or an evaluation that has begun is finished; the step after it is the last."""
+    code, text = zygote.run(tmp_path, command, {"function": function, "call": 2, "signal": "SIGTERM"})
+    assert (code, "all is saved - the same command resumes" in text) == (143, True), text
+    assert (tmp_path / "run" / "checkpoint-11" / "bertkit-manifest.json").is_file()
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", unbroken)
 
