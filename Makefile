@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo check format test test-all bench bench-gpu demo-model docs build clean
+.PHONY: help install demo check format test test-all bench bench-gpu demo-model docs reliability build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -54,6 +54,9 @@ demo-model: install ## train the demo model again
 
 docs: install ## write docs/cli.md from the help of the commands
 	$(BIN)/python tools/make_cli_page.py
+
+reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
+	$(BIN)/python tools/make_reliability_page.py
 
 build: install ## build the wheel
 	$(BIN)/pip install --quiet build
