@@ -23,7 +23,8 @@ HEAD = """\
 # Reliability
 
 `make reliability` runs the tests that this page names, the slow ones too, and writes the page with their results. Do
-not edit it by hand; its text is in `tests/reliability.yaml`. The tests need no network and no GPU.
+not edit it by hand; its text is in `tests/reliability.yaml`. The tests need no network and no GPU. Some are skipped by
+root, who may write anywhere.
 
 bertkit promises:
 

@@ -114,7 +114,11 @@ def test_a_pair_without_its_second_text(run, tiny_model, content, expected):
     ("rows", "expected"),
     [
         (1, "one row cannot be split into training and validation (d.csv) - give more rows"),
-        (2, "every row has the same label 'bad' - a classifier needs at least two labels"),
+        (
+            2,
+            "no row can be held out: each text is the only one of a label (d.csv) - "
+            "give more rows, or a validation file of their own",
+        ),
     ],
 )
 def test_too_few_rows(run, tiny_model, rows, expected):

@@ -135,6 +135,21 @@ def test_a_signal_while_nothing_is_trained_waits_for_the_next_step(zygote, comma
     check_equal(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command, tmp_path_factory, rank):
+    def launch(folder: Path, fault: dict | None = None) -> list[int]:
+        printed = str(folder / "out.txt")
+        return zygote.answer(folder, command, processes=2, fault=fault, out=printed, err=printed)
+
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    assert launch(whole) == [0, 0]
+    codes = launch(broken, {"function": TRAINING_STEP, "call": 8, "rank": str(rank)})
+    assert codes[rank] == -9 and 0 not in codes
+    assert launch(broken) == [0, 0]
+    check_equal(broken / "run", whole / "run")
+
+
 @pytest.mark.parametrize("recipe", slow_unless(["squad2"], ["ner", "squad2", "choose", "wsd", "ner-features"]))
 def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe):
     arguments = ["finetune", recipe, "--model", "demo", "--data", "demo", "--limit", "40", "--output", "run"]
