@@ -25,7 +25,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
 
     Raises:
         UnavailableError: the data set is neither cached nor given by the hub, or the connection breaks off.
-        DataError: no such configuration or split, or files that are not what they should be.
+        DataError: a name that the hub cannot have, no such configuration or split, or files that are damaged.
     """
     from huggingface_hub.utils import httpx
 
@@ -41,6 +41,8 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
 
 def _open_split(data: Data, split: str) -> Any:
     """Open a split of the hub or, if the hub does not give it, of the cache of `datasets`."""
+    if not hub.is_name(data.source):
+        raise DataError(f"{data.source!r} is neither a path here nor a hub name", _INSTEAD)
     import datasets
 
     datasets.disable_progress_bars()

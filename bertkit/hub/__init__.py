@@ -2,7 +2,16 @@
 
 from bertkit.hub.answers import answering, explain
 from bertkit.hub.models import WEIGHTS, bytes_left_out, cached_models, find_model, is_cached, without_weights
-from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, offline, remember
+from bertkit.hub.repositories import (
+    Repository,
+    cached_folder,
+    fetch,
+    is_name,
+    is_offline_by_choice,
+    look_up,
+    offline,
+    remember,
+)
 
 __all__ = [
     "WEIGHTS",
@@ -15,6 +24,7 @@ __all__ = [
     "fetch",
     "find_model",
     "is_cached",
+    "is_name",
     "is_offline_by_choice",
     "look_up",
     "offline",

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bertkit.errors import ModelError, UnavailableError, closest
-from bertkit.hub.repositories import Repository, cached_folder, fetch, is_offline_by_choice, look_up, remember
+from bertkit.hub.repositories import Repository, cached_folder, fetch, is_name, is_offline_by_choice, look_up, remember
 from bertkit.recipe import typed_path
 from bertkit.storage.cache import say_once
 from bertkit.storage.checksums import check_model
@@ -91,13 +91,9 @@ def cached_models() -> list[str]:
 
 def _find_on_hub(name: str) -> Path:
     from huggingface_hub import constants
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
 
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path())) from None
+    if not is_name(name):
+        raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path()))
     try:
         repository = look_up("model", name)
     except UnavailableError as error:

@@ -43,6 +43,18 @@ class Repository:
         return _cache_folder(self.type, self.name) / "snapshots" / self.commit
 
 
+def is_name(text: str) -> bool:
+    """Tell whether a model or a data set of the hub may have this name."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return True
+
+
 def look_up(repo_type: str, name: str, revision: str | None = None) -> Repository:
     """Ask the hub for the commit of a revision and for its files.
 

@@ -64,7 +64,7 @@ def make_arguments(
     """
     check_extra(training)
     decided = {
-        "output_dir": str(folder.absolute()),  # nothing that the Trainer expands once more
+        "output_dir": str(folder),
         "num_train_epochs": training.epochs,
         "max_steps": training.steps or -1,  # takes the place of epochs
         "per_device_train_batch_size": training.batch_size,
@@ -92,6 +92,7 @@ def make_arguments(
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
+    arguments.output_dir = str(folder)  # TrainingArguments expand a `~` that bertkit has taken for a name
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True
     check_batch(training, rows, arguments.world_size)

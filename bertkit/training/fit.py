@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import transformers
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
-from bertkit.errors import ModelError, ResourceError
+from bertkit.errors import ResourceError
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import rank_step
 from bertkit.modeling.attention import speed_paths
@@ -22,7 +21,7 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, find_fault, newest_whole, read_manifest
+from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator
@@ -30,6 +29,7 @@ from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms
+from bertkit.training.result import FitResult, load_best
 from bertkit.training.signals import StopFlag
 
 if TYPE_CHECKING:
@@ -38,27 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metric -> value on the validation rows
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What training leaves: its history, and its best and last checkpoints, None without training."""
-
-    history: list[dict[str, Any]]
-    best: Path | None
-    last: Path | None
-    best_step: int
-    steps: int
-    epochs: float
-
-    @property
-    def train_loss(self) -> float:
-        """The mean loss over all steps, those before a resume included."""
-        logged = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]
-        # a logged loss is the mean over the steps since the log line before it, and weighs as many as these
-        before = [0, *(step for step, _ in logged)]
-        weighted = sum(loss * (step - start) for (step, loss), start in zip(logged, before, strict=False))
-        return weighted / logged[-1][0] if logged else float("nan")
 
 
 @dataclass(frozen=True)
@@ -266,7 +245,7 @@ def fit(
             progress.finish()
     if stop.signal:
         raise stop.error()
-    return _load_best(model, folder)
+    return load_best(model, folder)
 
 
 def _train(trainer: _Trainer, folder: Path) -> None:
@@ -282,31 +261,3 @@ def _train(trainer: _Trainer, folder: Path) -> None:
         except (OSError, ResourceError):
             discard_unfinished(folder)
             raise
-
-
-def untrained() -> FitResult:
-    """Return the result where there was nothing to train."""
-    return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
-
-
-def _load_best(model: PreTrainedModel, folder: Path) -> FitResult:
-    last, _ = newest_whole(folder)
-    if last is None:
-        raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)
-    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
-    best_step = state["best_global_step"] or state["global_step"]
-    best = checkpoint_folder(folder, best_step)
-    fault = find_fault(best)
-    if fault:
-        raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
-    from safetensors.torch import load_model
-
-    load_model(model, best / "model.safetensors", device=str(model.device))
-    return FitResult(
-        history=state["log_history"],
-        best=best,
-        last=last,
-        best_step=best_step,
-        steps=state["global_step"],
-        epochs=state["epoch"],
-    )

@@ -27,7 +27,7 @@ from bertkit.workflows.steps.run import Run, open_run
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.fit import FitResult
+    from bertkit.training.result import FitResult
 
 log = logging.getLogger("bertkit")
 
@@ -67,7 +67,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
 
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.tokens.feature_cache import encode_split
-    from bertkit.training.fit import untrained
+    from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish
 
     recipe, task = inputs.recipe, inputs.task

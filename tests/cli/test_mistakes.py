@@ -128,7 +128,7 @@ def test_too_few_rows(run, tiny_model, rows, expected):
 
 
 def test_a_label_outside_the_declared_ones(run, tiny_model):
-    Path("d.csv").write_text("text,label\nok,0\na,1\nb,7\n")
+    Path("d.csv").write_text("text,label\nok,0\na,1\nb,7\nc,0\nd,1\n")
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--set", "labels=[bad,good]")
     assert ended.code == 3
     assert ended.last == (

@@ -74,6 +74,11 @@ def test_an_unknown_split_is_a_fault_of_the_recipe(glue, streaming):
         read("nope", streaming=streaming)
 
 
+def test_a_name_that_is_none():
+    with pytest.raises(DataError, match=r"'\{a: b\}' is neither a path here nor a hub name - --data DIR or FILE"):
+        read(source="{a: b}")
+
+
 def test_a_data_set_without_files_and_one_with_a_script(loopback, tmp_path):
     (tmp_path / "README.md").write_text("Nothing here.")
     loopback.add("datasets", "me/none", tmp_path)

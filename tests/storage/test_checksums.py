@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit import hub
 from bertkit.errors import ModelError
+from bertkit.hub import models
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.checksums import check_model, list_files
 
@@ -78,10 +78,14 @@ def test_a_missing_file_is_named(finished):
         check_model(finished)
 
 
-def test_a_download_comes_without_the_recipe_and_without_subfolders(finished):
-    (finished / "recipe.yaml").unlink()
+def test_a_download_has_only_what_is_read(finished):
+    for name in ("recipe.yaml", "config.json"):
+        (finished / name).unlink()
     shutil.rmtree(finished / "generator")
     check_model(finished)
+    flip(finished / "model.safetensors")
+    with pytest.raises(ModelError, match="does not match its checksum"):
+        check_model(finished)
 
 
 def test_a_model_in_a_subfolder_has_its_checksums_in_the_run(finished):
@@ -186,8 +190,8 @@ def test_one_bit_of_any_published_file_is_noticed(run, trained, tmp_path):
 
 
 def test_a_model_from_the_hub_is_checked_too(finished, monkeypatch):
-    monkeypatch.setattr(hub, "_snapshot", lambda name: finished)
-    assert hub.find_model("me/x") == finished
+    monkeypatch.setattr(models, "_find_on_hub", lambda name: finished)
+    assert models.find_model("me/x") == finished
     flip(finished / "config.json")
     with pytest.raises(ModelError, match=r"does not match its checksum .*config\.json"):
-        hub.find_model("me/x")
+        models.find_model("me/x")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import UnavailableError
+from bertkit.hardware.precision import Machine
+from bertkit.recipe import Training
 from bertkit.training import arguments
 from tests.conftest import finetune
 
@@ -46,3 +50,11 @@ def test_every_tracker_is_installed_or_missing(tracker, monkeypatch):
     with pytest.raises(UnavailableError, match=f"{tracker} is not installed - pip install "):
         arguments._check_trackers([tracker])
     return None
+
+
+def test_the_trainer_writes_where_the_run_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    machine = Machine("cpu", "fp32", 1, "")
+    for folder in (Path("~", "x"), Path("runs/x"), tmp_path):
+        made = arguments.make_arguments(Training(), machine, folder, 96, "loss", greater_is_better=False)
+        assert made.output_dir == str(folder)

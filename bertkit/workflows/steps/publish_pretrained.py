@@ -17,7 +17,7 @@ from bertkit.workflows.steps.run import Run, export_model, finish, finished_reco
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.fit import FitResult
+    from bertkit.training.result import FitResult
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from bertkit.storage.files import write_text
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from bertkit.training.fit import FitResult
+    from bertkit.training.result import FitResult
 
 log = logging.getLogger("bertkit")
 
