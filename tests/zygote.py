@@ -43,7 +43,10 @@ def import_everything() -> None:
 
 
 def arm(fault: dict) -> None:
-    """Send this process, if it has the rank, a signal at the n-th call of a function or after seconds, or arm faults.c."""
+    """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c.
+
+    A fault with a rank is that of one process of a launch.
+    """
     if fault.get("rank", os.environ.get("RANK")) != os.environ.get("RANK"):
         return
     if "operation" in fault:

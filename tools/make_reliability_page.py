@@ -58,7 +58,8 @@ def run_tests(names: list[str]) -> dict[str, Counter[str]]:
             path = case.get("classname", "").replace(".", "/") + ".py"
             outcomes = {part.tag for part in case}
             outcome = "failed" if outcomes & {"failure", "error"} else "skipped" if "skipped" in outcomes else "passed"
-            results[f"{path}::{case.get('name', '').partition('[')[0]}"][outcome] += 1
+            name = f"{path}::{case.get('name', '').partition('[')[0]}"
+            results.setdefault(name, Counter())[outcome] += 1  # a file that cannot be collected has a name of its own
     return results
 
 
