@@ -9,7 +9,6 @@ import logging
 import os
 import pkgutil
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -164,6 +163,8 @@ def _fail(message: str, code: int, details: dict[str, object]) -> int:
 
 def _crash() -> int:
     """Save the traceback of a bug to a file and report it in one line; where no folder can be written, print it."""
+    import tempfile
+
     text = traceback.format_exc()
     last = text.strip().splitlines()[-1].strip()
     from bertkit.recipe.plugins import own_modules

@@ -53,8 +53,10 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str,
     groups = _group_by_text(split.rows, gold, named)
     held_out = set(_choose(groups, min(max(1, round(count * share)), count - 1)))
     if not held_out:
-        what = "no row can be held out: each text is the only one of a label" if len(groups) > 1 else "one text only"
-        raise DataError(what, "give more rows, or a validation file of their own", file=split.source)
+        what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
+        raise DataError(
+            what, "check which column holds the labels, give more rows, or name a validation file", file=split.source
+        )
     log.info(f"no validation split: {len(held_out):,} of {count:,} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
     return {"train": _select(split, "train", train), "validation": _select(split, "validation", sorted(held_out))}

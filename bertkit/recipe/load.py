@@ -135,6 +135,8 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
     if isinstance(data, dict) and source is not None and source != data.get("source"):
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
+        if source == "demo" and data.get("config"):  # the made-up rows are those for this data set
+            values["data"]["config"] = data["config"]
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
         for key in _OF_MODEL:

@@ -145,6 +145,12 @@ def test_a_shipped_recipe_takes_another_data_set_of_the_hub():
         assert (data.config, data.revision, data.files, data.splits) == (None, None, {}, {})
 
 
+@pytest.mark.parametrize("name", ["mrpc", "pos"])
+def test_the_demo_has_rows_for_the_data_set_of_a_recipe(name):
+    own = load_recipe(name).data
+    assert load_recipe(name, {"data.source": "demo"}).data.config == own.config is not None
+
+
 def test_names_of_splits_are_kept_where_the_other_source_has_them(here):
     names = load_recipe("mnli").data.splits
     assert load_recipe("mnli", {"data.source": "demo"}).data.splits == names

@@ -83,8 +83,10 @@ def test_declared_labels_demo_rows_and_streams_are_not_doubted(run, tiny_model, 
 
 
 def test_odd_columns_are_told_before_the_error_that_comes_of_them(run, tiny_model, tmp_path):
-    file = write_csv(tmp_path / "ids.csv", [{**row, "label": n} for n, row in enumerate(toy_rows(50, seed=1))])
-    ended = run("finetune", "classify", "--model", tiny_model, "--data", file, "--dry-run")
+    rows = [{**row, "label": n} for n, row in enumerate(toy_rows(50, seed=1))]
+    write_csv(tmp_path / "train.csv", rows[:45])
+    write_csv(tmp_path / "validation.csv", rows[45:])
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", tmp_path, "--dry-run")
     assert ended.code == 3
     assert "warning: 45 training rows have 45 different labels. Is 'label' their column?" in ended.err
 
