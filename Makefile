@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo check format test test-all bench bench-gpu demo-model docs reliability build clean
+.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs reliability build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,8 +49,11 @@ bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU
 	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.report
 
-demo-model: install ## train the demo model again
+demo-model: install ## train the demo model again, a quarter of an hour on one core
 	$(BIN)/python tools/make_demo_model.py
+
+demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md
+	$(BIN)/python tools/make_demo_table.py
 
 docs: install ## write docs/cli.md from the help of the commands
 	$(BIN)/python tools/make_cli_page.py

@@ -11,7 +11,7 @@ import pytest
 from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
 from bertkit.objectives import objective_names
-from bertkit.recipe import PretrainRecipe, Recipe, renamed
+from bertkit.recipe import PretrainRecipe, Recipe, load_recipe, recipe_names, renamed
 from bertkit.recipe.records import Section
 from bertkit.tasks import Task, task_names
 
@@ -61,6 +61,11 @@ def test_the_reference_has_every_key_and_every_task_family():
     documented = set(re.findall(r"`([^`]+)`", first_cells))
     assert keys(Recipe) | keys(PretrainRecipe) <= documented
     assert set(task_names()) <= documented
+
+
+def test_the_demo_table_has_every_recipe_and_its_metric():
+    lines = re.findall(r"^\| `(\S+)` \| (\w+) \|", read("demo.md"), re.MULTILINE)
+    assert lines == [(name, load_recipe(name).best_metric) for name in recipe_names()], "run `make demo-table`"
 
 
 def test_the_reference_has_every_metric():

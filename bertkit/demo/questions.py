@@ -15,21 +15,22 @@ PARTS = ("subject", "object", "location")
 """The parts of a clause that a question may ask for."""
 
 
-def write_question(rng: Random, split: str, unanswerable: float = 0.0) -> Row:
+def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_others: int = 4) -> Row:
     """Write a context, a question, and the position of its answer, as in SQuAD (Rajpurkar et al. 2016, 2018).
 
     Args:
         rng: makes every choice.
         split: a question of training has one accepted answer, one of the other splits has one to three.
         unanswerable: share of questions that the context does not answer, since a word differs.
+        most_others: the most clauses in the context beside the one that answers.
     """
     it, part = replace(pick_clause(rng), location=pick_location(rng)), rng.choice(PARTS)
     changes = [change for change in ("verb", "subject", "object", "roles") if change != part]
     target = changed(rng, it, rng.choice(changes)) if rng.random() < unanswerable else it
-    others = [_other_clause(rng, it) for _ in range(rng.randint(1, 4))]
+    others = [_other_clause(rng, it) for _ in range(rng.randint(1, most_others))]
     if any(_answers(other, target, part) for other in (others if target == it else [it, *others])):
         # anew with an answer if this one had one: these are refused more often, which would change the share
-        return write_question(rng, split, float(target != it))
+        return write_question(rng, split, float(target != it), most_others)
     sentences = {clause: sentence(clause if rng.random() < 0.7 else clause.passive()) for clause in [it, *others]}
     context = " ".join(rng.sample(list(sentences.values()), len(sentences)))
     question = sentence(target.question_about(part))

@@ -5,12 +5,12 @@ A text belongs to one split by its checksum, so no text of training can occur in
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from random import Random
 
-from bertkit.demo import texts
+from bertkit.demo.prose import write_paragraph
 from bertkit.demo.sets import DemoSet
+from bertkit.demo.splits import split_of
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Row
 
@@ -37,25 +37,18 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     while len(rows) < (SIZES[base] if limit is None else limit):
         row = write(rng, base)
         text = _main_text(row)
-        if _split_of(text) == base and text not in rows and text != row.get("text_pair"):
+        if split_of(text) == base and text not in rows and text != row.get("text_pair"):
             rows[text] = row
     return list(rows.values())
 
 
 def demo_text(paragraphs: int, seed: int) -> Iterator[str]:
-    """Write paragraphs of one or two acceptable sentences to pretrain on, none of which is held out."""
+    """Write paragraphs to pretrain on; no text of validation or test rows is in them."""
     rng = Random(f"text/{seed}")
-    while paragraphs > 0:
-        paragraph = rng.choice(texts.PROSE)(rng)
-        if all(_split_of(text) == "train" for text in paragraph):
-            paragraphs -= 1
-            yield " ".join(paragraph)
+    for _ in range(paragraphs):
+        yield write_paragraph(rng)
 
 
 def _main_text(row: Row) -> str:
     """Return the text that no other row of any split may have: a row's first one, without its question."""
     return str(row.get("text") or row.get("context") or " ".join(row["tokens"]))
-
-
-def _split_of(text: str) -> str:
-    return ("validation", "test", "train", "train", "train")[zlib.crc32(text.encode()) % 5]

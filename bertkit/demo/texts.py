@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -80,7 +80,7 @@ def _synonym(rng: Random, word: str) -> str:
     return SYNONYMS.get(word, word) if rng.random() < 0.5 else word
 
 
-def _reworded(rng: Random, it: Clause) -> Clause:
+def reworded(rng: Random, it: Clause) -> Clause:
     """Replace some of the words by synonyms."""
     return replace(
         it,
@@ -90,9 +90,9 @@ def _reworded(rng: Random, it: Clause) -> Clause:
     )
 
 
-def _in_other_words(rng: Random, it: Clause) -> str:
+def in_other_words(rng: Random, it: Clause) -> str:
     """Write the same in other words: synonyms, the passive voice, the location first."""
-    it = _reworded(rng, it)
+    it = reworded(rng, it)
     if it.location and rng.random() < 0.3:
         return sentence(it.location, ",", replace(it, location=""))
     return sentence(rng.choice([str(it), it.passive()]))
@@ -116,20 +116,28 @@ def _renamed(rng: Random, phrase: Phrase) -> Phrase:
 
 
 def _same_or_changed(rng: Random, label: str) -> tuple[Clause, Clause]:
-    it, part = pick_clause(rng), rng.choice(["roles", "subject", "object", "verb"])
-    return it, changed(rng, it, part) if label.startswith("not_") else it
+    """Pick a clause, and the same or one that differs: in who does it to whom, or in two of its words."""
+    it = pick_clause(rng)
+    if not label.startswith("not_"):
+        return it, it
+    if rng.random() < 0.15:
+        return it, changed(rng, it, "roles")
+    other = it
+    for part in rng.sample(["subject", "object", "verb"], 2):
+        other = changed(rng, other, part)
+    return it, other
 
 
 def write_paraphrase(rng: Random, label: str) -> Texts:
     """Write a clause, and the same or a changed one in other words."""
     it, other = _same_or_changed(rng, label)
-    return sentence(it), _in_other_words(rng, other)
+    return sentence(it), in_other_words(rng, other)
 
 
 def write_duplicate(rng: Random, label: str) -> Texts:
     """Write a question, and the same or a changed one in other words."""
     it, other = _same_or_changed(rng, label)
-    other = _reworded(rng, other)
+    other = reworded(rng, other)
     return sentence(it.question()), sentence(rng.choice([other.question(), other.passive_question()]))
 
 
@@ -152,7 +160,7 @@ def write_similarity(rng: Random, grade: str) -> Texts:
     return sentence(it), sentence(rng.choice([str(other), other.passive()]))
 
 
-def _weakened(rng: Random, it: Clause) -> Clause:
+def weakened(rng: Random, it: Clause) -> Clause:
     """Leave out an adjective or the location, or name the category instead of the noun."""
     ways = [
         replace(it, subject=replace(it.subject, adjective="")),
@@ -167,16 +175,16 @@ def _weakened(rng: Random, it: Clause) -> Clause:
 def write_inference(rng: Random, label: str, categories: tuple[str, ...] = PEOPLE) -> Texts:
     """Write a pair: the special entails the general, and the negated general entails the negated special."""
     special = pick_clause(rng, categories)
-    general = _weakened(rng, special)
+    general = weakened(rng, special)
     if negated := rng.random() < 0.3:
         special, general = replace(general, negated=True), replace(special, negated=True)
     if label == "neutral" and rng.random() < 0.5:
-        return sentence(general), _in_other_words(rng, special)
+        return sentence(general), in_other_words(rng, special)
     if label == "neutral":
-        general = replace(changed(rng, general, rng.choice(["verb", "object"])), negated=rng.random() < 0.3)
+        general = replace(changed(rng, changed(rng, general, "verb"), "object"), negated=rng.random() < 0.3)
     if label == "contradiction":
         general = replace(general, negated=not negated)
-    return sentence(special), _in_other_words(rng, general)
+    return sentence(special), in_other_words(rng, general)
 
 
 def write_entailment(rng: Random, label: str) -> Texts:
@@ -189,7 +197,7 @@ def write_answer(rng: Random, label: str) -> Texts:
     it = replace(pick_clause(rng), location=pick_location(rng))
     missing, *others = rng.sample(["subject", "object", "location"], 3)
     clause = it if label == "entailment" else changed(rng, it, rng.choice(["verb", *others]))
-    return sentence(it.question_about(missing)), _in_other_words(rng, clause)
+    return sentence(it.question_about(missing)), in_other_words(rng, clause)
 
 
 def write_pronoun(rng: Random, label: str) -> Texts:
@@ -216,25 +224,4 @@ def write_topic(rng: Random, label: str, labels: Sequence[str]) -> Texts:
     noun, verb = rng.choice(topics[first : max(end, first + 1)])
     it = pick_clause(rng, (CATEGORY_OF[noun],))
     it = replace(it, subject=replace(it.subject, noun=noun), verb=verb)
-    return sentence(it), _in_other_words(rng, it)
-
-
-def _write_definition(rng: Random) -> Texts:
-    noun = rng.choice(list(CATEGORY_OF))
-    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", CATEGORY_OF[noun]),)
-
-
-PROSE: list[Callable[[Random], Texts]] = [
-    lambda rng: write_acceptability(rng, "acceptable"),
-    lambda rng: write_acceptability(rng, "acceptable"),
-    lambda rng: write_review(rng, "positive") + write_review(rng, "positive"),
-    lambda rng: write_review(rng, "negative") + write_review(rng, "negative"),
-    lambda rng: write_paraphrase(rng, "equivalent"),
-    lambda rng: write_duplicate(rng, "duplicate"),
-    lambda rng: write_similarity(rng, "5.0"),
-    lambda rng: write_inference(rng, "entailment", ANIMATE),
-    lambda rng: write_answer(rng, "entailment"),
-    lambda rng: write_pronoun(rng, "entailment"),
-    _write_definition,
-]
-"""The writers of paragraphs to pretrain on; two sentences of one paragraph belong together."""
+    return sentence(it), in_other_words(rng, it)

@@ -140,7 +140,8 @@ def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, t
     fault = {"function": "bertkit.training.pretrain_batches.PretrainBatches.__getitems__", "call": 3}
     code, text = zygote.run(tmp_path, command, fault)
     assert code == 6
-    assert re.match(r"error: DataLoader worker \(pid \d+\) is killed by signal: Killed - ", text.splitlines()[-1])
+    last = text.splitlines()[-1]  # torch notices it in one of two ways
+    assert re.match(r"error: DataLoader worker .* (is killed by signal: Killed|exited unexpectedly) - ", last)
     assert zygote.run(tmp_path, command)[0] == 0
 
 
