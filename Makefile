@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs build clean
+.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs reliability build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ demo-table: install ## fine-tune the demo model with every recipe, and write the
 
 docs: install ## write docs/cli.md from the help of the commands
 	$(BIN)/python tools/make_cli_page.py
+
+reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
+	$(BIN)/python tools/make_reliability_page.py
 
 build: install ## build the wheel
 	$(BIN)/pip install --quiet build

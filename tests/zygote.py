@@ -43,7 +43,12 @@ def import_everything() -> None:
 
 
 def arm(fault: dict) -> None:
-    """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c."""
+    """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c.
+
+    A fault with a rank is that of one process of a launch.
+    """
+    if fault.get("rank", os.environ.get("RANK")) != os.environ.get("RANK"):
+        return
     if "operation" in fault:
         folder, ignored, log = (os.fsencode(fault[name]) for name in ("folder", "except", "log"))
         ctypes.CDLL(None).fault_arm(folder, ignored, ctypes.c_long(fault["operation"]), fault["error"], log)

@@ -102,15 +102,13 @@ def _run() -> int:
         return _fail(str(mistake), mistake.exit_code, mistake.as_dict())
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped by Ctrl-C", 130, {})
-    except MemoryError:
-        return _fail("out of memory - try a smaller --batch-size or --max-length", 6, {})
     except OSError as error:
         refusal = _name_error(error)
         return _fail(str(refusal), refusal.exit_code, refusal.as_dict())
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         from bertkit.recipe.plugins import fault_of_own_module
 
-        fault = fault_of_own_module(error) or _name_missing_package(error)
+        fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
         if fault is not None:
             return _fail(str(fault), fault.exit_code, fault.as_dict())
         return _crash()
@@ -136,6 +134,19 @@ def _name_error(error: OSError) -> BertkitError:
     if is_disk_error(error):
         return disk_error(error.errno, error.filename)
     return ResourceError(error.strerror or str(error), file=error.filename)
+
+
+def _name_memory_error(error: Exception) -> BertkitError | None:
+    """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
+    from bertkit.errors import ResourceError
+
+    text = str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+        return ResourceError("out of memory", "try a smaller --batch-size or --max-length")
+    if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
+        remedy = "the system may have ended it for want of memory: use fewer workers, or none"
+        return ResourceError(" ".join(text.split()).rstrip("."), remedy)
+    return None
 
 
 def _fail(message: str, code: int, details: dict[str, object]) -> int:

@@ -43,6 +43,8 @@ def check_config(config: dict[str, Any], file: Path) -> None:
     """
     if not isinstance(config.get("model_type"), str):
         raise ModelError("no model_type", "name the type of the model, such as bert", file=file)
+    if config.get("quantization_config"):
+        raise ModelError("the weights are quantized", "use the model that they were made from", file=file)
     names, classes = config.get("id2label") or {}, config.get("architectures") or []
     wrong = {
         "id2label": not isinstance(names, dict) or not all(key.isdecimal() and len(key) < 10 for key in names),

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 import bertkit
@@ -107,6 +108,9 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
     assert "Traceback" in file.read_text()
 
 
+NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
@@ -117,7 +121,15 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
             "`pip install bertkit`",
         ),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
-        (MemoryError(), 6, "out of memory - try a smaller --batch-size or --max-length"),
+        (MemoryError(), 6, NO_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), 6, NO_MEMORY),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 6, NO_MEMORY),
+        (
+            RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+            6,
+            "DataLoader worker (pid 7) is killed by signal: Killed - the system may have ended it for want of memory: "
+            "use fewer workers, or none",
+        ),
         (FileNotFoundError(2, "No such file or directory", "a.csv"), 6, "No such file or directory (a.csv)"),
     ],
 )

@@ -91,6 +91,38 @@ def test_bad_data(run, tiny_model, mistake):
     assert (ended.code, ended.out, Path("runs").exists()) == (3, "", False)
 
 
+PAIRS = ["--set", "data.columns={text: a, text_pair: b, label: label}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            "a,b,label\nx,,1\ny,z,0\n",
+            "no text (d.csv:2, column 'b') - fill it in, or --set data.empty_text=drop (or keep)",
+        ),
+        ("a,label\nx,1\ny,0\n", "no column 'b'; there are 'a', 'label' (d.csv) - --set data.columns.text_pair=COLUMN"),
+    ],
+)
+def test_a_pair_without_its_second_text(run, tiny_model, content, expected):
+    Path("d.csv").write_text(content)
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", *PAIRS)
+    assert (ended.code, ended.last) == (3, f"error: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (1, "one row cannot be split into training and validation (d.csv) - "),
+        (2, "no row can be held out: each text is the only one of its label (d.csv) - "),
+    ],
+)
+def test_too_few_rows(run, tiny_model, rows, expected):
+    Path("d.csv").write_text("".join(GOOD.splitlines(keepends=True)[: rows + 1]))
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv")
+    assert (ended.code, ended.last.startswith(f"error: {expected}")) == (3, True)
+
+
 def test_a_label_outside_the_declared_ones(run, tiny_model):
     Path("d.csv").write_text("text,label\nok,0\na,1\nb,7\nc,0\nd,1\n")
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--set", "labels=[bad,good]")

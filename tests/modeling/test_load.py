@@ -261,3 +261,20 @@ def test_fingerprints_follow_content(copy, tiny_model):
     assert models.fingerprint(copy) == models.fingerprint(tiny_model)
     edit_config(copy, hidden_dropout_prob=0.3)
     assert models.fingerprint(copy) != models.fingerprint(tiny_model)
+
+
+def test_a_tokenizer_without_its_fast_version_is_refused(copy):
+    (copy / "tokenizer.json").unlink()
+    (copy / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    with pytest.raises(ModelError, match="the tokenizer does not load: Couldn't instantiate the backend tokenizer"):
+        models.load_tokenizer(copy)
+
+
+def test_a_tokenizer_without_a_padding_token_is_refused(copy):
+    settings = json.loads((copy / "tokenizer_config.json").read_text())
+    settings.pop("pad_token")
+    (copy / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        ModelError, match=r"the tokenizer has no padding token .* - name one as pad_token in tokenizer_"
+    ):
+        models.load_tokenizer(copy)

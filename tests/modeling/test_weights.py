@@ -152,3 +152,10 @@ def test_weights_in_torchs_format_load(folder, zipped):
     model, report = load_weights(BertModel, folder, load_config(folder))
     assert not report["missing_keys"]
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_quantized_weights_are_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(ModelError, match=r"the weights are quantized .* - use the model that they were made from"):
+        load_config(folder)

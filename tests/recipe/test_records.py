@@ -72,3 +72,23 @@ def test_descriptions_are_one_phrase(record):
     for name, field in record.model_fields.items():
         text = field.description or ""
         assert text == text.strip() and not text.endswith("."), name
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"batch_size": value} for value in (0, -1, 1.5, 10**9)),
+        *({"epochs": value} for value in (0, -1, float("nan"))),
+        *({"learning_rate": value} for value in (0, -1, 1e5, float("nan"), float("inf"))),
+        *({"gradient_accumulation": value} for value in (0, -1)),
+        *({"max_length": value} for value in (0, 1)),
+        *({"warmup_ratio": value} for value in (-5, 2.0)),
+        *({"weight_decay": value} for value in (-1, float("nan"))),
+        *({"max_grad_norm": value} for value in (0, float("nan"))),
+        *({"seed": value} for value in (-1, 2**70, "abc")),
+    ],
+    ids=str,
+)
+def test_numbers_out_of_their_range_are_refused(setting):
+    with pytest.raises(ValidationError):
+        Training(**setting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -109,3 +110,18 @@ def test_a_manifest_of_an_earlier_release_has_no_checksum_of_itself(tmp_path):
     folder = write(tmp_path, 10)
     (folder / checkpoints.MANIFEST).write_text(json.dumps(checkpoints.read_manifest(folder)))
     assert checkpoints.find_fault(folder) is None
+
+
+def test_the_step_says_which_checkpoint_is_the_newest_whatever_the_clock_says(tmp_path):
+    folders = [write(tmp_path, step) for step in (9, 10, 100)]
+    for hours, folder in enumerate(reversed(folders)):
+        os.utime(folder, (hours * 3600, hours * 3600))
+    assert checkpoints.newest_whole(tmp_path) == (folders[-1], [])
+
+
+def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path):
+    folder = write(tmp_path, 10)
+    file = folder / "model.safetensors"
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    assert checkpoints.find_fault(folder) == "model.safetensors is missing"

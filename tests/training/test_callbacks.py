@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from collections import namedtuple
 from pathlib import Path
 
@@ -56,3 +58,21 @@ def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, to
     ended = finetune(run, tiny_model, toy_data, *settings)
     assert ended.code == 0, ended.err
     assert f"skipping checkpoint-{record['steps']}: it was not finished" in ended.err
+
+
+def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, monkeypatch):
+    from bertkit.storage import checkpoints
+    from bertkit.training import fit
+
+    compute, commit, calls, saved = fit._Trainer.compute_loss, checkpoints.commit, [], []
+
+    def compute_loss(*arguments, **keywords):
+        calls.append(1)
+        if len(calls) == 8:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return compute(*arguments, **keywords)
+
+    monkeypatch.setattr(fit._Trainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(checkpoints, "commit", lambda folder, facts: (saved.append(folder.name), commit(folder, facts)))
+    assert finetune(run, tiny_model, toy_data, "--epochs", 2).code == 0
+    assert saved == ["checkpoint-6", "checkpoint-8", "checkpoint-12"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertkit.storage import checkpoints
 from tests.conftest import LEARN, finetune, toy_rows, write_csv
 from tests.kills import read_lines, slow_unless
 
@@ -37,6 +39,32 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_mode
     )
     assert json.loads(Path("runs/classify/run.json").read_text())["status"] == "diverged"
     assert [folder.name for folder in Path("runs/classify").glob("checkpoint-*")] == ["checkpoint-6"]
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, ("harm",)
+
+    settings = ("--epochs", 1, "--learning-rate", "1e-8", "--set", "training.evaluate_every=3")
+    assert finetune(run, tiny_model, toy_data, *settings).code == 0
+    folder = Path("runs/classify")
+    shutil.rmtree(folder / "checkpoint-6")
+    checkpoint = folder / "checkpoint-3"
+    facts = {**checkpoints.read_manifest(checkpoint), "finished": False}
+    (checkpoint / checkpoints.MANIFEST).unlink()
+    torch.save(Harm(), checkpoint / name)
+    checkpoints.commit(checkpoint, {fact: facts[fact] for fact in ("step", "finished", "seconds", "losses", "state")})
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    ended = finetune(run, tiny_model, toy_data, *settings)
+    assert (ended.code, ended.last) == (
+        4,
+        "error: a file of the newest checkpoint holds more than numbers: loading it could run code "
+        "(runs/classify) - delete that checkpoint, then repeat the command",
+    )
+    assert not Path("harm").exists()
 
 
 def test_accumulation_changes_nothing(run, toy_data, still_model):

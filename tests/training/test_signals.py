@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -37,6 +39,22 @@ def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
         assert stop.signal == signal.SIGINT
         assert stop.error().exit_code == 130
         assert "stopped by Ctrl-C" in str(stop.error())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_second_signal_ends_the_process_at_once(name):
+    script = (
+        "import os, signal, time\nfrom bertkit.training.signals import caught_signals\n"
+        f"with caught_signals():\n    os.kill(os.getpid(), signal.{name})\n    print('goes on', flush=True)\n"
+        f"    os.kill(os.getpid(), signal.{name})\n    time.sleep(60)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (ended.returncode, ended.stdout) == (-getattr(signal, name), "goes on\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

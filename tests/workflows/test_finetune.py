@@ -74,6 +74,15 @@ def test_a_run_whose_best_metric_is_undefined_keeps_the_step_with_the_lowest_los
     assert (shown.code, f"n/a: spearmanr, pearsonr ({reason})" in shown.out) == (0, True)
 
 
+def test_rows_that_are_truncated_are_counted(run, tiny_model, toy_data):
+    rows = toy_rows(96, seed=1)
+    rows[5]["text"] = "good " * 100
+    write_csv(toy_data / "train.csv", rows)
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 0.1)
+    assert ended.code == 0, ended.err
+    assert "training rows that reach 64 tokens: 1 (1.0 %); longer ones are truncated" in ended.err
+
+
 def test_a_dry_run_writes_nothing(run, tiny_model, toy_data):
     ended = finetune(run, tiny_model, toy_data, "--dry-run", "--epochs", 2)
     assert ended.code == 0

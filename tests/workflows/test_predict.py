@@ -269,3 +269,9 @@ def test_special_tokens_in_a_text_are_text(run, trained):
     setup = Setup(load_recipe("classify"), load_tokenizer(trained), ("bad", "good"))
     (feature,) = encode_texts([{"text": marked["text"]}], setup)
     assert [token for token in feature["input_ids"] if token in (2, 3, 4)] == [2, 3]
+
+
+def test_rows_with_labels_and_repeated_ids_are_predicted_one_by_one(run, trained):
+    Path("rows.csv").write_text("id,text,label\n9,superb film,x\n9,awful film,y\n3,superb film,z\n")
+    records = predict(run, trained, "rows.csv")
+    assert [(record["id"], record["prediction"]) for record in records] == [("9", "good"), ("9", "bad"), ("3", "good")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,16 @@ def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, reci
     step = random.Random(f"{recipe}/{workers}").randint(2, 11)
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
     check_kill(zygote, tmp_path_factory.mktemp, arguments(*more, recipe=recipe), fault)
+
+
+def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, tmp_path):
+    command = arguments("--workers", 1)
+    fault = {"function": "bertkit.training.pretrain_batches.PretrainBatches.__getitems__", "call": 3}
+    code, text = zygote.run(tmp_path, command, fault)
+    assert code == 6
+    last = text.splitlines()[-1]  # torch notices it in one of two ways
+    assert re.match(r"error: DataLoader worker .* (is killed by signal: Killed|exited unexpectedly) - ", last)
+    assert zygote.run(tmp_path, command)[0] == 0
 
 
 def test_short_blocks_come_first(run):

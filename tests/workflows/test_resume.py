@@ -9,6 +9,7 @@ import pytest
 
 from tests.kills import (
     COMMIT,
+    EVALUATE,
     EXPORT_MODEL,
     FINISH,
     KEEP_ONLY,
@@ -122,6 +123,31 @@ def test_a_signal_saves_at_the_step_and_the_same_command_goes_on(zygote, command
     assert (tmp_path / "run" / "checkpoint-8" / "bertkit-manifest.json").is_file()
     assert zygote.run(tmp_path, command)[0] == 0
     check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("function", slow_unless([COMMIT], [COMMIT, EVALUATE]))
+def test_a_signal_while_nothing_is_trained_waits_for_the_next_step(zygote, command, unbroken, tmp_path, function):
+    """A checkpoint or an evaluation that has begun is finished; the step after it is the last."""
+    code, text = zygote.run(tmp_path, command, {"function": function, "call": 2, "signal": "SIGTERM"})
+    assert (code, "all is saved - the same command resumes" in text) == (143, True), text
+    assert (tmp_path / "run" / "checkpoint-11" / "bertkit-manifest.json").is_file()
+    assert zygote.run(tmp_path, command)[0] == 0
+    check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command, tmp_path_factory, rank):
+    def launch(folder: Path, fault: dict | None = None) -> list[int]:
+        printed = str(folder / "out.txt")
+        return zygote.answer(folder, command, processes=2, fault=fault, out=printed, err=printed)
+
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    assert launch(whole) == [0, 0]
+    codes = launch(broken, {"function": TRAINING_STEP, "call": 8, "rank": str(rank)})
+    assert codes[rank] == -9 and 0 not in codes
+    assert launch(broken) == [0, 0]
+    check_equal(broken / "run", whole / "run")
 
 
 @pytest.mark.parametrize("recipe", slow_unless(["squad2"], ["ner", "squad2", "choose", "wsd", "ner-features"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import BertkitError, DivergedError, ResourceError, StoppedError
+from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
 from bertkit.progress import SILENT, Progress, stage
@@ -101,7 +102,7 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
             log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
-            with disk_errors(plan.folder):
+            with disk_errors(plan.folder), _code_refused(plan.folder):
                 yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
@@ -109,6 +110,16 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
             with suppress(OSError):  # what it says is lost where the disk is full; the error is not
                 runs.write_record(plan.folder, {**record, **ending})
             raise
+
+
+@contextmanager
+def _code_refused(folder: Path) -> Iterator[None]:
+    """Raise ModelError where torch, which reads numbers only and runs nothing, has met code in a checkpoint."""
+    try:
+        yield
+    except pickle.UnpicklingError:
+        what = "a file of the newest checkpoint holds more than numbers: loading it could run code"
+        raise ModelError(what, "delete that checkpoint, then repeat the command", file=folder) from None
 
 
 def export_model(

@@ -101,6 +101,15 @@ def test_a_model_that_is_no_better_than_the_baseline_says_so_and_what_to_try(met
         )
 
 
+def test_a_model_that_gives_every_row_the_same_answer_says_so():
+    recipe = SimpleNamespace(
+        best_metric="f1", distillation=None, model="m", data=SimpleNamespace(source="d", limit=None)
+    )
+    scored = SimpleNamespace(predictions=[{"prediction": "good"}] * 2, scores={"f1": 0.9})
+    found = find_warnings(SimpleNamespace(recipe=recipe), scored, {"f1": 0.5})
+    assert found == ["The model gives every row the same answer, 'good': it has learned nothing yet."]
+
+
 KEPT_HERE = {".lock", ".gitignore", "predictions.jsonl", "report.html"}
 TO_PUBLISH = {
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "recipe.yaml"),

@@ -1,0 +1,59 @@
+"""The list of faults and bad inputs is complete, names tests that exist, and is the one of the docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+ENTRIES = yaml.safe_load((ROOT / "tests" / "reliability.yaml").read_text(encoding="utf-8"))
+ALL = [entry for group in ENTRIES.values() for entry in group]
+PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+
+# Numbers that no fault or input has, so that every id keeps its meaning.
+UNUSED = {"F": {29, 41, 54}, "I": {17, 34, 39, 57, 63, 79}}
+
+
+@cache
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 58), ("inputs", "I", 82)])
+def test_every_number_occurs_once_and_in_order(group, letter, last):
+    numbers = []
+    for entry in ENTRIES[group]:
+        first, _, end = entry["id"].replace(letter, "").partition("-")
+        numbers += range(int(first), int(end or first) + 1)
+    assert numbers == [number for number in range(1, last + 1) if number not in UNUSED[letter]]
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry["id"])
+def test_an_entry_has_tests_that_exist_or_a_reason(entry):
+    assert set(entry) - {"tests", "not_covered"} == {"id", "what", "outcome", "code"}
+    assert entry.get("tests") or entry.get("not_covered")
+    for test in entry.get("tests", []):
+        file, _, name = test.partition("::")
+        assert name in names_in(file), test
+    for text in (entry["what"], entry["outcome"], entry.get("not_covered", ".")):
+        assert text.endswith(".") and "|" not in text and "\n" not in text
+
+
+def test_the_page_has_every_entry_as_it_is_written_here():
+    rows = dict(re.findall(r"^\| ([FI]\d+(?:-F\d+)?) \| (.*) \|$", PAGE, re.MULTILINE))
+    assert list(rows) == [entry["id"] for entry in ALL]
+    for entry in ALL:
+        what, outcome, code, names, result = rows[entry["id"]].split(" | ")
+        assert (what, outcome, code) == (entry["what"], entry["outcome"], str(entry["code"]))
+        assert [f"`{test.rpartition('/')[2]}`" for test in entry.get("tests", [])] == [
+            n for n in names.split("<br>") if n
+        ]
+        assert "failed" not in result and "not run" not in result
+    gaps = " ".join(PAGE.partition("## What is not covered")[2].split())
+    assert [entry["id"] for entry in ALL if entry.get("not_covered", "") not in gaps] == []

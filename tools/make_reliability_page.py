@@ -1,0 +1,105 @@
+"""Write docs/reliability.md: run the tests that tests/reliability.yaml names, and say how each ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "tests" / "reliability.yaml"
+PAGE = ROOT / "docs" / "reliability.md"
+TITLES = {"faults": "What can happen to a run", "inputs": "What can be wrong with data, models and recipes"}
+PYTEST = ["-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-m", "", "-p", "no:cacheprovider"]
+
+HEAD = """\
+# Reliability
+
+`make reliability` runs the tests that this page names, the slow ones too, and writes the page with their results. Do
+not edit it by hand; its text is in `tests/reliability.yaml`. The tests need no network and no GPU. Some are skipped by
+root, who may write anywhere.
+
+bertkit promises:
+
+1. A run that is killed at any moment and started again with the same command ends bit-identical to one that was never
+   killed, on the same machine with the same versions and number of threads.
+2. A damaged file is never used in silence.
+3. Neither your files nor the last good checkpoint are overwritten or deleted.
+4. No code from a checkpoint or a data set is run.
+5. What a user can cause ends in one line: what is wrong, where, and what to do. There is no traceback.
+6. Exit code 0 means that the work was done, and that its numbers are finite.
+
+The other exit codes: 1 is a fault of bertkit; 2 the command line or recipe; 3 data; 4 a model or checkpoint; 5 the
+network, the hub or a missing package; 6 disk, memory, permissions or locks; 7 a loss that is not finite; 129, 130 and
+143 a signal. A `-` stands where the command does not end by what happens.
+"""
+
+
+def read_entries() -> dict[str, list[dict[str, Any]]]:
+    """Return the entries of both tables, in their order."""
+    entries: dict[str, list[dict[str, Any]]] = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
+    return entries
+
+
+def run_tests(names: list[str]) -> dict[str, Counter[str]]:
+    """Run tests in one call of pytest; return for each name how often it passed, failed or was skipped."""
+    results: dict[str, Counter[str]] = {name: Counter() for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "results.xml")
+        subprocess.run([sys.executable, *PYTEST, f"--junit-xml={file}", *names], cwd=ROOT, check=False)
+        for case in ElementTree.parse(file).iter("testcase"):
+            path = case.get("classname", "").replace(".", "/") + ".py"
+            outcomes = {part.tag for part in case}
+            outcome = "failed" if outcomes & {"failure", "error"} else "skipped" if "skipped" in outcomes else "passed"
+            name = f"{path}::{case.get('name', '').partition('[')[0]}"
+            results.setdefault(name, Counter())[outcome] += 1  # a file that cannot be collected has a name of its own
+    return results
+
+
+def reliability_page(entries: dict[str, list[dict[str, Any]]], results: dict[str, Counter[str]]) -> str:
+    """Return the page: the promises, a table per group of entries, and what is not covered."""
+    parts = [HEAD]
+    for group, title in TITLES.items():
+        lines = [f"## {title}", "", "| id | what happens | what bertkit does | exit code | tests | result |"]
+        lines += ["|---|---|---|---|---|---|", *(_line(entry, results) for entry in entries[group]), ""]
+        parts.append("\n".join(lines))
+    gaps = [f"{entry['id']}: {entry['not_covered']}" for group in entries.values() for entry in group if _gap(entry)]
+    items = [textwrap.fill(gap, 120, initial_indent="* ", subsequent_indent="  ") for gap in gaps]
+    parts.append("\n".join(["## What is not covered", "", *items, ""]))
+    return "\n".join(parts)
+
+
+def _gap(entry: dict[str, Any]) -> bool:
+    return "not_covered" in entry
+
+
+def _line(entry: dict[str, Any], results: dict[str, Counter[str]]) -> str:
+    tests = entry.get("tests", [])
+    counts = sum((results[test] for test in tests), Counter[str]())
+    result = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome])
+    result = result or ("not run" if tests else "not covered")
+    result += " (in part)" if tests and _gap(entry) else ""
+    names = "<br>".join(f"`{test.rpartition('/')[2]}`" for test in tests)
+    cells = [entry["id"], entry["what"], entry["outcome"], str(entry["code"]), names, result]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Run the tests and write the page; exit with 1 if one failed."""
+    entries = read_entries()
+    names = sorted({test for group in entries.values() for entry in group for test in entry.get("tests", [])})
+    results = run_tests(names)
+    PAGE.write_text(reliability_page(entries, results), encoding="utf-8")
+    print(f"{PAGE}: written")
+    sys.exit(any(result["failed"] or not result for result in results.values()))
+
+
+if __name__ == "__main__":
+    main()
