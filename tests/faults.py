@@ -19,7 +19,7 @@ from tests.kills import Zygote, everything
 COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA = range(6)
 FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
 EXTENT = os.environ.get("BERTKIT_FAULTS", "")
-"""Strike at the last operation of each kind on each file; with `kinds`, at the first one too; with `all`, at all."""
+"""Which commands and operations to strike at; CONTRIBUTING.md lists the values."""
 
 _RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|(?<=\.tok\.)\d+|[0-9a-f]{32}")
 
