@@ -93,9 +93,10 @@ class Grid:
             return f"the same command ends with {code}: {text.strip()[-300:]}"
         if self.outcome(folder) != self.unbroken:
             return "it ended with 0 and another result" if is_done else "the same command ends with another result"
-        left = sorted(_names(folder) - self.files)
-        self.counts["leftovers"] += bool(left)
-        return None
+        names = _names(folder)
+        missing = [name for name in sorted(self.files - names) if not name.startswith("cache/")]  # which a run can lack
+        self.counts["leftovers"] += bool(names - self.files)
+        return f"these files are missing: {missing}" if missing else None
 
 
 def _find_fault_of_ending(code: int, text: str, error: int) -> str | None:
@@ -104,8 +105,8 @@ def _find_fault_of_ending(code: int, text: str, error: int) -> str | None:
     last = text.strip().splitlines()[-1] if text.strip() else ""
     if code not in (0, 6):
         return f"ended with {code}: {text.strip()[-300:]}"
-    if code == 6 and not last.startswith("error: "):
-        return f"no message, but {last!r}"
+    if code == 6 and (not last.startswith("error: ") or "Traceback" in text):
+        return f"no message, but {text.strip()[-300:]!r}"
     return None
 
 
