@@ -173,9 +173,14 @@ def _crash() -> int:
     for find_folder in (Path, tempfile.gettempdir):
         try:
             file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"
-            with file.open("x", encoding="utf-8", errors="backslashreplace") as stream:
-                stream.write(text)
+            stream = file.open("x", encoding="utf-8", errors="backslashreplace")
         except OSError:
+            continue
+        try:
+            with stream:
+                stream.write(text)
+        except OSError:  # the disk is full
+            file.unlink(missing_ok=True)
             continue
         return _fail(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)

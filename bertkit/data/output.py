@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import logging
+import os
 import pickle
 import re
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
 from bertkit.storage.outputs import sweep_temporaries
 
@@ -59,7 +61,10 @@ def write_records(records: Records, file: Path, *, escape_formulas: bool = False
         with replacing(real) as temporary:
             return write(records, temporary)
     except OSError as error:
-        raise ResourceError(f"cannot be written: {error.strerror}", "choose another --output", file=file) from None
+        if is_disk_error(error):
+            raise disk_error(error.errno, file) from None
+        reason = os.strerror(error.errno) if error.errno else error  # pyarrow words it itself, at length
+        raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 
 def writer_for(file: Path, *, escape_formulas: bool = False) -> Callable[[Records, Path], int]:

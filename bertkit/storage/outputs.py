@@ -86,8 +86,14 @@ def _locked_beside(output: Path) -> Iterator[None]:
             held.enter_context(locked(lock, refuse=refuse))
         except OSError as error:
             raise _unwritable(error, output) from None
-        held.callback(lock.unlink, missing_ok=True)  # while it is held: afterwards it may be another process's
+        held.callback(_delete, lock)  # while it is held: afterwards it may be another process's
         yield
+
+
+def _delete(lock: Path) -> None:
+    """Delete a lock file; one that cannot be deleted is no reason to fail, since the output is complete by then."""
+    with suppress(OSError):
+        lock.unlink(missing_ok=True)
 
 
 def _unwritable(error: OSError, output: Path) -> ResourceError:

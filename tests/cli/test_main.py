@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import errno
+import io
 import json
+import os
 import re
 from pathlib import Path
 
@@ -170,16 +172,25 @@ def test_no_arguments_print_the_help(run):
     assert "Commands:" in ended.out + ended.err
 
 
-def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere(run, monkeypatch, tmp_path):
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])
+def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere(run, monkeypatch, tmp_path, number):
     def fail() -> None:
         raise ZeroDivisionError("by zero")
 
     opened = Path.open
 
+    class Full(io.StringIO):
+        def close(self):
+            super().close()
+            raise OSError(number, os.strerror(number))
+
     def refuse(file, *arguments, **keywords):
-        if not file.is_absolute():
-            raise PermissionError(13, "Permission denied", str(file))
-        return opened(file, *arguments, **keywords)
+        if file.is_absolute():
+            return opened(file, *arguments, **keywords)
+        if number == errno.ENOSPC:  # such a disk still has room for the file's name
+            file.touch()
+            return Full()
+        raise PermissionError(number, os.strerror(number), str(file))
 
     monkeypatch.setattr("bertkit.storage.runs.versions", fail)
     monkeypatch.setattr(Path, "open", refuse)
@@ -188,6 +199,7 @@ def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere
     (file,) = tmp_path.glob("bertkit-crash-*.txt")
     assert ended.err == f"error: bertkit failed: ZeroDivisionError: by zero - please report it with {file}\n"
     assert "Traceback" in file.read_text()
+    assert list(Path.cwd().glob("bertkit-crash-*.txt")) == []
     monkeypatch.setattr("tempfile.tempdir", "nowhere")
     ended = run("version")
     assert (ended.code, ended.err.splitlines()[0]) == (1, "Traceback (most recent call last):")

@@ -195,3 +195,19 @@ def test_what_cannot_be_written(tmp_path):
         writer_for(tmp_path / "a.jsonl", escape_formulas=True)
     with pytest.raises(ResourceError, match="cannot be written"):
         write_records(iter(RECORDS), tmp_path / "nowhere" / "a.csv")
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_a_disk_that_refuses_a_write_is_told_in_one_line_whatever_library_meets_it(tmp_path, ending):
+    resource = pytest.importorskip("resource", reason="Windows limits no sizes of files")
+    rows = [{"text": f"{number * 2**0.5}"} for number in range(9000)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(ResourceError) as raised:
+            write_records(rows, tmp_path / f"a{ending}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.what == "File too large"
+    assert raised.value.remedy.startswith("raise the limit of file sizes (`ulimit -f`), or use another file system")
+    assert list(tmp_path.iterdir()) == []

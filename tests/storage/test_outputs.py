@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def test_nothing_is_left_beside_an_output(here):
         assert [entry.name for entry in here.iterdir()] == [".out.csv.lock"]
         raise ValueError("broken")
     assert list(here.iterdir()) == []
+
+
+def test_a_lock_that_cannot_be_deleted_does_not_fail_what_is_written(here, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        with claimed(Path("out.csv")):
+            Path("out.csv").write_text("done")
+    with claimed(Path("out.csv")):  # it holds nothing any more
+        pass
+    assert [entry.name for entry in here.iterdir()] == ["out.csv"]
 
 
 def test_what_cannot_be_written_is_refused_at_once(here):

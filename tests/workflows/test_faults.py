@@ -1,9 +1,6 @@
 """A fault at any file operation, then the same command: it ends as an unbroken one does, and no fault goes unsaid.
 
-`make test` strikes at some operations of a fine-tuning run. `make test-all` kills and fills the disk at the last
-operation of each kind on each file, for a fine-tuning run, a pretraining run, and each other command that writes. With
-BERTKIT_FAULTS=kinds, it does so for each task family and each objective, with every fault, at the first such operation
-too; with BERTKIT_FAULTS=all, at every operation. That takes hours: `-k` chooses commands and faults.
+CONTRIBUTING.md says how much of the grid is run when, and how all of it is.
 """
 
 from __future__ import annotations
