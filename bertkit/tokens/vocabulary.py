@@ -80,7 +80,7 @@ def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature
     for share, most, kind in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
         if share > most:
             log.warning(
-                f"{100 * share:.0f} % of the tokens of the first {len(first)} rows are {kind}: is this the model's "
+                f"{share:.0%} of the tokens of the first {len(first)} rows are {kind}: is this the model's "
                 "tokenizer, and does it know this language?"
             )
             return

@@ -246,7 +246,7 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine:
     )
     if speed.waiting_share is not None and speed.waiting_share > _BUSY:
         what = f"{speed.precision}, batch {speed.batch_size}: other programs used the processor"
-        speed = _noted(speed, f"{what} {100 * speed.waiting_share:.0f} % of the time; alone it would be faster")
+        speed = _noted(speed, f"{what} {speed.waiting_share:.0%} of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:
         return _noted(

@@ -129,7 +129,7 @@ def _compare(
 
 
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
-    """Compute how far the student's scores lie above a teacher's, with 95 % intervals over the same resampled rows."""
+    """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
     from bertkit.metrics.statistics import bootstrap_intervals
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:

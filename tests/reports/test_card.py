@@ -71,9 +71,9 @@ def test_unknown_facts_are_absent() -> None:
 
 
 COMPARED = [
-    {"model": "teacher a|b", "parameters": "1,024", "accuracy": 0.9, "95 % interval": (0.8, 1.0)},
-    {"model": "student s", "parameters": "512", "accuracy": 0.7, "95 % interval": (0.6, 0.8)},
-    {"model": "baseline", "parameters": None, "accuracy": 0.5, "95 % interval": None},
+    {"model": "teacher a|b", "parameters": "1,024", "accuracy": 0.9, "95% interval": (0.8, 1.0)},
+    {"model": "student s", "parameters": "512", "accuracy": 0.7, "95% interval": (0.6, 0.8)},
+    {"model": "baseline", "parameters": None, "accuracy": 0.5, "95% interval": None},
 ]
 
 
@@ -81,7 +81,7 @@ def test_a_distillation_shows_teachers_student_and_baseline() -> None:
     text = model_card(replace(FACTS, compared=COMPARED), CARD)
     for line in (
         "## Teacher and student",
-        "| model | parameters | accuracy | 95 % interval |",
+        "| model | parameters | accuracy | 95% interval |",
         "|---|---:|---:|---:|",
         r"| teacher a\|b | 1,024 | 0.9000 | 0.8000 – 1.0000 |",
         "| student s | 512 | 0.7000 | 0.6000 – 0.8000 |",
@@ -99,7 +99,7 @@ def test_body_is_filled_in() -> None:
         "| Rows of train | 8,551 |",
         "| Fingerprint | sha256:3f5a |",
         "| learning_rate | 2e-05 |",
-        "| Metric | validation | 95 % interval | Baseline |",
+        "| Metric | validation | 95% interval | Baseline |",
         "|---|---:|---:|---:|",
         "| matthews_correlation | 0.5800 | 0.5200 – 0.6300 | 0.0000 |",
         "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
@@ -109,7 +109,7 @@ def test_body_is_filled_in() -> None:
         "| torch | 2.9.0 |",
     ):
         assert line in text.splitlines()
-    assert "**0.5800** (95 % interval 0.5200 – 0.6300)" in text
+    assert "**0.5800** (95% interval 0.5200 – 0.6300)" in text
     assert "with seed 42. Another seed" in text
     assert "\n\n\n" not in text
     assert not text.endswith("\n\n")

@@ -133,9 +133,9 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
 
 
 COMPARED = [
-    {"model": "teacher <b>", "parameters": "1,024", "accuracy": 0.9, "95 % interval": (0.8, 1.0)},
-    {"model": "student s", "parameters": "512", "accuracy": 0.7, "95 % interval": (0.6, 0.8)},
-    {"model": "baseline", "parameters": None, "accuracy": 0.5, "95 % interval": None},
+    {"model": "teacher <b>", "parameters": "1,024", "accuracy": 0.9, "95% interval": (0.8, 1.0)},
+    {"model": "student s", "parameters": "512", "accuracy": 0.7, "95% interval": (0.6, 0.8)},
+    {"model": "baseline", "parameters": None, "accuracy": 0.5, "95% interval": None},
 ]
 
 

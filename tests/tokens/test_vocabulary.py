@@ -62,7 +62,7 @@ def test_special_tokens_with_other_ids_than_in_the_config_are_refused(name):
     ("texts", "says"),
     [
         (["the film was very good and the song is lovely"] * 3, None),
-        (["ein Zug fuhr schnell davon"] * 3, r"\d+ % of the tokens of the first 3 rows are single letters: is this"),
+        (["ein Zug fuhr schnell davon"] * 3, r"\d+% of the tokens of the first 3 rows are single letters: is this"),
         (["Привет мир, как дела"] * 3, "of the first 3 rows are unknown: is this the model's tokenizer"),
         ([], None),
         (["!!! ... ??"], None),

@@ -199,9 +199,9 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
             "ms/row": f"{1000 * model['row_seconds']:,.2f}",
             "rows/s": f"{model['rows_per_second']:,.0f}",
             metric: model["scores"][metric],
-            "95 % interval": model["intervals"].get(metric),
+            "95% interval": model["intervals"].get(metric),
             "student - teacher": model["difference"].get(metric),
-            "its 95 % interval": model["difference_intervals"].get(metric),
+            "its 95% interval": model["difference_intervals"].get(metric),
         }
         for model in outcome.compared_models
     ]
