@@ -122,6 +122,7 @@ def read_run(folder: Path) -> object:
 
 
 def read_folder(folder: Path) -> object:
-    """Return the bytes of the files that another command made."""
+    """Return the bytes of the files that another command made; a lock says nothing."""
     made = folder / "made"
-    return {str(file.relative_to(made)): file.read_bytes() for file in made.rglob("*") if file.is_file()}
+    files = [file for file in made.rglob("*") if file.is_file() and file.suffix != ".lock"]
+    return {str(file.relative_to(made)): file.read_bytes() for file in files}

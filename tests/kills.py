@@ -174,7 +174,7 @@ def everything(run: Path) -> dict[str, object]:
     results = record.get("results") or [record["result"]]  # pretraining has one, which compares models by their speed
     contents["results"] = [{**result, "seconds": 0, "compared_models": None} for result in results]
     contents["compared"] = [model["scores"] for model in record.get("compared_models", [])]
-    contents["best"] = (record["best_step"], record["steps"], record["status"])
+    contents["best"] = (record["best_step"], record["steps"], record["status"], record.get("error"))
     return contents
 
 

@@ -221,6 +221,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
         hardware = {**record["machine"], "matmul_backend": machine.matmul_backend}
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
+        record.pop("error", None)  # of the process before, which this one may get over
     runs.write_record(folder, record)
     return record
 

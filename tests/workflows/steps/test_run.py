@@ -40,6 +40,16 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
     assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch asked" in caplog.text
 
 
+def test_a_run_that_goes_on_no_longer_says_what_ended_it_before(tmp_path):
+    folder = Path(tmp_path, "run")
+    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):
+        (folder / "checkpoint-3").mkdir()  # a run without one begins anew
+        raise DataError("a bad row", "mend it")
+    assert runs.read_record(folder)["error"] == "a bad row - mend it"
+    with open_run(make_plan(folder), fresh=False):
+        assert "error" not in runs.read_record(folder)
+
+
 def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data):
     first = finetune(run, tiny_model, toy_data, "--epochs", 1)
     assert first.code == 0
