@@ -123,6 +123,10 @@ class CommonTraining(Section):
             return int(self.evaluate_every)
         return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
 
+    def evaluations(self, steps: int, rows: int | None) -> int:
+        """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
+        return -(-steps // max(1, self.steps_per_evaluation(rows)))
+
     @field_validator("evaluate_every")
     @classmethod
     def _steps_are_positive(cls, value: int | str) -> int | str:

@@ -127,7 +127,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def _check_space(self, state: Any) -> None:
         """Check that the disk has room for the checkpoints that this run will write."""
-        saves = state.max_steps // max(1, self.training.steps_per_evaluation(self.batches.rows))
+        saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
         needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves)
         check_space(self._run(), needed - checkpoints.written_bytes(self._run()))

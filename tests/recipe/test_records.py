@@ -92,3 +92,8 @@ def test_descriptions_are_one_phrase(record):
 def test_numbers_out_of_their_range_are_refused(setting):
     with pytest.raises(ValidationError):
         Training(**setting)
+
+
+def test_the_last_step_is_evaluated_too():
+    training = Training(evaluate_every=10)
+    assert [training.evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]

@@ -89,7 +89,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     training = recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
-    needed = most_bytes(weights, 3 * weights, -(-steps // training.steps_per_evaluation(inputs.rows["train"])))
+    needed = most_bytes(weights, 3 * weights, training.evaluations(steps, inputs.rows["train"]))
     # what is moved aside keeps its room
     check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
     return DryRun(
