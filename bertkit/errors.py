@@ -77,6 +77,15 @@ def _shorten(text: str) -> str:
     return text if len(text) <= 600 else f"{text[:300]}...{text[-297:]}"
 
 
+def shorten(text: str, length: int = 80) -> str:
+    """Return the beginning of a text for a message.
+
+    >>> shorten("a long value", 9), shorten("short", 9)
+    ('a long...', 'short')
+    """
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
 class UsageError(BertkitError):
     """The command line asks for something impossible."""
 

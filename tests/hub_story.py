@@ -32,7 +32,7 @@ REFUSALS = [
 
 
 def fill(hub: Hub, folder: Path) -> None:
-    """Put a model and a data set on the hub: the demo's, beside files that nobody reads."""
+    """Put a model and a data set on the hub: the demo's, beside files that are never read."""
     import shutil
 
     import datasets

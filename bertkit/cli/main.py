@@ -91,27 +91,23 @@ def _run() -> int:
         code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code  # so typer returns a KeyboardInterrupt
     except BertkitError as error:
-        return _fail(str(error), error.exit_code, error.as_dict())
+        return _refuse(error)
     except _ClickError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
         from bertkit.cli.mistakes import usage_error
 
-        mistake = usage_error(error)
-        return _fail(str(mistake), mistake.exit_code, mistake.as_dict())
+        return _refuse(usage_error(error))
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped by Ctrl-C", 130, {})
     except OSError as error:
-        refusal = _name_error(error)
-        return _fail(str(refusal), refusal.exit_code, refusal.as_dict())
+        return _refuse(_name_error(error))
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         from bertkit.recipe.plugins import fault_of_own_module
 
         fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
-        if fault is not None:
-            return _fail(str(fault), fault.exit_code, fault.as_dict())
-        return _crash()
+        return _crash() if fault is None else _refuse(fault)
 
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
@@ -147,6 +143,10 @@ def _name_memory_error(error: Exception) -> BertkitError | None:
         remedy = "the system may have ended it for want of memory: use fewer workers, or none"
         return ResourceError(" ".join(text.split()).rstrip("."), remedy)
     return None
+
+
+def _refuse(error: BertkitError) -> int:
+    return _fail(str(error), error.exit_code, error.as_dict())
 
 
 def _fail(message: str, code: int, details: dict[str, object]) -> int:

@@ -113,7 +113,16 @@ def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") 
     elif next_command:
         print_line(f"{file}: written\n\nNext:\n  {next_command}")
     else:
-        print_line(f"{file}: {rows:,} {'row' if rows == 1 else 'rows'}")
+        print_line(f"{file}: {format_rows(rows)}")
+
+
+def format_rows(rows: int) -> str:
+    """Return a number of rows.
+
+    >>> format_rows(1), format_rows(1200)
+    ('1 row', '1,200 rows')
+    """
+    return f"{rows:,} {'row' if rows == 1 else 'rows'}"
 
 
 def format_number(value: float | None) -> str:

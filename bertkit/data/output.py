@@ -34,7 +34,7 @@ _EXACT = 2**53  # up to here, every integer is a float too
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
-_Kind = tuple[type | str, Any]
+_ValueType = tuple[type | str, Any]
 """What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
 
 
@@ -111,11 +111,11 @@ def _write_jsonl(records: Records, file: Path) -> int:
 
 def _write_separated(records: Records, file: Path, *, delimiter: str, escape: Callable[[Any], Any]) -> int:
     count = 0
-    with _spooled(records, file) as (kinds, chunks), file.open("w", encoding="utf-8", newline="") as stream:
+    with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=delimiter)
-        writer.writerow(map(escape, kinds))
+        writer.writerow(map(escape, types_by_column))
         for chunk in chunks:
-            writer.writerows([escape(record.get(name)) for name in kinds] for record in chunk)
+            writer.writerows([escape(record.get(name)) for name in types_by_column] for record in chunk)
             count += len(chunk)
     return count
 
@@ -125,8 +125,8 @@ def _write_parquet(records: Records, file: Path) -> int:
     from pyarrow import parquet
 
     count = 0
-    with _spooled(records, file) as (kinds, chunks):
-        schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in kinds.items()])
+    with _spooled(records, file) as (types_by_column, chunks):
+        schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in types_by_column.items()])
         with parquet.ParquetWriter(file, schema) as writer:
             for chunk in chunks:
                 columns = [_as_column([record.get(field.name) for record in chunk], field.type) for field in schema]
@@ -138,25 +138,25 @@ def _write_parquet(records: Records, file: Path) -> int:
 @contextmanager
 def _spooled(
     records: Records, file: Path
-) -> Iterator[tuple[dict[str, dict[_Kind, Any]], Iterator[Sequence[dict[str, Any]]]]]:
+) -> Iterator[tuple[dict[str, dict[_ValueType, Any]], Iterator[Sequence[dict[str, Any]]]]]:
     """Read all records, and yield what their columns hold together with the records, chunk by chunk.
 
     Only the last record tells for certain which columns there are, and of which type. So the records wait in a file
-    without a name, which is gone when the process is. What columns hold is column -> kind -> a value of it.
+    without a name, which is gone when the process is. What columns hold is column -> type -> a value of it.
     """
-    kinds: dict[str, dict[_Kind, Any]] = {}
+    types_by_column: dict[str, dict[_ValueType, Any]] = {}
     remaining = iter(records)
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=str(file.parent)) as spool:
         while chunk := [_without_nested(record) for record in itertools.islice(remaining, _CHUNK_ROWS)]:
             for record in chunk:
                 for name, value in record.items():
-                    samples = kinds.setdefault(name, {})
+                    samples = types_by_column.setdefault(name, {})
                     if value is not None:
-                        samples.setdefault(_kind_of(value), value)
+                        samples.setdefault(_type_of(value), value)
             pickle.dump(chunk, spool)
         end = spool.tell()
         spool.seek(0)
-        yield kinds, iter(lambda: pickle.load(spool) if spool.tell() < end else None, None)
+        yield types_by_column, iter(lambda: pickle.load(spool) if spool.tell() < end else None, None)
 
 
 def _without_nested(record: dict[str, Any]) -> dict[str, Any]:
@@ -164,22 +164,22 @@ def _without_nested(record: dict[str, Any]) -> dict[str, Any]:
     return {name: to_json(value) if isinstance(value, (list, dict)) else value for name, value in record.items()}
 
 
-def _kind_of(value: Any) -> _Kind:
+def _type_of(value: Any) -> _ValueType:
     if type(value) is int and not -_EXACT <= value <= _EXACT:
         return ("long" if -(2**63) <= value < 2**63 else "huge"), None
     return type(value), getattr(value, "tzinfo", None)
 
 
-def _find_type(name: str, samples: Mapping[_Kind, Any]) -> Any:
+def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> Any:
     """Return the Arrow type that holds all values of a column exactly, and the numbers among them as numbers."""
     import pyarrow
 
-    kinds = {kind for kind, _ in samples}
-    if kinds <= {int, "long"}:
-        return pyarrow.int64() if kinds else pyarrow.null()
-    if kinds <= {int, float}:
+    types = {value_type for value_type, _ in samples}
+    if types <= {int, "long"}:
+        return pyarrow.int64() if types else pyarrow.null()
+    if types <= {int, float}:
         return pyarrow.float64()
-    if len(samples) == 1 and not kinds & {"huge", Decimal}:  # decimals differ in their digits
+    if len(samples) == 1 and not types & {"huge", Decimal}:  # decimals differ in their digits
         (sample,) = samples.values()
         with suppress(pyarrow.ArrowException):
             inferred = pyarrow.infer_type([sample])

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.conflicts import Origin, settle
 from bertkit.recipe.paths import typed_path
 from bertkit.recipe.renamed import rename_changes, rename_keys
-from bertkit.recipe.validation import describe, shorten
+from bertkit.recipe.validation import describe
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.yaml import Lines
 
 if TYPE_CHECKING:
@@ -53,11 +53,6 @@ def describe(
     # a union has an error for each of its types
     rules = dict.fromkeys(rule_of(other) for other in errors if _name(other["loc"]) == name)
     return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
-
-
-def shorten(text: str) -> str:
-    """Return a text for a message, at most 80 characters of it."""
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def rule_of(error: Any) -> str:

@@ -82,7 +82,6 @@ def _locked_beside(output: Path) -> Iterator[None]:
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as held:
         try:
-            path.parent.stat()  # a lock might create it
             held.enter_context(locked(lock, refuse=refuse))
         except OSError as error:
             raise _unwritable(error, output) from None

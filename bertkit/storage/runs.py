@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ResourceError, UsageError
+from bertkit.errors import ResourceError, UsageError, shorten
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
@@ -194,7 +194,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             lines += differences(before, after, f"{prefix}{key}.")
         elif before != after:
-            lines.append(f"{prefix}{key}: {_shorten(before)} there, {_shorten(after)} asked")
+            lines.append(f"{prefix}{key}: {shorten(str(before), 40)} there, {shorten(str(after), 40)} asked")
     return lines
 
 
@@ -280,8 +280,3 @@ def _make_writable(folder: Path) -> None:
         raise ResourceError(
             f"the run folder cannot be written: {error.strerror}", "choose another --output", file=folder
         ) from None
-
-
-def _shorten(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -77,10 +77,10 @@ def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature
     unknown = counts[tokenizer.unk_token_id] / total if tokenizer.unk_token_id is not None else 0.0
     tokens = tokenizer.convert_ids_to_tokens(list(counts))
     letters = sum(count for token, count in zip(tokens, counts.values(), strict=True) if _is_letter(token)) / total
-    for share, most, kind in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
+    for share, most, what in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
         if share > most:
             log.warning(
-                f"{share:.0%} of the tokens of the first {len(first)} rows are {kind}: is this the model's "
+                f"{share:.0%} of the tokens of the first {len(first)} rows are {what}: is this the model's "
                 "tokenizer, and does it know this language?"
             )
             return

@@ -104,10 +104,10 @@ def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spl
         return task.read(row, recipe)
 
     file = unsplit_file(recipe.data)
-    is_own = file is not None and file_fingerprint(file) == saved.record.get("split_file")
+    is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:
         split = ALL  # not the file whose rows the run held out, so all of it is new
-    if is_own and split != ALL and saved.record["identity"].get("hold_out") != HOLD_OUT:
+    if is_own and saved.record["identity"].get("hold_out") != HOLD_OUT:
         what = "the run is of a release that held out other rows of this file: some of today's it was trained on"
         raise DataError(what, "train it again, or score rows that are new to it: --data FILE", file=file)
     splits = read_splits(

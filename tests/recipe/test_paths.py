@@ -61,22 +61,22 @@ def test_recipes_and_the_cache_may_be_in_a_home(home, monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["finetune", "cola", "--model", "demo", "--data", "demo", "--output=~stranger/x"],
-        ["finetune", "cola", "--data=~stranger/x"],
-        ["finetune", "~stranger/x.yaml"],
-        ["eval", "cola", "--model=~stranger/x"],
-        ["predict", "cola", "--model", "demo", "--text", "x", "--output=~stranger/x.csv"],
-        ["fill-mask", "--file=~stranger/x.txt", "--model", "demo"],
-        ["pretrain", "mlm", "--data", "demo", "--tokenizer=~stranger/x"],
-        ["pretrain", "tokenizer", "--data", "demo", "--output=~stranger/x"],
-        ["recipes", "copy", "cola", "~stranger/x.yaml"],
+        ["finetune", "cola", "--model", "demo", "--data", "demo", "--output=~unknown/x"],
+        ["finetune", "cola", "--data=~unknown/x"],
+        ["finetune", "~unknown/x.yaml"],
+        ["eval", "cola", "--model=~unknown/x"],
+        ["predict", "cola", "--model", "demo", "--text", "x", "--output=~unknown/x.csv"],
+        ["fill-mask", "--file=~unknown/x.txt", "--model", "demo"],
+        ["pretrain", "mlm", "--data", "demo", "--tokenizer=~unknown/x"],
+        ["pretrain", "tokenizer", "--data", "demo", "--output=~unknown/x"],
+        ["recipes", "copy", "cola", "~unknown/x.yaml"],
     ],
     ids=" ".join,
 )
 def test_the_home_of_nobody_ends_in_one_line(run, words):
     ended = run(*words)
     assert (ended.code, ended.out) == (2, ""), ended.err
-    assert f"~stranger is the home of no user here - write {Path.cwd()}/~stranger/x" in ended.last
+    assert f"~unknown is the home of no user here - write {Path.cwd()}/~unknown/x" in ended.last
     assert list(Path().iterdir()) == []
 
 
@@ -84,7 +84,7 @@ def test_files_are_written_and_read_in_a_home(run, home, trained):
     assert run("recipes", "copy", "cola", "~/mine.yaml").code == 0
     (home / "rows.csv").write_text("text,label\na good film,good\n")
     arguments = ["--model", trained, "--output", "~/out"]
-    assert run("predict", "classify", "~stranger/rows.csv", *arguments).code == 2
+    assert run("predict", "classify", "~unknown/rows.csv", *arguments).code == 2
     assert run("predict", "classify", "~/rows.csv", *arguments[:3], "~/out.csv").code == 0
     assert run("eval", "classify", "--data=~/rows.csv", "--split", "all", *arguments).code == 0
     assert run("pretrain", "tokenizer", "--data", "demo", "--limit", 99, "--output", "~/tok").code == 0
@@ -94,5 +94,5 @@ def test_files_are_written_and_read_in_a_home(run, home, trained):
 
 
 def test_what_is_no_home_raises_a_usage_error():
-    with pytest.raises(UsageError, match="~stranger is the home of no user here"):
-        typed_path("~stranger")
+    with pytest.raises(UsageError, match="~unknown is the home of no user here"):
+        typed_path("~unknown")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, shorten
 from bertkit.recipe import load_recipe, parse_changes
-from bertkit.recipe.validation import shorten
 
 WRONG = {
     "training.seed=abc": "training.seed = 'abc' is wrong - give a whole number >= 0 and < 4294967296",

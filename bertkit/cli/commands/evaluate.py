@@ -19,7 +19,7 @@ from bertkit.cli.options import (
     SetOption,
     load,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
+from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     for result in results:
-        rows = f"{result.rows:,} {'row' if result.rows == 1 else 'rows'}"
+        rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
