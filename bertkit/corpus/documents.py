@@ -25,6 +25,7 @@ _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.ENDINGS
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _SETTING = re.compile(r"--set '?data\.(\w+)")
+_HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")  # of wikitext: ` = Title = `, ` = = Section = = `
 
 
 @dataclass(frozen=True)
@@ -223,9 +224,41 @@ def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, 
         raise RecipeError("data.documents: a text file has lines, not rows", hint)
     if unit != "rows" and not is_lines:
         texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
-    if unit == "blank_lines":
+    if unit == "articles":
+        texts = _end_articles(texts, name)
+    if unit in ("articles", "blank_lines"):
         texts = _join_lines(texts, name)
-    return (Document(text, name, line) for line, text in texts if text and not text.isspace())
+    documents = (Document(text, name, line) for line, text in texts if text and not text.isspace())
+    return _point_out_titles(documents) if data.documents == "auto" else documents
+
+
+def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
+    """Say once where a title of wikitext is a document."""
+    for document in documents:
+        if document.text[:3] == " = " and _HEADING.fullmatch(document.text):
+            say_once(
+                f"{document.source}: a title is a document of its own; --set data.documents=articles joins articles"
+            )
+        yield document
+
+
+def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
+    """Put a blank line where an article begins, and take all others out, with the headings.
+
+    A heading stands between blank lines: wikitext also has formulas that look like one. BERT was trained on text without
+    headings.
+    """
+    titles = 0
+    for number, text in _join_lines(lines, name):
+        heading = _HEADING.fullmatch(text)
+        if heading is None:
+            yield number, text
+        elif heading[1] == "=":
+            titles += 1
+            yield number, ""
+    if not titles:
+        what = "no title of an article, such as ' = Title = ' between blank lines"
+        raise DataError(what, "--set data.documents=auto, or another way to tell documents apart", file=name)
 
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:

@@ -77,7 +77,7 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
     The demo model brings its own training settings, which changes override. Changes that name other data or another
-    model also drop what the recipe says of its own ones, such as ``data.config``.
+    model also drop what the recipe says of its own ones, such as ``data.config``; so does a recipe that extends another.
 
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
@@ -130,13 +130,15 @@ def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int)
 
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Take out what a recipe says of its own data and its own model, where changes name other ones."""
+    """Take out what a recipe says of its own data and its own model, where changes, or a child, name other ones."""
     data, source = values.get("data"), changes.get("data.source")
     if isinstance(data, dict) and source is not None and source != data.get("source"):
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config"):  # the made-up rows are those for this data set
             values["data"]["config"] = data["config"]
+    elif isinstance(data, dict) and ("data.files.train" in changes or "train" in (changes.get("data.files") or ())):
+        values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
         for key in _OF_MODEL:
@@ -201,6 +203,9 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> tupl
     inherited, _ = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)
+    data = values["data"] if isinstance(values.get("data"), dict) else {}
+    named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
+    _drop_what_is_of_another(inherited, named)
     return _merge(inherited, values), lines
 
 

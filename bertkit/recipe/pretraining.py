@@ -22,9 +22,10 @@ class Corpus(Section):
     files: dict[str, Location] = Field({}, description="split (`train`, `validation`) -> file, instead of `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     column: str = Field("text", description="column with the text, in jsonl, json, csv, parquet and hub data sets")
-    documents: Literal["auto", "blank_lines", "lines", "rows"] = Field(
+    documents: Literal["auto", "articles", "blank_lines", "lines", "rows"] = Field(
         "auto",
-        description="what a document is: the text between blank lines (as BERT reads text files), a line, or a row",
+        description="what a document is: an article under a title (as in wikitext), the text between blank lines (as "
+        "BERT reads text files), a line, or a row",
     )
     encoding: str = Field("utf-8", description="encoding of text files")
     deduplicate: bool = Field(True, description="drop exact copies of earlier documents")

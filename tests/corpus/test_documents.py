@@ -98,6 +98,32 @@ def test_rows_may_be_lines_of_documents(here):
     assert texts(source="a.jsonl", documents="lines") == [" = Title = ", "a line", "another", "and more", "the end"]
 
 
+WIKITEXT = [
+    *("", " = Owls = \n", "", " An owl hoots . \n", " It has two eyes . \n", "", " = = At night = = \n", ""),
+    *(" = 3 <unk> / s and k = \n", " That was a formula . \n", "", " = Bats ( animals ) = \n", "", " A bat flies . \n"),
+]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "txt"])
+def test_an_article_begins_at_its_title_and_headings_are_left_out(here, ending):
+    lines = WIKITEXT if ending == "txt" else [json.dumps({"text": row}) for row in WIKITEXT]
+    name = write(f"wiki.{ending}", "\n".join(line.rstrip("\n") for line in lines))
+    read = list(read_documents(find_corpus(Corpus(source=name, documents="articles")), "train"))
+    owls = " An owl hoots . \n It has two eyes . \n = 3 <unk> / s and k = \n That was a formula . "
+    assert [(document.text, document.line) for document in read] == [(owls, 4), (" A bat flies . ", 14)]
+
+
+def test_titles_that_are_documents_are_pointed_out_where_nobody_said_what_a_document_is(here, caplog):
+    caplog.set_level(logging.INFO, logger="bertkit")
+    write("wiki.txt", "\n".join(WIKITEXT))
+    texts(source="wiki.txt", documents="blank_lines")
+    assert caplog.messages == []
+    texts(source="wiki.txt")
+    assert caplog.messages == [
+        "wiki.txt: a title is a document of its own; --set data.documents=articles joins articles"
+    ]
+
+
 def test_a_limit_takes_the_first_documents(here):
     assert texts(source=write("a.txt", "one\n\ntwo\n\nthree"), limit=2) == ["one", "two"]
 
@@ -272,6 +298,16 @@ def test_a_text_file_has_no_rows(here):
         texts(source="a.txt", documents="rows")
     expected = "data.documents: a text file has lines, not rows - --set data.documents=blank_lines, or lines"
     assert (str(caught.value), caught.value.exit_code) == (expected, 2)
+
+
+def test_text_without_titles_has_no_articles(here):
+    write("a.txt", "= not between blank lines =\ntext\n\n= = Section = =\n\nmore")
+    with pytest.raises(DataError) as caught:
+        texts(source="a.txt", documents="articles")
+    assert str(caught.value) == (
+        "no title of an article, such as ' = Title = ' between blank lines (a.txt) - "
+        "--set data.documents=auto, or another way to tell documents apart"
+    )
 
 
 def test_a_document_is_no_library(here, monkeypatch):

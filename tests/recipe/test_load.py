@@ -184,3 +184,26 @@ def test_another_text_drops_what_is_of_the_old_one():
     data = load_pretrain_recipe("mlm", {"data.source": "you/text"}).data
     assert (data.config, data.documents) == (None, "auto")
     assert load_pretrain_recipe("mlm", {"data.source": "you/text", "data.documents": "lines"}).data.documents == "lines"
+
+
+@pytest.mark.parametrize("child", ["data: {source: you/text}", "data: {files: {train: a.txt}}"])
+def test_a_recipe_with_text_of_its_own_drops_what_is_of_its_parents_text(here, child):
+    (here / "mine.yaml").write_text(f"extends: mlm\n{child}\n")
+    mine, typed = load_pretrain_recipe("mine.yaml").data, load_pretrain_recipe("mlm", {"data.source": "you/text"}).data
+    assert mine.documents == typed.documents == "auto"
+    assert mine == typed or mine.files == {"train": "a.txt"}
+    (here / "below.yaml").write_text("extends: mlm\ntraining: {epochs: 1}\n")
+    assert load_pretrain_recipe("below.yaml").data == load_pretrain_recipe("mlm").data
+
+
+def test_a_recipe_with_rows_of_its_own_drops_what_is_of_its_parents_rows(here):
+    (here / "own.yaml").write_text(OWN)
+    (here / "mine.yaml").write_text("extends: own.yaml\ndata: {source: you/set, config: large}\nmodel: you/theirs\n")
+    typed = load_recipe("own.yaml", {"data.source": "you/set", "data.config": "large", "model": "you/theirs"})
+    assert load_recipe("mine.yaml") == typed.model_copy(update={"name": "mine"})
+
+
+@pytest.mark.parametrize("changes", [{"data.files.train": "a.txt"}, {"data.files": {"train": "a.txt"}}])
+def test_named_training_files_bring_their_own_documents(changes):
+    assert load_pretrain_recipe("mlm", changes).data.documents == "auto"
+    assert load_pretrain_recipe("mlm", {"data.files.validation": "a.txt"}).data.documents == "articles"
