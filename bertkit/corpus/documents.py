@@ -245,8 +245,8 @@ def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
 def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
     """Put a blank line where an article begins, and take all others out, with the headings.
 
-    A heading stands between blank lines: wikitext also has formulas that look like one. BERT was trained on text without
-    headings.
+    A heading stands between blank lines: wikitext also has formulas that look like one. BERT's text had no headings
+    either.
     """
     titles = 0
     for number, text in _join_lines(lines, name):

@@ -77,7 +77,7 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
     The demo model brings its own training settings, which changes override. Changes that name other data or another
-    model also drop what the recipe says of its own ones, such as ``data.config``; so does a recipe that extends another.
+    model also drop what the recipe says of its own ones, such as ``data.config``, and so does a recipe that extends it.
 
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
