@@ -12,7 +12,8 @@ from bertkit.errors import ModelError
 from bertkit.tokens.features import Feature, are_several
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 log = logging.getLogger("bertkit")
 
@@ -22,6 +23,9 @@ _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 _PADDED, _MISSING = 128, 0.04
 _ROWS = 100
 _MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
+# Fifty steps of pretraining make like tokens .36 standard deviations more alike than others, a published encoder 1.5;
+# a tokenizer trained on other text reaches .1. Norms of random weights differ as those of a normal distribution do.
+_FEW_PAIRS, _LEAST_ALIKE, _TRAINED = 50, 0.2, 2.0
 
 
 def refuse_foreign(
@@ -47,12 +51,17 @@ def refuse_foreign(
         if isinstance(expected, int) and found not in (None, expected):
             what = f"{name} is {found} for the tokenizer and {expected} for the model"
             raise ModelError(what, "take both from one source, or correct config.json", file=folder)
-    missing = config.vocab_size - known
-    if missing >= _PADDED and missing > _MISSING * config.vocab_size:
+    if _is_far_smaller(tokenizer, config):
+        other = _other_algorithm(tokenizer, config)
         log.warning(
             f"the tokenizer may not be the model's: it has {known:,} tokens for {config.vocab_size:,} embeddings"
-            f"{_other_algorithm(tokenizer, config)}"
+            f"{', and ' if other else ''}{other}"
         )
+
+
+def _is_far_smaller(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> bool:
+    missing = config.vocab_size - max(tokenizer.get_vocab().values()) - 1
+    return missing >= _PADDED and missing > _MISSING * config.vocab_size  # type: ignore[no-any-return]
 
 
 def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> str:
@@ -62,10 +71,61 @@ def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfi
     usual = TOKENIZER_MAPPING.get(type(config), None)
     expected = getattr(getattr(usual, "model", None), "__name__", "")
     found = type(tokenizer.backend_tokenizer.model).__name__
-    return f", and is {found} where {config.model_type} has {expected}" if expected not in ("", found) else ""
+    return f"is {found} where {config.model_type} has {expected}" if expected not in ("", found) else ""
 
 
-def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature]) -> None:
+def report_foreign(
+    tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, features: Sequence[Feature], rows: str = "rows"
+) -> None:
+    """Log one warning where a tokenizer is probably not the model's: its embeddings, its algorithm, or the text say so.
+
+    Args:
+        tokenizer: the one beside the model, which `refuse_foreign` has accepted.
+        model: as it was loaded.
+        features: the first ones are looked at.
+        rows: what a feature is, for people.
+    """
+    if _is_far_smaller(tokenizer, model.config):
+        return  # `refuse_foreign` has said so
+    weights = model.get_input_embeddings().weight.detach().float()
+    alike, signs = _compare_like_tokens(tokenizer, weights), []
+    if _is_trained(weights) and (alike is None or alike < _LEAST_ALIKE):
+        if alike is not None:
+            signs.append("tokens that differ in one letter are no more alike to the model than any two")
+        if other := _other_algorithm(tokenizer, model.config):
+            signs.append(f"it {other}")
+    if signs:
+        log.warning(f"the tokenizer may not be the model's: {', and '.join(signs)}")
+    else:
+        report_tokens(tokenizer, features, rows)
+
+
+def _is_trained(weights: torch.Tensor) -> bool:
+    """Tell whether the norms of embeddings, shape (tokens, width), differ more than those of random weights."""
+    norms = weights.norm(dim=1)
+    norms = norms[norms > 0]  # that of padding is 0
+    return bool(norms.std() / norms.mean() * (2 * weights.shape[1]) ** 0.5 > _TRAINED)
+
+
+def _compare_like_tokens(tokenizer: PreTrainedTokenizerFast, weights: torch.Tensor) -> float | None:
+    """Compute how much more alike the embeddings of `walk` and `walks` are than those of any two such tokens.
+
+    Returns:
+        the mean difference of the cosines, in standard deviations; None where the vocabulary has few such pairs.
+    """
+    from torch.nn.functional import cosine_similarity
+
+    ids = tokenizer.get_vocab()
+    pairs = sorted((ids[token[:-1]], ids[token]) for token in ids if len(_text_of(token)) > 3 and token[:-1] in ids)
+    if len(pairs) < _FEW_PAIRS:
+        return None
+    first, second = (weights[list(numbers)] for numbers in zip(*pairs, strict=True))
+    others = second.roll(len(pairs) // 2, dims=0)
+    differences = cosine_similarity(first, second) - cosine_similarity(first, others)
+    return float(differences.mean() / differences.std())
+
+
+def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature], rows: str = "rows") -> None:
     """Log a warning where the first features hold many unknown tokens, or little but single letters."""
     first = [features[number]["input_ids"] for number in range(min(_ROWS, len(features)))]
     counts = Counter(int(number) for ids in first for number in _flat(ids))
@@ -80,7 +140,7 @@ def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature
     for share, most, what in ((unknown, _MANY_UNKNOWN, "unknown"), (letters, _MANY_LETTERS, "single letters")):
         if share > most:
             log.warning(
-                f"{share:.0%} of the tokens of the first {len(first)} rows are {what}: is this the model's "
+                f"{share:.0%} of the tokens of the first {len(first)} {rows} are {what}: is this the model's "
                 "tokenizer, and does it know this language?"
             )
             return
@@ -92,8 +152,12 @@ def _is_letter(token: str) -> bool:
     >>> [_is_letter(token) for token in ("##e", "Ġt", "▁a", "the", ".", "語")]
     [True, True, True, False, False, False]
     """
-    text = token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
+    text = _text_of(token)
     return len(text) == 1 and text.isalpha() and ord(text) < 0x2E80
+
+
+def _text_of(token: str) -> str:
+    return token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
 
 
 def _flat(ids: Any) -> Iterable[Any]:

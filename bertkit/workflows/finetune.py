@@ -20,7 +20,7 @@ from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, max_tokens
-from bertkit.tokens.vocabulary import report_tokens
+from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
 
@@ -85,7 +85,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
         _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
-    report_tokens(setup.tokenizer, features.get("train") or features[inputs.validation.name])
+    report_foreign(setup.tokenizer, model, features.get("train") or features[inputs.validation.name])
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:

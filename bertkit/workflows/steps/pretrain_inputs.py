@@ -17,6 +17,8 @@ from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import Progress, stage
 from bertkit.recipe import PretrainRecipe
 from bertkit.storage import runs
+from bertkit.tokens.features import Feature
+from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.run import RunPlan
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ log = logging.getLogger("bertkit")
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}, "data": True}
+
+_DOCUMENTS, _TOKENS = 100, 2000  # that are looked at for signs of a tokenizer of another model
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,17 @@ class PretrainInputs:
         from transformers import set_seed
 
         set_seed(self.setup.recipe.training.seed)
-        return self.objective.load_model(self.setup)
+        model = self.objective.load_model(self.setup)
+        if self.setup.model_folder is not None:
+            report_foreign(self.setup.tokenizer, model, _first_documents(self.corpus["train"]), "documents")
+        return model
+
+
+def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
+    """Return the tokens of the first documents, at most some thousand of each."""
+    edges = corpus.document_edges()[: _DOCUMENTS + 1]
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
 
 
 def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> PretrainInputs:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
-from bertkit.errors import RecipeError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
+from tests.tokens.test_vocabulary import shuffled
 
 DEMO = Path(__file__).parents[3] / "bertkit" / "demo" / "model"
 
@@ -68,6 +73,40 @@ def test_a_model_and_a_tokenizer_that_do_not_go_together(read, changes, message)
         read(data__source="nothing.txt", **changes)  # which is not looked for yet
     assert str(mistake.value).startswith(message)
     assert not Path("run").exists()
+
+
+def change_config(folder: Path, **changes: int) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize("objective", ["mlm", "distil"])
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"pad_token_id": 4}, "pad_token_id is 0 for the tokenizer and 4 for the model"),
+        ({"cls_token_id": 7}, "cls_token_id is 2 for the tokenizer and 7 for the model"),
+        ({"mask_token_id": 7}, "mask_token_id is 4 for the tokenizer and 7 for the model"),
+        ({"vocab_size": 90}, "the tokenizer knows 588 more tokens than the model"),
+    ],
+)
+def test_a_checkpoint_with_a_tokenizer_of_another_is_refused(read, tmp_path, objective, config, message):
+    folder = Path(shutil.copytree(DEMO, tmp_path / "mixed"))
+    change_config(folder, **config)
+    with pytest.raises(ModelError) as mistake:
+        read(model=str(folder), objective=objective, tokenizer=None, model_options={})
+    assert (str(mistake.value).startswith(message), mistake.value.exit_code) == (True, 4)
+
+
+def test_a_checkpoint_with_a_tokenizer_that_may_be_of_another_is_one_warning(read, tmp_path, caplog):
+    folder = Path(shutil.copytree(DEMO, tmp_path / "mixed"))
+    caplog.set_level(logging.WARNING, "bertkit")
+    read(model=str(folder), tokenizer=None, model_options={}).load_model()
+    assert caplog.messages == []
+    shuffled(AutoTokenizer.from_pretrained(DEMO)).save_pretrained(folder)
+    read(model=str(folder), tokenizer=None, model_options={}).load_model()
+    (line,) = caplog.messages
+    assert line.startswith("the tokenizer may not be the model's: tokens that differ in one letter")
 
 
 def test_texts_longer_than_the_model_reads_are_refused(read):
