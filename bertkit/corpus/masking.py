@@ -7,6 +7,7 @@ is given and from no other source, so the same generator gives the same mask.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 Values = np.ndarray[Any, Any]
 
-_MASKED, _RANDOM = 0.8, 0.1  # the rest of the chosen tokens stay as they are
+MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)
+"""Shares of the chosen tokens that become the mask token, become a random one, and stay (Devlin et al. 2019)."""
+
 _TRIES = 20  # first words to try for a span
 
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
@@ -113,8 +116,9 @@ def corrupt(
     mask_token_id: int,
     ordinary: Values,
     spans: Values | None = None,
+    mask_random_keep: Sequence[float] = MASK_RANDOM_KEEP,
 ) -> Values:
-    """Replace 80 % of the chosen tokens by the mask token and 10 % by a random ordinary one; 10 % stay.
+    """Replace a share of the chosen tokens by the mask token and another by random ordinary ones; the rest stay.
 
     With `spans`, one of the three is drawn per span and applies to all its tokens (SpanBERT, section 3.1).
 
@@ -122,6 +126,7 @@ def corrupt(
         New token ids, shape (tokens,), int64.
     """
     # one draw per masked position, or per span and repeated for its tokens: spans are in order, as positions are
+    masked, replaced, _ = mask_random_keep
     positions = np.flatnonzero(chosen)
     draws = random.random(len(positions) if spans is None else len(spans))
     if spans is not None:
@@ -129,7 +134,7 @@ def corrupt(
     random_tokens = random.choice(ordinary, len(positions))
     corrupted = np.array(tokens, dtype=np.int64)
     corrupted[positions] = np.select(
-        [draws < _MASKED, draws < _MASKED + _RANDOM], [mask_token_id, random_tokens], corrupted[positions]
+        [draws < masked, draws < masked + replaced], [mask_token_id, random_tokens], corrupted[positions]
     )
     return corrupted
 

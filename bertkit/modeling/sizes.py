@@ -55,18 +55,26 @@ _SIZES = {
     "medium": _bert(8, 512, 41_373_184),
     "base": _bert(12, 768, 109_482_240),
     "large": _bert(24, 1024, 335_141_888),
+    "tinybert": Size("bert", 4, 312, 12, 30_522, 14_350_248, {"intermediate_size": 1200}),
     "distilbert": Size("distilbert", 6, 768, 12, 30_522, 66_362_880),
     "roberta-base": Size("roberta", 12, 768, 12, 50_265, 124_645_632, {**_ROBERTA, "intermediate_size": 3072}),
     "roberta-large": Size("roberta", 24, 1024, 16, 50_265, 355_359_744, {**_ROBERTA, "intermediate_size": 4096}),
     "albert-base": Size("albert", 12, 768, 12, 30_000, 11_683_584, {"intermediate_size": 3072}),
     "albert-large": Size("albert", 24, 1024, 16, 30_000, 17_683_968, {"intermediate_size": 4096}),
+    "albert-xlarge": Size("albert", 24, 2048, 16, 30_000, 58_724_864, {"intermediate_size": 8192}),
+    "albert-xxlarge": Size("albert", 12, 4096, 64, 30_000, 222_595_584, {"intermediate_size": 16_384}),
     "electra-small": Size("electra", 12, 256, 4, 30_522, 13_483_008),
     "electra-base": Size(
         "electra", 12, 768, 12, 30_522, 108_891_648, {"intermediate_size": 3072, "embedding_size": 768}
     ),
+    "electra-large": Size(
+        "electra", 24, 1024, 16, 30_522, 334_092_288, {"intermediate_size": 4096, "embedding_size": 1024}
+    ),
     "modernbert-base": Size("modernbert", 22, 768, 12, 50_368, 149_014_272),
     "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
     "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
+    "deberta-v3-base": Size("deberta-v2", 12, 768, 12, 128_100, 183_831_552, _DEBERTA),
+    "deberta-v3-large": Size("deberta-v2", 24, 1024, 16, 128_100, 434_012_160, {**_DEBERTA, "intermediate_size": 4096}),
 }
 _NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),

@@ -34,7 +34,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from bertkit.corpus.masking import ordinary_tokens
+from bertkit.corpus.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
@@ -175,6 +175,29 @@ def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: flo
     first: float = read_option(options, setup.recipe, "mask_rate")
     last: float | None = read_option(options, setup.recipe, "last_mask_rate")
     return first if last is None else first + (last - first) * progress
+
+
+def read_shares(value: Any) -> tuple[float, float, float]:
+    """Read ``mask_random_keep``: the shares of the selected tokens that are masked, replaced at random, and kept.
+
+    >>> read_shares([1, 0, 0])
+    (1.0, 0.0, 0.0)
+
+    Raises:
+        ValueError: they are not three shares with the sum 1; the message says what to give.
+    """
+    numbers = value if isinstance(value, (list, tuple)) else ()
+    shares = tuple(float(share) for share in numbers if isinstance(share, (int, float)) and share >= 0)
+    if len(shares) != 3 or len(numbers) != 3 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError("give three shares with the sum 1, such as [0.8, 0.1, 0.1]")
+    return shares
+
+
+def replacement_shares(
+    options: Mapping[str, Any], setup: PretrainSetup, progress: float | None
+) -> tuple[float, float, float]:
+    """Return the recipe's ``mask_random_keep``; on held-out text it is 80, 10 and 10 %, whatever the recipe says."""
+    return MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, setup.recipe, "mask_random_keep"))
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus.masking import choose_tokens, choose_words, corrupt
+from bertkit.corpus.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.corpus.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
 from bertkit.corpus.tokenized import Numbers, TokenizedCorpus
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
-from bertkit.objectives import PretrainSetup, Totals, masking_rate
+from bertkit.objectives import PretrainSetup, Totals, masking_rate, read_shares, replacement_shares
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature
 
@@ -25,6 +25,7 @@ OPTIONS: Mapping[str, Any] = {
     "mask_rate": Option(0.15, least=0.01, most=0.9),
     "last_mask_rate": Option(None, least=0.01, most=0.9),
     "whole_words": False,
+    "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_shares),
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0}
 BEST_METRIC = "loss"
@@ -63,8 +64,12 @@ def mask(text: TokenizedText, progress: float | None, random: np.random.Generato
     # Labels are at all chosen tokens, also at those that `corrupt` leaves as they are. In fine-tuning no token is
     # masked, so unmasked ones need good hidden states too (Devlin et al. 2019, section 3.1).
     chosen = choose_masked(text, progress, random, setup)
+    shares = replacement_shares(OPTIONS, setup, progress)
+    mask_token_id = setup.tokenizer.mask_token_id
     return {
-        "input_ids": corrupt(text.tokens, chosen, random, setup.tokenizer.mask_token_id, setup.ordinary_tokens),
+        "input_ids": corrupt(
+            text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, mask_random_keep=shares
+        ),
         "labels": np.where(chosen, text.tokens, IGNORED),
     }
 

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
-OPTIONS: Mapping[str, Any] = {**mlm.OPTIONS, "generator_size": Option(0.25, least=0.125, most=1.0)}
+OPTIONS: Mapping[str, Any] = {
+    **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
+    "generator_size": Option(0.25, least=0.125, most=1.0),
+}
 TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 """The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""
 BEST_METRIC = "perplexity"
@@ -46,7 +49,9 @@ def check(setup: PretrainSetup) -> None:
     if not architecture_of(setup.config).has_discriminator:
         has_checkpoint = setup.model_folder is not None
         remedy = (
-            "name an ELECTRA, or use the objective mlm" if has_checkpoint else "--size electra-small or electra-base"
+            "name an ELECTRA, or use the objective mlm"
+            if has_checkpoint
+            else "--size electra-small, electra-base or electra-large"
         )
         raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
 

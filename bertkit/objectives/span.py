@@ -9,7 +9,7 @@ from bertkit.corpus.masking import choose_spans, corrupt
 from bertkit.corpus.packing import Block, join_block
 from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
-from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm
+from bertkit.objectives import PretrainSetup, Totals, masking_rate, mlm, replacement_shares
 from bertkit.recipe.options import read_option
 from bertkit.tokens.features import IGNORED, Collator, Feature
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
     "last_mask_rate": mlm.OPTIONS["last_mask_rate"],
+    "mask_random_keep": mlm.OPTIONS["mask_random_keep"],
     "boundary": True,
 }
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
@@ -53,9 +54,9 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
     text = join_block(example, setup.template)
     rate = masking_rate(OPTIONS, setup, progress)
     chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
-    mask_token_id = setup.tokenizer.mask_token_id
+    mask_token_id, shares = setup.tokenizer.mask_token_id, replacement_shares(OPTIONS, setup, progress)
     masked: Feature = {
-        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans),
+        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans, shares),
         "labels": np.where(chosen, text.tokens, IGNORED),
         "segment_ids": text.segment_ids,
     }

@@ -26,19 +26,27 @@ def test_the_written_number_of_parameters_is_the_counted_one(name):
 
 @pytest.mark.parametrize(
     ("name", "options", "millions"),
-    [  # Devlin 2019; Turc 2019; Lan 2020; Sanh 2019; Clark 2020; Liu 2019; Warner 2024; 3 and 6 layers: Sun 2019 (PKD)
+    [  # Devlin 2019; Turc 2019; Jiao 2020; Lan 2020; Sanh 2019; Clark 2020; Liu 2019; Warner 2024; He 2023;
+        # 3 and 6 layers: Sun 2019 (PKD). Lan 2020 says 235 of albert-xxlarge, and its released weights are 223.
         ("base", {}, 110),
         ("large", {}, 335),
         ("tiny", {}, 4.4),
+        ("tinybert", {}, 14.5),
+        ("albert-xlarge", {}, 60),
+        ("albert-xxlarge", {}, 223),
         ("albert-base", {}, 12),
         ("albert-large", {}, 18),
         ("distilbert", {}, 66),
         ("electra-small", {}, 14),
         ("electra-base", {}, 110),
+        ("electra-large", {}, 335),
         ("roberta-base", {}, 125),
         ("roberta-large", {}, 355),
         ("modernbert-base", {}, 149),
         ("modernbert-large", {}, 395),
+        ("deberta-v3-small", {}, 44 + 98),
+        ("deberta-v3-base", {}, 86 + 98),
+        ("deberta-v3-large", {}, 304 + 131),
         ("base", {"num_hidden_layers": 3}, 45.7),
         ("base", {"num_hidden_layers": 6}, 67),
     ],

@@ -14,6 +14,7 @@ from bertkit.modeling.sizes import find_size
 from bertkit.objectives import Objective, load_objective, masking_rate, mlm, objective_names
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.tokens.features import IGNORED
 from tests.objectives.texts import LENGTH, make_corpus, make_setup
 
 ROOT = Path(__file__).parent.parent.parent
@@ -139,3 +140,29 @@ def test_unknown_objectives_and_options_are_refused():
         load_objective(PretrainRecipe(name="own", objective="mlmm"))
     with pytest.raises(RecipeError, match=r"unknown key 'options\.mask_rates' - did you mean mask_rate"):
         load_objective(PretrainRecipe(name="own", objective="mlm", options={"mask_rates": 0.2}))
+
+
+@pytest.mark.parametrize("name", ["mlm", "nsp", "sop", "span", "distil"])
+@pytest.mark.parametrize("shares", [None, [0.8, 0.1, 0.1], [0.5, 0.2, 0.3], [1, 0, 0]])
+def test_selected_tokens_are_masked_replaced_and_kept_as_the_recipe_says(corpus, name, shares):
+    options = {"mask_rate": 0.5} if shares is None else {"mask_rate": 0.5, "mask_random_keep": shares}
+    setup = make_setup(name, options=options, model_folder=ROOT)
+    objective = load_objective(setup.recipe)
+    features = make_features(objective, setup, corpus, (0, 0.0), rows=40)
+    labels, ids = (np.concatenate([feature[key] for feature in features]) for key in ("labels", "input_ids"))
+    ids, labels = ids[labels != IGNORED], labels[labels != IGNORED]
+    is_mask, is_kept = ids == setup.tokenizer.mask_token_id, ids == labels
+    counts = [is_mask.mean(), (~is_mask & ~is_kept).mean(), is_kept.mean()]  # a random token may be the old one
+    assert counts == pytest.approx(shares or [0.8, 0.1, 0.1], abs=0.07)
+    held_out, plain = (
+        make_features(objective, one, corpus, (0, None)) for one in (setup, make_setup(name, model_folder=ROOT))
+    )
+    for one, other in zip(held_out, plain, strict=True):
+        assert all(np.array_equal(one[key], other[key]) for key in other)
+
+
+@pytest.mark.parametrize("shares", [80, [0.8, 0.1], [0.8, 0.1, 0.2], [1.2, -0.1, -0.1], [0.5, "a", 0.5], [80, 10, 10]])
+def test_shares_that_are_none_are_refused(shares):
+    recipe = PretrainRecipe(name="toy", objective="mlm", options={"mask_random_keep": shares})
+    with pytest.raises(RecipeError, match=r"options\.mask_random_keep is .* - give three shares with the sum 1"):
+        load_objective(recipe)

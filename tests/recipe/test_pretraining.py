@@ -28,3 +28,14 @@ def test_a_short_block_is_shorter_than_the_long_one():
     assert Pretraining(max_length=512, short_length=128).short_length == 128
     with pytest.raises(ValidationError, match=r"must be less than training.max_length \(128\)"):
         Pretraining(max_length=128, short_length=128)
+
+
+def test_roberta_is_trained_as_in_its_paper():
+    recipe = load_pretrain_recipe("roberta")
+    training = recipe.training
+    assert (recipe.objective, recipe.size, training.max_length, training.steps) == ("mlm", "roberta-base", 512, 500_000)
+    assert (training.batch_size, training.learning_rate, training.weight_decay) == (8192, 6e-4, 0.01)
+    assert training.batch_size % training.gradient_accumulation == 0 < training.gradient_accumulation
+    assert training.warmup_ratio * training.steps == 24_000
+    smaller = load_pretrain_recipe("roberta", {"training.batch_size": 96}).training
+    assert 96 % smaller.gradient_accumulation == 0
