@@ -80,9 +80,10 @@ def choose_spans(
 ) -> tuple[Values, Values]:
     """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
-    Lengths in words are geometric with `p`, truncated at `max_words`: 3.8 words on average, as in the paper. A span
-    begins at any word, stays within its text, and keeps a distance of a token from other spans, so that the tokens
-    around it are visible. The last span is shortened to the words that the number of tokens still allows.
+    Lengths in words are drawn from a geometric distribution with `p`, truncated at `max_words`: 3.8 words on average,
+    as in the paper. A span begins at any word, stays within its text, and keeps a distance of a token from other spans,
+    so that the tokens around it are visible. The last span is shortened to the words that the number of tokens still
+    allows, so that spans of few tokens are shorter on average.
 
     Returns:
         Whether a token is chosen, shape (tokens,), and the spans in order, first and last + 1 token, shape (spans, 2).

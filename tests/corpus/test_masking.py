@@ -108,6 +108,31 @@ def test_lengths_of_spans_are_geometric_and_drawn_again_above_the_longest():
     assert np.mean(lengths) == pytest.approx(3.8, abs=0.15)  # as the paper says
 
 
+def expected_lengths(left: int) -> np.ndarray:
+    """Count the spans of each length, 0 to 10, that a text with so many tokens to mask has on average, written out.
+
+    A span has k words with probability 0.2 * 0.8 ** (k - 1), drawn again above 10; the last has those that are left.
+    """
+    probability = 0.8 ** np.arange(10) / sum(0.8**power for power in range(10))
+    counts = np.zeros((left + 1, 11))
+    for tokens in range(1, left + 1):
+        for drawn in range(1, 11):
+            length = min(drawn, tokens)
+            rest = counts[tokens - length] + np.eye(11)[length]
+            counts[tokens] += probability[drawn - 1] * rest
+    return counts[left]
+
+
+@pytest.mark.parametrize(("left", "mean"), [(19, 3.39), (77, 3.69)])  # 15 % of 128 and of 512 tokens
+def test_the_last_span_of_a_block_is_shortened_as_the_docs_say(left, mean):
+    words, blocks = np.ones(4000, bool), 12_000 // left  # long texts, so that none of their spans is cut off at the end
+    spans = [choose_spans(words, words, left / 4000, np.random.default_rng(seed))[1] for seed in range(blocks)]
+    counts = np.bincount(np.diff(np.concatenate(spans)).ravel(), minlength=11)[1:]
+    expected = expected_lengths(left)[1:]
+    assert chisquare(counts, expected / expected.sum() * counts.sum()).pvalue > 0.001
+    assert (expected @ np.arange(1, 11)) / expected.sum() == pytest.approx(mean, abs=0.005)
+
+
 def test_spans_begin_at_words_and_can_be_told_apart():
     for seed in range(50):
         maskable, starts = make_text(seed=seed)
