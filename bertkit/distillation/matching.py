@@ -1,4 +1,4 @@
-"""Students made of their teacher's layers, and the matching of hidden states and attention (Jiao et al. 2020)."""
+"""Students made of their teacher's layers, and the matching of a teacher's inside (TinyBERT: Jiao et al. 2020)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
 
 _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
+_EMBEDDINGS = -1  # number of the embeddings among the layers
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -58,10 +59,11 @@ def take_layers(model: PreTrainedModel, choice: int | list[int]) -> None:
 
 
 class Matching:
-    """Compares layers of a student with layers of its teacher, on the batch that the student has just run on.
+    """Compares the inside of a student with that of its teacher, on the batch that the student has just run on.
 
-    Its terms are sums over tokens. For hidden states it is the squared distance, as a mean over their width; for
-    attention it is KL(teacher || student), as a mean over heads. Both are means over the matched layers.
+    Its terms are sums over tokens. For the embeddings and hidden states it is the squared distance, as a mean over
+    their width; for attention KL(teacher || student), as a mean over heads; for attention scores the squared distance,
+    as a mean over heads and the tokens attended to. All are means over the matched layers.
     """
 
     def __init__(
@@ -74,17 +76,33 @@ class Matching:
     ) -> None:
         self.student, self.teacher, self.precision = student, teacher, precision
         self.pairs, self.weights = pairs, weights
-        self.layers = {model: list(find_layers(model)[2]) for model in (student, teacher)}
+        needs_layers = set(pairs) != {"embeddings"}
+        self.layers = {
+            model: list(find_layers(model)[2]) if needs_layers else list[nn.Module]() for model in (student, teacher)
+        }
         self.states: dict[nn.Module, torch.Tensor] = {}
         self.attention: dict[Any, AttentionMaps] = {}
+
+    @property
+    def reads_scores(self) -> bool:
+        """Whether attention leaves its scores, of which probabilities are computed where they are compared."""
+        return "attention_scores" in self.pairs
 
     def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in _INPUTS if name in batch})
-        tokens = batch["attention_mask"].flatten(0, -2).bool()
-        compare = {"hidden": self._compare_states, "attention": self._compare_attention}
+        return self.compare(batch["attention_mask"].flatten(0, -2).bool())
+
+    def compare(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Sum each term over the tokens of a batch that both models have run on; `tokens` is a mask (texts, tokens)."""
+        compare = {
+            "embeddings": self._compare_states,
+            "hidden": self._compare_states,
+            "attention": self._compare_attention,
+            "attention_scores": self._compare_scores,
+        }
         return {
             name: torch.stack(
                 [compare[name](student_layer, teacher_layer, tokens) for student_layer, teacher_layer in pairs.items()]
@@ -92,58 +110,103 @@ class Matching:
             for name, pairs in self.pairs.items()
         }
 
+    def module(self, model: PreTrainedModel, number: int) -> nn.Module:
+        """Return a layer of a model, or its embeddings; raise ModelError where these are no module of their own."""
+        if number != _EMBEDDINGS:
+            return self.layers[model][number]
+        embeddings = getattr(model.base_model, "embeddings", None)
+        if not isinstance(embeddings, nn.Module):
+            what = f"the embeddings of a {model.config.model_type} model cannot be read"
+            raise ModelError(what, "match hidden states alone")
+        return embeddings
+
     def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
         # (rows, tokens, width) picked by a mask of shape (rows, tokens): only real tokens are compared
-        student = self.states[self.layers[self.student][student_layer]][tokens]
-        teacher = self.states[self.layers[self.teacher][teacher_layer]][tokens]
+        student = self.states[self.module(self.student, student_layer)][tokens]
+        teacher = self.states[self.module(self.teacher, teacher_layer)][tokens]
         projections = getattr(self.student, _PROJECTIONS, {})
-        if str(student_layer) in projections:
-            student = projections[str(student_layer)](student)
+        if _key(student_layer) in projections:
+            student = projections[_key(student_layer)](student)
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
     def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
-        # log-probabilities, (rows, heads, tokens, tokens) -> (real tokens, heads, tokens that they attend to)
-        student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
-        teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
-        student, teacher = student.transpose(1, 2)[tokens], teacher.transpose(1, 2)[tokens]
+        student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
+        if self.reads_scores:
+            student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
         # padding has probability 0 in both; its logarithms are large negative numbers whose difference means nothing
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
+
+    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+        student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
+        is_masked = teacher < -1e8
+        squares = (student - teacher).square().masked_fill(is_masked, 0.0)
+        return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
+
+    def _attention_at(
+        self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the attention of both: (rows, heads, tokens, tokens) -> (real tokens, heads, tokens attended to)."""
+        student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
+        teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
+        return student.transpose(1, 2)[tokens], teacher.transpose(1, 2)[tokens]
+
+
+def _key(number: int) -> str:
+    """Name the projection of a layer, or of the embeddings."""
+    return "embeddings" if number == _EMBEDDINGS else str(number)
 
 
 @contextmanager
 def matched(
     student: PreTrainedModel, teacher: PreTrainedModel, distillation: Distillation, precision: str
 ) -> Iterator[Matching]:
-    """Keep the outputs of the layers that a recipe matches, while a student is trained.
+    """Keep what a recipe matches of the inside of both models, while a student is trained.
 
-    If their widths differ, the student meanwhile has a learned projection per layer (Jiao et al. 2020, equation 8).
+    If their widths differ, the student meanwhile has a learned projection per layer (Jiao et al. 2020, equation 8), and
+    one for its embeddings.
 
     Raises:
         RecipeError: a model does not have a layer of the recipe.
         ModelError: layers or heads cannot be compared.
     """
-    maps = {"hidden": distillation.hidden, "attention": distillation.attention}
-    weights = {"hidden": distillation.hidden_weight, "attention": distillation.attention_weight}
+    maps = {name: getattr(distillation, name) for name in ("hidden", "attention", "attention_scores")}
     sizes = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     pairs = {name: match_layers(layers, *sizes) for name, layers in maps.items() if layers is not None}
-    matching = Matching(student, teacher, pairs, {name: weights[name] for name in pairs}, precision)
+    if distillation.embeddings_weight is not None:
+        pairs["embeddings"] = {_EMBEDDINGS: _EMBEDDINGS}
+    weights = {
+        "hidden": distillation.hidden_weight,
+        "attention": distillation.attention_weight,
+        "attention_scores": distillation.attention_weight,
+        "embeddings": distillation.embeddings_weight,
+    }
+    matching = Matching(student, teacher, pairs, {name: weights[name] or 0.0 for name in pairs}, precision)
+    states = {**pairs.get("hidden", {}), **pairs.get("embeddings", {})}
     with ExitStack() as patches:
-        student_layers, teacher_layers = matching.layers[student], matching.layers[teacher]
-        for student_layer, teacher_layer in pairs.get("hidden", {}).items():
-            layers = [student_layers[student_layer], teacher_layers[teacher_layer]]
-            patches.enter_context(kept_outputs(layers, matching.states))
-        if "attention" in pairs:
+        for student_number, teacher_number in states.items():
+            modules = [matching.module(student, student_number), matching.module(teacher, teacher_number)]
+            patches.enter_context(kept_outputs(modules, matching.states))
+        if {"attention", "attention_scores"} & set(pairs):
             _refuse_other_heads(student, teacher)
             for model, in_training_only in ((student, True), (teacher, False)):
-                kept = kept_attention(model, in_training_only=in_training_only)
+                kept = kept_attention(model, in_training_only=in_training_only, scores=matching.reads_scores)
                 matching.attention[model] = patches.enter_context(kept)
-        widths = student.config.hidden_size, teacher.config.hidden_size
-        if widths[0] != widths[1] and "hidden" in pairs:
-            projections = {str(layer): nn.Linear(*widths, bias=False) for layer in pairs["hidden"]}
+        projections = {
+            _key(number): nn.Linear(*widths, bias=False)
+            for number in states
+            if (widths := (_width(student, number), _width(teacher, number)))[0] != widths[1]
+        }
+        if projections:
             setattr(student, _PROJECTIONS, nn.ModuleDict(projections).to(student.device))
             patches.callback(delattr, student, _PROJECTIONS)
         yield matching
+
+
+def _width(model: PreTrainedModel, number: int) -> int:
+    """Return the width of a layer, or of the embeddings, which may have one of their own."""
+    own = getattr(model.config, "embedding_size", None) if number == _EMBEDDINGS else None
+    return own or model.config.hidden_size  # type: ignore[no-any-return]
 
 
 def _refuse_other_heads(student: PreTrainedModel, teacher: PreTrainedModel) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _KEEPING, _KEEPING_IN_TRAINING = "bertkit-keeping", "bertkit-keeping-in-training"
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
-"""Attention module -> log-probabilities of its last forward pass, before dropout: (texts, heads, tokens, tokens)."""
+"""Attention module -> log-probabilities or scores of its last forward pass: (texts, heads, tokens, tokens)."""
 
 
 @contextmanager
@@ -59,8 +59,14 @@ def speed_paths(
 
 
 @contextmanager
-def kept_attention(model: PreTrainedModel, *, in_training_only: bool) -> Iterator[AttentionMaps]:
+def kept_attention(model: PreTrainedModel, *, in_training_only: bool, scores: bool = False) -> Iterator[AttentionMaps]:
     """Let each attention of a model keep its log-probabilities; evaluations stay as they are where asked for.
+
+    Args:
+        model: of which attention is read.
+        in_training_only: whether evaluations leave nothing. Of two models that are read at once, one is read in
+            training only.
+        scores: whether the scores before the softmax are kept in place of log-probabilities; -1e9 where masked.
 
     Raises:
         ModelError: the model computes attention in a way of its own.
@@ -70,7 +76,8 @@ def kept_attention(model: PreTrainedModel, *, in_training_only: bool) -> Iterato
     def attend(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         if in_training_only and not module.training:
             return sdpa_attention_forward(module, *arguments, **keywords)
-        maps[module], outputs = _attend(*arguments, **keywords)
+        kept_scores, logs, outputs = _attend(*arguments, **keywords)
+        maps[module] = kept_scores if scores else logs
         return outputs, None
 
     name = _KEEPING_IN_TRAINING if in_training_only else _KEEPING
@@ -97,7 +104,7 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
-    """Return the log-probabilities that the attention of a layer has left: (texts, heads, tokens, tokens)."""
+    """Return what the attention of a layer has left: (texts, heads, tokens, tokens)."""
     return next(maps[module] for module in layer.modules() if module in maps)
 
 
@@ -109,12 +116,12 @@ def _attend(
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probabilities (rows, heads, tokens, tokens), and attended values (rows, tokens, heads, width)."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width)."""
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
     # not -inf: the logarithms of two models are subtracted later, and -inf minus -inf is NaN
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, -1e9)
     logs = scores.log_softmax(dim=-1)
     weights = functional.dropout(logs.exp().to(value.dtype), dropout)
-    return logs, torch.matmul(weights, value).transpose(1, 2).contiguous()
+    return scores, logs, torch.matmul(weights, value).transpose(1, 2).contiguous()

@@ -207,13 +207,20 @@ class Distillation(Section):
         None, description="match hidden states: `uniform`, `last`, or student layer -> teacher layer"
     )
     hidden_weight: Finite = Field(1.0, ge=0, le=1e6)
-    attention: LayerMap | None = Field(None, description="match attention maps, as `hidden`")
-    attention_weight: Finite = Field(1.0, ge=0, le=1e6)
+    attention: LayerMap | None = Field(None, description="match attention maps by KL divergence; values as `hidden`")
+    attention_scores: LayerMap | None = Field(
+        None, description="match attention scores before the softmax by mean squared error; values as `hidden`"
+    )
+    attention_weight: Finite = Field(1.0, ge=0, le=1e6, description="weight of either kind of attention")
+    embeddings_weight: Finite | None = Field(
+        None, ge=0, le=1e6, description="match the output of the embeddings, with this weight"
+    )
 
     @property
     def matches_layers(self) -> bool:
-        """Whether training needs the hidden states or attention of a teacher."""
-        return self.hidden is not None or self.attention is not None
+        """Whether training needs the embeddings, hidden states or attention of a teacher."""
+        given = (self.hidden, self.attention, self.attention_scores, self.embeddings_weight)
+        return any(value is not None for value in given)
 
 
 class Published(Section):

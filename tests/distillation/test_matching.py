@@ -124,3 +124,53 @@ def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):
         matched(encoder(2, heads=4), encoder(4), Distillation(attention="last"), "fp32"),
     ):
         pass
+
+
+def written_out_scores(model, layer):
+    """Return the scores of a BERT's attention before the softmax, without a mask: (texts, heads, tokens, tokens)."""
+    states = model(**BATCH, output_hidden_states=True).hidden_states[layer]
+    attention = model.bert.encoder.layer[layer].attention.self
+    heads, width = model.config.num_attention_heads, attention.attention_head_size
+    query, key = (
+        part(states).view(*states.shape[:2], heads, width).transpose(1, 2) for part in (attention.query, attention.key)
+    )
+    return query @ key.transpose(2, 3) / width**0.5
+
+
+@pytest.mark.parametrize("also", [{}, {"attention": "uniform"}])
+def test_attention_scores_are_compared_by_their_squared_distance(encoder, also):
+    student, teacher = encoder(2, width=16), encoder(4)
+    both = Distillation(attention_scores="uniform", attention_weight=3.0, **also)
+    with matched(student, teacher, both, "fp32") as matching:
+        student.train()(**BATCH)
+        sums = matching.sums(BATCH)
+        assert dict(matching.weights) == {"attention_scores": 3.0} | ({"attention": 3.0} if also else {})
+        sums["attention_scores"].backward()
+    assert student.bert.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+    total, divergence = 0.0, 0.0
+    for mine, theirs in ((0, 1), (1, 3)):
+        one, other = written_out_scores(student.eval(), mine), written_out_scores(teacher, theirs)
+        for row, token in BATCH["attention_mask"].nonzero().tolist():
+            keys = BATCH["attention_mask"][row].bool()
+            q, p = one[row, :, token][:, keys], other[row, :, token][:, keys]
+            total += float((q - p).square().mean().detach()) / 2
+            difference = p.log_softmax(-1) - q.log_softmax(-1)
+            divergence += float((p.softmax(-1) * difference).sum(dim=-1).mean().detach()) / 2
+    assert float(sums["attention_scores"].detach()) == pytest.approx(total, rel=1e-4)
+    if also:
+        assert float(sums["attention"].detach()) == pytest.approx(divergence, rel=1e-4)
+
+
+@pytest.mark.parametrize("width", [32, 16])
+def test_embeddings_are_compared_through_a_projection_where_widths_differ(encoder, width):
+    student, teacher = encoder(2, width=width), encoder(4)
+    with matched(student, teacher, Distillation(embeddings_weight=0.5), "fp32") as matching:
+        student(**BATCH)
+        sums = matching.sums(BATCH)
+        assert (set(sums), dict(matching.weights)) == ({"embeddings"}, {"embeddings": 0.5})
+        ours, theirs = (model(**BATCH, output_hidden_states=True).hidden_states[0] for model in (student, teacher))
+        if width == 16:
+            assert list(student.bertkit_projections) == ["embeddings"]
+            ours = student.bertkit_projections["embeddings"](ours)
+    errors = (ours - theirs).square().mean(dim=-1)[BATCH["attention_mask"].bool()].sum()
+    assert float(sums["embeddings"].detach()) == pytest.approx(float(errors.detach()), rel=1e-5)

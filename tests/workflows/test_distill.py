@@ -77,10 +77,11 @@ def narrow_demo(tmp_path_factory) -> Path:
 
 
 HIDDEN = ["--set", "distillation.hidden=uniform"]
+SCORES = ["--set", "distillation.attention_scores=uniform", "--set", "distillation.embeddings_weight=1"]
 STUDENTS = {
     "soft": ["--student-layers", "0,2"],
     "matched": ["--student-layers", "2", *HIDDEN, "--set", "distillation.attention={0: 1}"],
-    "projected": ["--model", "narrow", *HIDDEN],
+    "projected": ["--model", "narrow", *HIDDEN, *SCORES],
 }
 
 
