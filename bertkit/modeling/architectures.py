@@ -41,6 +41,8 @@ class Architecture:
     """Its attention mask is a number that bf16 cannot hold."""
     has_plain_products: bool = False
     """A layer is four products of hidden by hidden, two of hidden by intermediate, and attention between all tokens."""
+    first_layer_differs: bool = False
+    """Its first layer has no norm before attention, so it can only be the first."""
     student_type: str | None = None
     """Type of the students that are made of its layers; None where none can be made."""
 
@@ -57,8 +59,8 @@ _TABLE = (
     Architecture("albert", separates_documents=True, has_pair_head=True, has_plain_products=True),
     Architecture("bert", **_BERT_LIKE, has_pair_head=True, student_type="distilbert"),
     Architecture("camembert", **_BERT_LIKE, student_type="camembert"),
-    Architecture("deberta", overflows_in_bf16=True),
-    Architecture("deberta-v2"),
+    Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, student_type="deberta"),
+    Architecture("deberta-v2", layers="encoder.layer", student_type="deberta-v2"),
     Architecture(
         "distilbert",
         layers="transformer.layer",
@@ -66,10 +68,15 @@ _TABLE = (
         separates_documents=True,
         reads_token_types=False,
         has_plain_products=True,
+        student_type="distilbert",
     ),
-    Architecture("electra", **_BERT_LIKE, has_discriminator=True),
-    Architecture("modernbert", reads_token_types=False),
-    Architecture("mpnet", reads_token_types=False, has_plain_products=True),
+    Architecture("electra", **_BERT_LIKE, has_discriminator=True, student_type="electra"),
+    Architecture(
+        "modernbert", layers="layers", reads_token_types=False, first_layer_differs=True, student_type="modernbert"
+    ),
+    Architecture(
+        "mpnet", layers="encoder.layer", reads_token_types=False, has_plain_products=True, student_type="mpnet"
+    ),
     Architecture("roberta", **_BERT_LIKE, student_type="roberta"),
     Architecture("xlm-roberta", **_BERT_LIKE, student_type="xlm-roberta"),
 )

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError
-from bertkit.modeling.architectures import architecture_of
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
@@ -58,13 +58,21 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
 
     Raises:
         ModelError: no student can be made of a teacher of this type.
-        RecipeError: layers that the teacher does not have.
+        RecipeError: layers that the teacher does not have, or that cannot be the first.
     """
-    if architecture_of(config).student_type is None:
-        what = f"no student can be made of a teacher of type {config.model_type!r}"
-        raise ModelError(what, "use one of type bert or roberta")
+    architecture = architecture_of(config)
+    if architecture.student_type is None:
+        what = f"no student can be made of the layers of a teacher of type {config.model_type!r}"
+        why = "they share their weights" if hasattr(config, "num_hidden_groups") else "they are not known"
+        raise ModelError(f"{what}: {why}", f"use one of type {', '.join(types_with('student_type'))}")
     count = config.num_hidden_layers
-    return list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
+    layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
+    if architecture.first_layer_differs and layers[0] != 0:
+        what = (
+            f"student_layers begin with {layers[0]}, but the first layer of a {config.model_type} has a form of its own"
+        )
+        raise RecipeError(what, "begin with 0")
+    return layers
 
 
 def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
@@ -81,8 +89,10 @@ def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedM
 def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = len(layers)
+    if types := getattr(config, "layer_types", None):
+        config.layer_types = [types[layer] for layer in layers]
     student = type(teacher)(config)
-    student.load_state_dict(_take(teacher.state_dict(), layers))
+    student.load_state_dict(_take(teacher, layers))
     return student
 
 
@@ -107,7 +117,7 @@ def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrai
         )
     )
     weights = {}
-    for name, values in _take(teacher.state_dict(), layers).items():
+    for name, values in _take(teacher, layers).items():
         module, _, parameter = name.rpartition(".")
         if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
             weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{parameter}"] = values
@@ -122,13 +132,14 @@ def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrai
     return student
 
 
-def _take(weights: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
+def _take(teacher: PreTrainedModel, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
+    path = f".{architecture_of(teacher.config).layers}."
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}
     taken = {}
     # of bert.encoder.layer.11.output.dense.weight only the number changes, and names outside of layers stay
-    for name, values in weights.items():
-        before, middle, after = name.partition(".encoder.layer.")
+    for name, values in teacher.state_dict().items():
+        before, middle, after = name.partition(path)
         number, _, rest = after.partition(".")
         if not middle:
             taken[name] = values

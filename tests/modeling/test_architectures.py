@@ -26,6 +26,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_PRETRAINING_MAPPING_NAMES,
 )
 
+from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware import precision
 from bertkit.modeling.architectures import (
     ARCHITECTURES,
@@ -39,7 +40,7 @@ from bertkit.modeling.architectures import (
     types_with,
 )
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.distilbert import make_student
+from bertkit.modeling.distilbert import choose_layers, make_student
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.info import SpeedPaths, info_of
@@ -202,16 +203,34 @@ def test_layers_are_found_and_their_products_are_those_that_are_counted(model_ty
     assert len(layers) == (2 if architecture.layers else 0)
     sizes = layer_sizes(model.config)
     assert sizes == ((2, 16, 24) if architecture.has_plain_products else None)
-    for layer in layers:
+    for layer in layers if architecture.has_plain_products else ():
         products = [module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear)]
         assert sorted(products) == [16 * 16] * 4 + [16 * 24] * 2
 
 
-@pytest.mark.parametrize("model_type", [name for name, record in ARCHITECTURES.items() if record.student_type])
+@pytest.mark.parametrize("model_type", types_with("student_type"))
 def test_students_have_the_type_that_the_record_says(model_type):
-    student = make_student(make_tiny(model_type, AutoModelForMaskedLM), [1])
+    layer = 0 if ARCHITECTURES[model_type].first_layer_differs else 1
+    teacher = make_tiny(model_type, AutoModelForMaskedLM).eval()
+    student = make_student(teacher, [layer]).eval()
     assert student.config.model_type == ARCHITECTURES[model_type].student_type
     assert student.config.num_hidden_layers == 1
+    batch = make_tiny_batch()
+    real, computed = batch["attention_mask"].bool(), make_student(teacher, [0, 1]).eval()(**batch).logits
+    torch.testing.assert_close(computed[real], teacher(**batch).logits[real], rtol=0, atol=1e-6)
+    assert (student(**batch).logits - computed)[real].abs().max() > 1e-6
+
+
+def test_types_without_students_are_those_whose_layers_cannot_be_taken():
+    assert set(ARCHITECTURES) - set(types_with("student_type")) == {"albert"}
+    with pytest.raises(
+        ModelError, match=r"layers of a teacher of type 'albert': they share their weights - use one of"
+    ):
+        choose_layers(None, make_tiny("albert", AutoModelForMaskedLM).config)
+    with pytest.raises(RecipeError, match="the first layer of a modernbert has a form of its own - begin with 0"):
+        choose_layers([1], make_tiny("modernbert", AutoModelForMaskedLM).config)
+    with pytest.raises(ModelError, match="type 'brand-new': they are not known"):
+        choose_layers(None, SimpleNamespace(model_type="brand-new"))
 
 
 def test_a_type_without_a_record_gets_the_plain_path():
