@@ -15,7 +15,7 @@ from bertkit.training.losses import Terms
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.distillation.matching import Matching
+    from bertkit.modeling.students.matching import Matching
 
 TEACHER_PREFIX = "teacher_"
 

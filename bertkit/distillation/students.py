@@ -54,7 +54,7 @@ class TeacherSupervision:
             what = f"{self.recipe.name} trains a head over a frozen encoder, or nothing"
             raise ModelError(what, "distillation is for recipes that train the whole model")
         if self.distillation.student_layers is not None:
-            from bertkit.distillation.matching import take_layers
+            from bertkit.modeling.students.matching import take_layers
 
             take_layers(model, self.distillation.student_layers)
         return model
@@ -78,7 +78,7 @@ class TeacherSupervision:
         with ExitStack() as hooks:
             matching = None
             if self.distillation.matches_layers:
-                from bertkit.distillation.matching import matched
+                from bertkit.modeling.students.matching import matched
 
                 whole = replace(checkpoint, setup=self._with_whole_layers(checkpoint.setup))
                 teacher = self.teachers[0].load(whole)

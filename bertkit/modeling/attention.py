@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -23,9 +23,7 @@ from bertkit.modeling.unpadding import unpadded
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Two names, since transformers registers attention functions for the whole process, and a student and its teacher are
-# patched at once.
-_KEEPING, _KEEPING_IN_TRAINING = "bertkit-keeping", "bertkit-keeping-in-training"
+_KEEPING = "bertkit-keeping"
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass: (texts, heads, tokens, tokens)."""
@@ -59,13 +57,16 @@ def speed_paths(
 
 
 @contextmanager
-def kept_attention(model: PreTrainedModel, *, in_training_only: bool, scores: bool = False) -> Iterator[AttentionMaps]:
-    """Let each attention of a model keep its log-probabilities; evaluations stay as they are where asked for.
+def kept_attention(
+    model: PreTrainedModel, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
+) -> Iterator[AttentionMaps]:
+    """Let each attention of a model keep its log-probabilities.
 
     Args:
         model: of which attention is read.
-        in_training_only: whether evaluations leave nothing. Of two models that are read at once, one is read in
-            training only.
+        role: names the patch. transformers registers attention functions for the whole process, and a student and its
+            teacher are patched at once.
+        in_training_only: whether evaluations leave nothing, and stay as they are.
         scores: whether the scores before the softmax are kept in place of log-probabilities; -1e9 where masked.
 
     Raises:
@@ -80,7 +81,7 @@ def kept_attention(model: PreTrainedModel, *, in_training_only: bool, scores: bo
         maps[module] = kept_scores if scores else logs
         return outputs, None
 
-    name = _KEEPING_IN_TRAINING if in_training_only else _KEEPING
+    name = f"{_KEEPING}-{role}"
     # Unpadding calls attention for groups of rows, but a map has to be that of the whole batch. So unpadding has to
     # leave this model as it is.
     with patched_attention(model, name, attend, splits_rows=False):

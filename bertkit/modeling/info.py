@@ -6,13 +6,15 @@ Apart from submodules with weights, models and configs carry only the two attrib
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
+
+    from bertkit.modeling.students.matching import Matching
 
 _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
@@ -65,6 +67,10 @@ class ModelInfo:
     """The model whose predictions it learns from."""
     temperature: float = 1.0
     """Divides the logits of both before they are compared."""
+    matching: Matching | None = None
+    """Compares its inside with its teacher's."""
+    while_training: ExitStack = field(default_factory=ExitStack)
+    """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
 from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
@@ -34,7 +34,8 @@ OPTIONS: Mapping[str, Any] = {
 TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
 """DistilBERT's weights."""
 
-_IS_TEXT = "is_text"  # batch key: (rows, tokens), False for padding, which a mask of (tokens, tokens) does not show
+IS_TEXT = "is_text"
+"""Batch key: (rows, tokens), False for padding, which a mask of (tokens, tokens) does not show."""
 
 BEST_METRIC = mlm.BEST_METRIC
 
@@ -97,7 +98,7 @@ def collator(setup: PretrainSetup) -> Collator:
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = collate_blocks(features)
         sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
-        return {**batch, _IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
+        return {**batch, IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
 
     return collate
 
@@ -105,7 +106,7 @@ def collator(setup: PretrainSetup) -> Collator:
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Count the masked tokens, for two terms, and all tokens."""
     masked = mlm.count(batch)["mlm"]
-    return {"soft": masked, "mlm": masked, "cosine": int(batch[_IS_TEXT].sum())}
+    return {"soft": masked, "mlm": masked, "cosine": int(batch[IS_TEXT].sum())}
 
 
 def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -189,8 +190,8 @@ def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Out
     import torch
 
     info = info_of(model)
-    is_text = batch[_IS_TEXT]
-    inputs = {name: values for name, values in batch.items() if name != _IS_TEXT}
+    is_text = batch[IS_TEXT]
+    inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
     # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
     # tokens, width), of which the cosine compares the real ones.

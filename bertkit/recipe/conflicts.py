@@ -53,6 +53,7 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.epochs", "training.budget", _absent),
     ("training.steps", "training.budget", _absent),
     ("training.batch_size", "training.gradient_accumulation", _divisor),
+    ("options.student_layers", "options.student_size", _absent),
     ("metrics", "best_metric", _listed),
 ]
 """The key that wins where it was given later, the key that gives way, and what takes its place."""

@@ -68,6 +68,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     with caught_signals() as stop:
         fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
     scores, baseline = evaluate(model, fit_result.best_step), _baseline(inputs)
+    info_of(model).while_training.close()
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,

@@ -48,11 +48,11 @@ def test_no_path_is_taken_that_is_not_asked_for():
 def test_attention_that_is_kept_is_neither_unpadded_nor_replaced():
     model = make_tiny("bert", AutoModel)
     with (
-        kept_attention(model, in_training_only=True) as maps,
+        kept_attention(model, "student", in_training_only=True) as maps,
         speed_paths(model, DropoutStream(0), unpad=True, tokens=None),
     ):
         paths = info_of(model).speed_paths
-        assert [patch.name for patch in paths.attention] == ["bertkit-keeping-in-training"]
+        assert [patch.name for patch in paths.attention] == ["bertkit-keeping-student"]
         assert not paths.unpadded_layers
         model(**make_tiny_batch())
         assert attention_of(model.encoder.layer[0], maps).shape == (4, 2, 9, 9)
@@ -61,7 +61,7 @@ def test_attention_that_is_kept_is_neither_unpadded_nor_replaced():
 def test_kept_attention_is_a_distribution_over_real_tokens():
     model, batch = make_tiny("bert", AutoModel), make_tiny_batch()
     expected = model(**batch)[0]
-    with kept_attention(model, in_training_only=False) as maps:
+    with kept_attention(model, "teacher") as maps:
         torch.testing.assert_close(model(**batch)[0], expected, rtol=0, atol=1e-6)
     shares = attention_of(model.encoder.layer[1], maps).exp()
     torch.testing.assert_close(shares.sum(dim=-1), torch.ones(4, 2, 9))
@@ -71,13 +71,13 @@ def test_kept_attention_is_a_distribution_over_real_tokens():
 def test_evaluations_keep_nothing_where_training_only_is_asked_for():
     model = make_tiny("bert", AutoModel).eval()
     expected = model(**make_tiny_batch())[0]
-    with kept_attention(model, in_training_only=True) as maps:
+    with kept_attention(model, "student", in_training_only=True) as maps:
         assert torch.equal(model(**make_tiny_batch())[0], expected)
     assert not maps
 
 
 def test_an_attention_of_its_own_cannot_be_read():
     model = make_tiny("deberta", AutoModel)
-    with pytest.raises((ModelError, ValueError)), kept_attention(model, in_training_only=False):
+    with pytest.raises((ModelError, ValueError)), kept_attention(model, "teacher"):
         pass
     assert model.config._attn_implementation == "eager"

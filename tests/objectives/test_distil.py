@@ -10,8 +10,8 @@ import torch
 
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.distilbert import choose_layers, load_teacher, make_student
 from bertkit.modeling.info import info_of
+from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import PretrainSetup, distil, load_objective, mlm
 from bertkit.recipe import read_layers

@@ -35,7 +35,8 @@ def prepared(request, tmp_path_factory):
     if recipe.model:  # an objective that starts from a checkpoint
         folder = tmp_path_factory.mktemp("checkpoint")
         mlm.load_model(make_setup("mlm", model_type)).save_pretrained(folder)
-    setup = make_setup(request.param, model_type, options=recipe.options, model_folder=folder)
+    options = {**recipe.options, **({"student_size": None, "student_layers": 1} if recipe.objective == "match" else {})}
+    setup = make_setup(request.param, model_type, options=options, model_folder=folder)
     return load_objective(setup.recipe), setup
 
 

@@ -31,6 +31,7 @@ OBJECTIVES = {
     "electra": "--tokenizer demo --data demo --size electra-small --set options.generator_size=0.5 "
     "--set model_options.num_hidden_layers=2 --set model_options.embedding_size=16 --set model_options.hidden_size=32",
     "distilbert": f"{DEMO} --set training.short_length=null",
+    "tinybert": f"{DEMO} --set options.student_layers=1",
 }
 COMMANDS = {
     **{name: f"finetune {name} {DEMO} --limit 32 {FINETUNE}" for name in FAMILIES},

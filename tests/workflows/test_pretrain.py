@@ -135,6 +135,15 @@ def test_a_kill_changes_nothing_for_any_objective(zygote, tmp_path_factory, reci
     check_kill(zygote, tmp_path_factory.mktemp, arguments(*more, recipe=recipe), fault)
 
 
+@pytest.mark.slow
+def test_a_kill_changes_nothing_for_a_narrower_student(zygote, tmp_path_factory):
+    narrow = "options.student_options={hidden_size: 24, num_attention_heads: 4, intermediate_size: 48}"
+    student = ["--set", "options.student_size=tiny", "--set", narrow, "--set", "training.evaluate_every=4"]
+    command = ["distill", "tinybert", "--teacher", "demo", "--data", "demo", *QUICK, *student, "--output", "run"]
+    fault = {"function": "transformers.trainer.Trainer.training_step", "call": 6}
+    check_kill(zygote, tmp_path_factory.mktemp, [*command, "--set", "training.steps=12"], fault)
+
+
 def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, tmp_path):
     command = arguments("--workers", 1)
     fault = {"function": "bertkit.training.pretrain_batches.PretrainBatches.__getitems__", "call": 3}

@@ -40,7 +40,9 @@ def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RE
 def command(
     recipe: Annotated[
         str,
-        typer.Argument(metavar="RECIPE", help="mlm, roberta, span, bert, albert, electra, distilbert or a YAML file."),
+        typer.Argument(
+            metavar="RECIPE", help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file."
+        ),
     ],
     data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
     model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,

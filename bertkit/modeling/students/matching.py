@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.info import info_of
@@ -78,7 +79,8 @@ class Matching:
         self.pairs, self.weights = pairs, weights
         needs_layers = set(pairs) != {"embeddings"}
         self.layers = {
-            model: list(find_layers(model)[2]) if needs_layers else list[nn.Module]() for model in (student, teacher)
+            model: layers_of(model) or list(find_layers(model)[2]) if needs_layers else []
+            for model in (student, teacher)
         }
         self.states: dict[nn.Module, torch.Tensor] = {}
         self.attention: dict[Any, AttentionMaps] = {}
@@ -113,7 +115,8 @@ class Matching:
     def module(self, model: PreTrainedModel, number: int) -> nn.Module:
         """Return a layer of a model, or its embeddings; raise ModelError where these are no module of their own."""
         if number != _EMBEDDINGS:
-            return self.layers[model][number]
+            layer: nn.Module = self.layers[model][number]
+            return layer
         embeddings = getattr(model.base_model, "embeddings", None)
         if not isinstance(embeddings, nn.Module):
             what = f"the embeddings of a {model.config.model_type} model cannot be read"
@@ -126,7 +129,7 @@ class Matching:
         teacher = self.states[self.module(self.teacher, teacher_layer)][tokens]
         projections = getattr(self.student, _PROJECTIONS, {})
         if _key(student_layer) in projections:
-            student = projections[_key(student_layer)](student)
+            student = projections[_key(student_layer)](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
     def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
@@ -159,9 +162,14 @@ def _key(number: int) -> str:
 
 @contextmanager
 def matched(
-    student: PreTrainedModel, teacher: PreTrainedModel, distillation: Distillation, precision: str
+    student: PreTrainedModel,
+    teacher: PreTrainedModel,
+    distillation: Distillation,
+    precision: str,
+    *,
+    in_training_only: bool = True,
 ) -> Iterator[Matching]:
-    """Keep what a recipe matches of the inside of both models, while a student is trained.
+    """Keep what a recipe matches of the inside of both models, while a student is trained, or is evaluated as well.
 
     If their widths differ, the student meanwhile has a learned projection per layer (Jiao et al. 2020, equation 8), and
     one for its embeddings.
@@ -189,9 +197,10 @@ def matched(
             patches.enter_context(kept_outputs(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
             _refuse_other_heads(student, teacher)
-            for model, in_training_only in ((student, True), (teacher, False)):
-                kept = kept_attention(model, in_training_only=in_training_only, scores=matching.reads_scores)
-                matching.attention[model] = patches.enter_context(kept)
+            scores = matching.reads_scores
+            of_student = kept_attention(student, "student", in_training_only=in_training_only, scores=scores)
+            matching.attention[student] = patches.enter_context(of_student)
+            matching.attention[teacher] = patches.enter_context(kept_attention(teacher, "teacher", scores=scores))
         projections = {
             _key(number): nn.Linear(*widths, bias=False)
             for number in states

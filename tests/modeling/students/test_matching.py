@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertkit.distillation.matching import find_layers, matched, take_layers
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.students.matching import find_layers, matched, take_layers
 from bertkit.recipe.records import Distillation
 
 

@@ -1,0 +1,1 @@
+"""Students: made of layers of their teachers, and compared with the inside of their teachers."""
