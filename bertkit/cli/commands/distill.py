@@ -99,7 +99,7 @@ def command(
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
     compared: size, speed, scores, and the differences between the scores. Options override the recipe.
 
-    The recipe distilbert is different: it pretrains a student of a pretrained teacher on text.
+    The recipes distilbert and tinybert are different: they pretrain a student of a pretrained teacher on text.
     """
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
