@@ -130,6 +130,8 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--set", "training.steps=2"]
     elif command == "distill":
         more += ["--epochs", "1"]
+        if words[1] == "tinybert" and "--student-layers" not in words:
+            more += ["--set", "options.student_options={hidden_size: 48, num_attention_heads: 4}"]
         layers = words.index("--student-layers") + 1 if "--student-layers" in words else None
         if layers is not None:
             words[layers] = "1"

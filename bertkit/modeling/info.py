@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.modeling.students.matching import Matching
 
 _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
@@ -67,8 +66,8 @@ class ModelInfo:
     """The model whose predictions it learns from."""
     temperature: float = 1.0
     """Divides the logits of both before they are compared."""
-    matching: Matching | None = None
-    """Compares its inside with its teacher's."""
+    compare: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None
+    """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)

@@ -103,8 +103,8 @@ def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
         raise RecipeError(
             f"the student reads {positions} tokens, not {training.max_length}", f"--max-length {positions}"
         )
-    apart = architecture_of(student).separates_documents and first == first_position(teacher)
-    if training.packing == "documents" and not apart:
+    can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
+    if training.packing == "documents" and not can_separate:
         what = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
         raise RecipeError(what, "--set training.packing=joined, or none")
     heads = student.num_attention_heads, teacher.num_attention_heads
@@ -142,8 +142,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     )
     info = info_of(encoder)
     info.teacher = teacher.base_model
-    comparison = matched(encoder, info.teacher, terms, "fp32", in_training_only=False)
-    info.matching = info.while_training.enter_context(comparison)
+    matching = matched(encoder, info.teacher, terms, "fp32", in_training_only=False)
+    info.compare = info.while_training.enter_context(matching).compare
     return encoder
 
 
@@ -161,7 +161,7 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
     with torch.no_grad():
         info.teacher.to(is_text.device)(**inputs)  # type: ignore[union-attr]
     model(**inputs)
-    return info.matching.compare(is_text)  # type: ignore[union-attr]
+    return dict(info.compare(is_text))  # type: ignore[misc]
 
 
 def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
