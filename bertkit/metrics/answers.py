@@ -13,6 +13,7 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics.basic import Undefined
+from bertkit.metrics.intervals import Chosen, Share, percent
 from bertkit.recipe import Row
 
 Values = np.ndarray[Any, Any]
@@ -104,13 +105,15 @@ def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
         scores = compared["span_exact" if name.startswith("best_exact") else "span_f1"]
         columns = (compared[column] for column in ("span_empty", "null_odds", "has_answer"))
         best, threshold = best_threshold(scores, *columns)
-        return threshold if name.endswith("_thresh") else 100 * best
+        return Chosen(threshold if name.endswith("_thresh") else 100 * best)
     has_answer, values = compared["has_answer"], compared["f1" if name.endswith("f1") else "exact"]
     if name.startswith(("HasAns", "NoAns")):
         values = values[has_answer if name.startswith("HasAns") else ~has_answer]
     if not len(values):
         return Undefined("no question has an answer" if name.startswith("HasAns") else "every question has an answer")
-    return float(100 * values.mean())
+    score = float(100 * values.mean())
+    is_share = bool(((values == 0) | (values == 1)).all())  # always of exact match, and of F1 where no answer is near
+    return Share(score, int(values.sum()), len(values), percent) if is_share else score
 
 
 def question_name(row: Row) -> str:

@@ -174,6 +174,8 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         best_metric=recipe.best_metric,
         scores=first.scores,
         intervals=first.intervals,
+        interval_methods=first.interval_methods,
+        no_interval=first.undefined.get("intervals", {}),
         baseline=first.baseline,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
