@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -12,6 +13,8 @@ import numpy as np
 Interval = tuple[float, float] | None
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
+_GROUPS = 200  # of the jackknife; more change its estimate by little
+_LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
 
 
 class Share(float):
@@ -101,13 +104,10 @@ def bootstrap_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Compute each metric's expanded percentile interval over resampled rows.
+    """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
     Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
-    same distribution would have scored, not what another training seed would have (Efron & Tibshirani 1993,
-    chapter 13). A resample varies less than a sample does, by the factor (rows - 1) / rows of a variance, and of few
-    rows the spread itself is uncertain; so the percentiles lie further out, as Student's quantiles do (Hesterberg 2015,
-    "What Teachers Should Know About the Bootstrap", section 4.3).
+    same distribution would have scored, not what another training seed would have.
 
     A resample in which a metric is not a finite number (such as a correlation of constants) does not count for that
     metric. A metric that is never finite, or the same from one end to the other, has no interval, and neither has one
@@ -122,24 +122,56 @@ def bootstrap_intervals(
     """
     if rows < 1 or samples < 1:
         raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
+    scores, tail = score(np.arange(rows)), _tail(level)
     if rows == 1:
-        return dict.fromkeys(score(np.zeros(1, dtype=np.int64)))
-    tail = _expanded_tail(_tail(level), rows)
+        return dict.fromkeys(scores)
     rng = np.random.default_rng(seed)
-    values: dict[str, list[float]] = {}
-    # each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows
-    for _ in range(samples):
-        for metric, value in score(rng.integers(0, rows, size=rows)).items():
-            values.setdefault(metric, []).append(value)
-    intervals: dict[str, Interval] = {}
-    for metric, samples_of_metric in values.items():
-        finite = np.asarray(samples_of_metric, dtype=np.float64)
-        finite = finite[np.isfinite(finite)]
-        # "weibull" leaves the share `tail` beyond each end on average, however many resamples there are
-        low, high = np.quantile(finite, [tail, 1 - tail], method="weibull") if finite.size else (0.0, 0.0)
-        has_width = high - low > _ROUNDING * max(abs(low), abs(high))
-        intervals[metric] = (float(low), float(high)) if has_width else None
-    return intervals
+    # Each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows.
+    resampled = _score_all(score, (rng.integers(0, rows, size=rows) for _ in range(samples)))
+    # jackknife: all rows but one of at most 200 groups
+    left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
+    jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
+    tails = np.array([tail, 1 - tail])
+    return {
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand(tails, rows))
+        for metric, value in scores.items()
+    }
+
+
+def _score_all(score: Callable[[np.ndarray], dict[str, float]], draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """Score the rows of each draw; return each metric's values that are finite."""
+    scored = [score(numbers) for numbers in draws]
+    values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
+    return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
+
+
+def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
+    """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
+
+    Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
+    of a variance (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3).
+    """
+    from scipy import special
+
+    expanded: np.ndarray = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
+    return expanded
+
+
+def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, tails: np.ndarray) -> Interval:
+    """Return the percentiles of resampled scores at levels corrected for bias and skewness (Efron 1987, section 2)."""
+    from scipy import special
+
+    if not math.isfinite(score) or not resampled.size:
+        return None
+    below = np.mean(resampled < score) + np.mean(resampled == score) / 2
+    bias = special.ndtri(np.clip(below, 1 / len(resampled), 1 - 1 / len(resampled)))
+    deviations = jackknife.mean() - jackknife if jackknife.size else np.zeros(1)
+    acceleration = (deviations**3).sum() / max(6 * (deviations**2).sum() ** 1.5, sys.float_info.min)
+    shifted = bias + special.ndtri(tails)
+    levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _LEAST_DIVISOR))
+    # "weibull" leaves the share of a level beyond an end on average, however many resamples there are
+    low, high = np.quantile(resampled, levels, method="weibull")
+    return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
 
 
 def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
@@ -178,14 +210,6 @@ def f1_of_share(share: float) -> float:
 def percent(share: float) -> float:
     """Return a share in percent."""
     return 100 * share
-
-
-def _expanded_tail(tail: float, rows: int) -> float:
-    """Return the tail of the normal distribution beyond Student's quantile, widened for the variance of resamples."""
-    from scipy import special
-
-    quantile = special.stdtrit(rows - 1, tail) * math.sqrt(rows / (rows - 1))
-    return float(special.ndtr(quantile))
 
 
 def _tail(level: float) -> float:

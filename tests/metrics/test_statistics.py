@@ -4,8 +4,33 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from bertkit.metrics.statistics import calibration
+from bertkit.metrics.statistics import calibration, confusion_table, label_scores
+
+LABELS = ["joy", "fear", "anger"]
+
+
+def drawn_labels() -> tuple[list[str], list[str]]:
+    draw = np.random.default_rng(0)
+    return draw.choice(LABELS, 60).tolist(), draw.choice(LABELS, 60).tolist()
+
+
+def test_scores_of_labels_are_those_of_scikit_learn() -> None:
+    gold, predicted = drawn_labels()
+    expected = precision_recall_fscore_support(gold, predicted, labels=LABELS)
+    found = {
+        score.name: (score.precision, score.recall, score.f1, score.support)
+        for score in label_scores([{name} for name in gold], [{name} for name in predicted], LABELS)
+    }
+    assert [found[name] for name in LABELS] == [pytest.approx(of_label) for of_label in zip(*expected, strict=True)]
+
+
+def test_confused_labels_are_those_of_scikit_learn() -> None:
+    gold, predicted = drawn_labels()
+    table = confusion_table(gold, predicted, LABELS)
+    assert [name for name, _ in table] == LABELS
+    assert [list(counts.values()) for _, counts in table] == confusion_matrix(gold, predicted, labels=LABELS).tolist()
 
 
 def test_calibration_equals_a_plain_loop() -> None:

@@ -104,8 +104,8 @@ def test_body_is_filled_in() -> None:
         "| Metric | validation | 95% interval | Baseline |",
         "|---|---:|---:|---:|",
         "| matthews_correlation | 0.5800 | 0.5200 – 0.6300 | 0.0000 |",
-        "95% intervals over the evaluated rows: bootstrap for matthews_correlation; Wilson for accuracy; none for r2 (one "
-        "row cannot be resampled).",
+        "95% intervals over the evaluated rows: bootstrap for matthews_correlation; Wilson for accuracy; none for r2 "
+        "(one row cannot be resampled).",
         "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
         'tokenizer = AutoTokenizer.from_pretrained(".")',
         "bertkit predict . --text 'A sentence.'",

@@ -584,6 +584,8 @@ def test_a_run_keeps_the_threshold_it_found_and_eval_uses_it(run, doubter):
     scores = record["results"][0]["scores"]
     assert scores == pytest.approx(scores_of_files(nested, {**files, "null_odds.json": odds}, scores), nan_ok=True)
     assert all((not predictions[name]) == (odds[name] > threshold) for name in predictions)
+    chosen = "null_threshold was chosen on these rows: their scores and intervals are a little too high."
+    assert chosen in record["results"][0]["warnings"]
     options = ["--model", doubter, "--data", doubter.parent / "data", "--json", "--max-length", 48]
     options += ["--set", "options.overlap=8"]
     assert evaluated(run("eval", "squad2", *options, "--output", "out"))["scores"] == scores
