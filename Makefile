@@ -61,7 +61,7 @@ docs: install ## write docs/cli.md from the help of the commands
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py
 
-scores: install ## recount every metric, measure how often intervals hold the truth, and write docs/scores.md
+scores: install ## recount all metrics, simulate the coverage of intervals, and write docs/scores.md
 	$(BIN)/python -m benchmarks.coverage
 	$(BIN)/python tools/make_scores_page.py
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.intervals import Chosen, find_intervals
+from bertkit.metrics.intervals import find_intervals
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering, text_classification, text_regression, token_classification, word_sense
 from bertkit.tokens.features import Setup
@@ -131,7 +131,8 @@ CASES = (
     Case("numbers", text_regression, numbers, "regress", text_regression.METRICS[:-1]),
     Case("words and entities", token_classification, sentences, "ner",
          ("f1", "precision", "recall", "f1_macro", "accuracy"), ("O", *_TYPES)),
-    Case("questions", question_answering, questions, "squad2", (*question_answering.METRICS[:6], "best_f1")),
+    Case("questions", question_answering, questions, "squad2",
+         (*question_answering.METRICS[:6], "best_exact", "best_f1")),
     Case("senses", word_sense, senses, "wsd", word_sense.METRICS,
          tuple(f"{word}/{sense}" for word in "abcd" for sense in "123")),
 )  # fmt: skip
@@ -152,15 +153,10 @@ def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
         def score(numbers: Any, compared: Compared = compared) -> dict[str, float]:
             return case.task.score({name: values[numbers] for name, values in compared.items()}, setup)
 
-        # bertkit prints no interval of what was chosen on the rows, and this shows why
-        scores = {
-            name: float(s) if isinstance(s, Chosen) else s for name, s in case.task.score(compared, setup).items()
-        }
-        found = find_intervals(scores, score, rows, samples=SAMPLES)
+        found = find_intervals(case.task.score(compared, setup), score, rows, samples=SAMPLES)
         for name, ends in found.ends.items():
             if ends:
-                method = found.methods[name] + " (not printed)" * name.startswith("best")
-                counts[name]["methods"] = sorted({*counts[name]["methods"], method})
+                counts[name]["methods"] = sorted({*counts[name]["methods"], found.methods[name]})
                 counts[name]["intervals"] += 1
                 counts[name]["held"] += ends[0] - 1e-9 <= truth[name] <= ends[1] + 1e-9
     return counts
@@ -182,7 +178,7 @@ def main() -> None:
         for name, counts in metrics.items()
     ]
     content = {"trials": options.trials, "samples": SAMPLES, "cells": cells}
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"{RESULTS}: {time.perf_counter() - start:.0f} seconds", file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.coverage import CASES, RESULTS, SIZES
 from bertkit.objectives import load_objective, objective_names
 from bertkit.recipe import load_recipe, recipe_names
 from bertkit.recipe.pretraining import PretrainRecipe
@@ -36,6 +38,29 @@ def test_every_score_of_every_objective_is_recounted(name):
     objective = load_objective(PretrainRecipe(name="any", objective=name))
     totals = defaultdict(lambda: 1.0, {f"teacher_{part}": 1.0 for part in ("mlm", "masked", "found")})
     assert set(objective.score(totals)) <= recounted(name), REDO
+
+
+@pytest.mark.parametrize("task", {case.task for case in CASES}, ids=lambda task: task.__name__)
+def test_the_coverage_of_every_interval_is_measured(task):
+    measured = {name for case in CASES if case.task == task for name in case.metrics}
+    has_none = {name for name in task.METRICS if name.endswith("_thresh")}
+    counted_alike = {name for name in task.METRICS if name.endswith("_strict")}
+    assert {*task.METRICS} - {EVALUATE_PREFIX} - has_none - counted_alike == measured
+
+
+def test_the_page_has_the_coverage_that_was_measured():
+    lines = re.findall(r"^\| ([\w ]+) \| `(\w+)` \| [\w ]+ \|(.*)\|$", PAGE.partition("## Intervals")[2], re.MULTILINE)
+    assert [(rows, name) for rows, name, _ in lines] == [(case.rows, name) for case in CASES for name in case.metrics]
+    content = json.loads(RESULTS.read_text(encoding="utf-8"))
+    shown = {
+        (rows, name, size): re.findall(r"\d+\.\d", cell)
+        for rows, name, cells in lines
+        for size, cell in zip(SIZES, cells.split("|"), strict=True)
+    }
+    assert shown == {
+        (cell["rows"], cell["metric"], cell["n"]): [f"{100 * cell['held'] / cell['intervals']:.1f}"]
+        for cell in content["cells"]
+    }
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['where']}-{entry['metrics'][0]}")

@@ -42,22 +42,20 @@ these. The model is fixed, so it does not say what another training seed would g
 * **bootstrap**: all other scores, from 1,000 resamples of the rows. The ends are BCa percentiles (Efron 1987). For few
   rows they lie further out, as Student's quantiles do (Hesterberg 2015).
 
-A score has no interval in three cases, and the reason is printed:
+A score has no interval where its resamples score the same, and where there is only one row and the score is not a
+share. The reason is printed. A correlation of 1 on 12 rows does not tell how far it may be off.
 
-* The resamples score the same. A correlation of 1 on 12 rows does not tell how far it may be off.
-* There is only one row, and the score is not a share.
-* It is the best of several on the same rows, such as `best_f1`. It is too high by construction, and an interval around
-  it would hold the truth too seldom, as the table shows.
-
-A threshold that is [tuned](recipes.md#questions-without-an-answer) on the scored rows makes their `f1` and
-`exact_match` optimistic in the same way, and a line says so. Score other rows with `bertkit eval --split test`.
+`best_f1` and `best_exact` are the best of many thresholds on the same rows, which makes them too high for few rows. So
+are `f1` and `exact_match` where the threshold was [tuned](recipes.md#questions-without-an-answer) on the scored rows,
+and a line says so. Score other rows with `bertkit eval --split test`.
 
 ### How often they hold the truth
 
 The true score of a made-up population is known. Each trial draws rows from it and asks whether their interval holds
 that score, which 95% of them should. Models range from 60% to 97% right. `none` is the share of trials without an
-interval, mostly because everything was right; these do not count. A cell has {trials} trials of {samples} resamples, so
-figures from {least:.1f} to {most:.1f} do not differ from 95 beyond the noise of the simulation.
+interval, mostly because everything was right; these trials do not count. A cell has {trials} trials of {samples}
+resamples, so figures from {least:.1f} to {most:.1f} do not differ from 95 beyond the noise of the simulation; those
+below are bold. Metrics of the same rows share the draws, so their figures err together.
 
 | rows | metric | method | n = 20 | n = 100 | n = 1,000 |
 |---|---|---|---:|---:|---:|
@@ -74,21 +72,28 @@ def recount_lines(entries: list[dict[str, Any]], results: dict[str, Counter[str]
     return lines
 
 
+def noise_of(coverage: dict[str, Any]) -> float:
+    """Return how far the share of trials lies from 0.95 by chance, 95 times of 100."""
+    return float(1.96 * (0.05 * 0.95 / coverage["trials"]) ** 0.5)
+
+
 def coverage_lines(coverage: dict[str, Any]) -> list[str]:
     """Return the lines of the table of coverage, a metric on each."""
+    least = 100 * (0.95 - noise_of(coverage))
     lines: dict[tuple[str, str], list[str]] = {}
     methods: dict[tuple[str, str], set[str]] = {}
     for cell in coverage["cells"]:
         head, none = (cell["rows"], f"`{cell['metric']}`"), 1 - cell["intervals"] / coverage["trials"]
-        text = f"{100 * cell['held'] / cell['intervals']:.1f}" + (f" ({100 * none:.0f} none)" if none >= 0.005 else "")
-        lines.setdefault(head, []).append(text)
+        held = 100 * cell["held"] / cell["intervals"]
+        text = f"{held:.1f}" if held >= least - 0.05 else f"**{held:.1f}**"
+        lines.setdefault(head, []).append(text + (f" ({100 * none:.0f} none)" if none >= 0.005 else ""))
         methods.setdefault(head, set()).update(cell["methods"])
     return [f"| {' | '.join([*head, ' or '.join(sorted(methods[head])), *cells])} |" for head, cells in lines.items()]
 
 
 def scores_page(entries: list[dict[str, Any]], results: dict[str, Counter[str]], coverage: dict[str, Any]) -> str:
     """Return the page: what each metric is equal to, and how often intervals hold the truth."""
-    noise = 1.96 * (0.05 * 0.95 / coverage["trials"]) ** 0.5
+    noise = noise_of(coverage)
     trials = {"trials": coverage["trials"], "samples": coverage["samples"]}
     head = INTERVALS.format(**trials, least=100 * (0.95 - noise), most=100 * (0.95 + noise))
     recounted, covered = recount_lines(entries, results), coverage_lines(coverage)

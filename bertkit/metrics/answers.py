@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics.basic import Undefined
-from bertkit.metrics.intervals import Chosen, Share, percent
+from bertkit.metrics.intervals import Setting, Share, percent
 from bertkit.recipe import Row
 
 Values = np.ndarray[Any, Any]
@@ -105,7 +105,7 @@ def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
         scores = compared["span_exact" if name.startswith("best_exact") else "span_f1"]
         columns = (compared[column] for column in ("span_empty", "null_odds", "has_answer"))
         best, threshold = best_threshold(scores, *columns)
-        return Chosen(threshold if name.endswith("_thresh") else 100 * best)
+        return Setting(threshold) if name.endswith("_thresh") else 100 * best
     has_answer, values = compared["has_answer"], compared["f1" if name.endswith("f1") else "exact"]
     if name.startswith(("HasAns", "NoAns")):
         values = values[has_answer if name.startswith("HasAns") else ~has_answer]

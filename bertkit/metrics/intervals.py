@@ -40,8 +40,8 @@ class Share(float):
         return self.to_score(low), self.to_score(high)
 
 
-class Chosen(float):
-    """The best score over choices made on the same rows, or the choice: resampling would add to its optimism."""
+class Setting(float):
+    """A number that stands among scores but is none, such as the best threshold: it has no interval."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def find_intervals(
     `score`, `rows` and `samples` are those of `bootstrap_intervals`.
     """
     found = Intervals()
-    without_formula = [name for name, value in scores.items() if not isinstance(value, (Share, Chosen))]
+    without_formula = [name for name, value in scores.items() if not isinstance(value, (Share, Setting))]
     resampled = bootstrap_intervals(score, rows, samples=samples) if without_formula else {}
     for name, value in scores.items():
         found.ends[name] = value.interval() if isinstance(value, Share) else None
@@ -71,8 +71,8 @@ def find_intervals(
             found.ends[name] = resampled[name]
         if found.ends[name]:
             found.methods[name] = "Wilson" if isinstance(value, Share) else "bootstrap"
-        elif isinstance(value, Chosen):
-            found.reasons[name] = "chosen on these rows"
+        elif isinstance(value, Setting):
+            found.reasons[name] = "it is no score"
         elif rows == 1:
             found.reasons[name] = "one row cannot be resampled"
         else:

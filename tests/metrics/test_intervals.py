@@ -22,7 +22,7 @@ from bertkit.metrics.basic import (
     precision,
     recall,
 )
-from bertkit.metrics.intervals import Chosen, Share, bootstrap_intervals, find_intervals, percent, wilson_interval
+from bertkit.metrics.intervals import Setting, Share, bootstrap_intervals, find_intervals, percent, wilson_interval
 
 
 def test_bootstrap_equals_a_plain_loop() -> None:
@@ -139,9 +139,9 @@ def test_a_score_keeps_its_share_in_a_copy():
     assert (score, score.interval()) == (50.0, Share(50.0, 1, 2, percent).interval())
 
 
-def test_what_was_chosen_on_the_rows_has_no_interval():
-    found = find_intervals({"best": Chosen(0.9), "f1": 0.5}, lambda rows: {"f1": rows.mean(), "best": 0.9}, 9)
-    assert (found.ends["best"], found.reasons, list(found.methods)) == (None, {"best": "chosen on these rows"}, ["f1"])
+def test_a_threshold_has_no_interval():
+    found = find_intervals({"thresh": Setting(0.9), "f1": 0.5}, lambda rows: {"f1": rows.mean(), "thresh": rows[0]}, 9)
+    assert (found.ends["thresh"], found.reasons, list(found.methods)) == (None, {"thresh": "it is no score"}, ["f1"])
 
 
 @pytest.mark.parametrize(
