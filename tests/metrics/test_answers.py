@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from bertkit.data.squad import questions
 from bertkit.errors import DataError
 from bertkit.metrics import answers
+from bertkit.metrics.intervals import Share
 from bertkit.recipe import load_recipe
 from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
@@ -219,6 +220,14 @@ def test_two_empty_answers_are_alike_only_where_there_may_be_none():
     assert answers.score_answer([], "", no_answer=True) == (1.0, 1.0)
     assert answers.score_answer([], "the cat", no_answer=True) == (0.0, 0.0)
     assert answers.score_answer(["cat sat", "the cat"], "a cat", no_answer=False) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("f1", "is_share"), [([1.0, 1.0, 0.0], True), ([1.0, 0.5, 0.0], False)])
+def test_a_mean_of_right_and_wrong_answers_is_a_share(f1, is_share):
+    compared = {"exact": np.array([1.0, 0.0, 0.0]), "f1": np.array(f1), "has_answer": np.array([True, True, False])}
+    assert isinstance(answers.compute_metric("f1", compared), Share) == is_share
+    exact = answers.compute_metric("HasAns_exact", compared)
+    assert (exact, exact.interval()) == (50.0, pytest.approx((9.4531, 90.5469), abs=1e-4))
 
 
 def best_threshold(scores, empty, odds, answerable):
