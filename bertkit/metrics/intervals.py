@@ -63,21 +63,27 @@ def find_intervals(
     `score`, `rows` and `samples` are those of `bootstrap_intervals`.
     """
     found = Intervals()
-    without_formula = [name for name, value in scores.items() if not isinstance(value, (Share, Setting))]
-    resampled = bootstrap_intervals(score, rows, samples=samples) if without_formula else {}
+    has_formula = all(isinstance(value, (Share, Setting)) for value in scores.values())
+    resampled = {} if has_formula else bootstrap_intervals(score, rows, samples=samples)
     for name, value in scores.items():
-        found.ends[name] = value.interval() if isinstance(value, Share) else None
-        if name in without_formula:
-            found.ends[name] = resampled[name]
+        if isinstance(value, Share):
+            found.ends[name], found.methods[name] = value.interval(), "Wilson"
+            continue
+        found.ends[name] = None if isinstance(value, Setting) else resampled[name]
         if found.ends[name]:
-            found.methods[name] = "Wilson" if isinstance(value, Share) else "bootstrap"
-        elif isinstance(value, Setting):
-            found.reasons[name] = "it is no score"
-        elif rows == 1:
-            found.reasons[name] = "one row cannot be resampled"
+            found.methods[name] = "bootstrap"
         else:
-            found.reasons[name] = "resamples score the same" if math.isfinite(value) else "undefined in every resample"
+            found.reasons[name] = _why_none(value, rows)
     return found
+
+
+def _why_none(score: float, rows: int) -> str:
+    """Return why a score has no interval."""
+    if isinstance(score, Setting):
+        return "it is no score"
+    if rows == 1:
+        return "one row cannot be resampled"
+    return "resamples score the same" if math.isfinite(score) else "undefined in every resample"
 
 
 def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
@@ -86,14 +92,12 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
     >>> describe_methods({"accuracy": "Wilson", "f1": "bootstrap", "recall": "Wilson"}, {"r2": "one row"})
     'Wilson for accuracy, recall; bootstrap for f1; none for r2 (one row)'
     """
-    names: dict[str, list[str]] = {}
+    listed: dict[tuple[str, str], list[str]] = {}
     for name, method in methods.items():
-        names.setdefault(f"{method} for ", []).append(name)
+        listed.setdefault((method, ""), []).append(name)
     for name, reason in (reasons or {}).items():
-        names.setdefault(f"none for | ({reason})", []).append(name)
-    return "; ".join(
-        head.replace("|", ", ".join(of)) if "|" in head else head + ", ".join(of) for head, of in names.items()
-    )
+        listed.setdefault(("none", f" ({reason})"), []).append(name)
+    return "; ".join(f"{method} for {', '.join(names)}{why}" for (method, why), names in listed.items())
 
 
 def bootstrap_intervals(
