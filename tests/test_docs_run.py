@@ -129,15 +129,19 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     elif any(word.startswith("training.steps") for word in words):
         more += ["--set", "training.steps=2"]
     elif command == "distill":
-        more += ["--epochs", "1"]
-        if words[1] == "tinybert" and "--student-layers" not in words:
-            more += ["--set", "options.student_options={hidden_size: 48, num_attention_heads: 4}"]
-        layers = words.index("--student-layers") + 1 if "--student-layers" in words else None
-        if layers is not None:
-            words[layers] = "1"
+        more += ["--epochs", "1", *shorten_student(words)]
     elif command == "finetune":
         more += ["--epochs", "1", "--set", "training.precision=fp32"]
     return [*words, *more]
+
+
+def shorten_student(words: list[str]) -> list[str]:
+    """Give a student one layer, or return what makes a new one small, with the heads of the demo model."""
+    if "--student-layers" in words:
+        words[words.index("--student-layers") + 1] = "1"
+        return []
+    small = "options.student_options={hidden_size: 48, num_attention_heads: 4}"
+    return ["--set", small] if words[1] == "tinybert" else []
 
 
 def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str], *, fresh: bool) -> None:
