@@ -150,7 +150,7 @@ def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
         if len(pairs) > least:
             earlier, index = (train.lines[number] for number in pairs[0])
             where = f"such as {train.source}:{earlier} and {index}"
-            warnings.append(f"{_share(len(pairs), len(keys))} training rows {what}, {where}.")
+            warnings.append(f"{share_of(len(pairs), len(keys))} training rows {what}, {where}.")
     return warnings
 
 
@@ -166,15 +166,15 @@ def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Sequence[int]])
         if shared:
             one, other = split.lines[shared[0]], train.lines[first[keys[name][shared[0]]]]
             where = f"such as {split.source}:{one}, which is {train.source}:{other}"
-            share = _share(len(shared), len(split.rows))
+            share = share_of(len(shared), len(split.rows))
             warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")
     return warnings
 
 
-def _share(part: int, whole: int) -> str:
+def share_of(part: int, whole: int) -> str:
     """Write a share with its numbers.
 
-    >>> _share(37, 1000), _share(2, 14041)
+    >>> share_of(37, 1000), share_of(2, 14041)
     ('37 of 1,000 (3.7%)', '2 of 14,041 (0.01%)')
     """
     percent = 100 * part / whole

@@ -60,10 +60,18 @@ class Split:
     lines: list[int]
     is_held_out: bool = False
     """Whether it was drawn from one split, as the validation rows of it or the rest."""
+    training_rows: frozenset[int] = frozenset()
+    """Indices of the rows that the model to score was trained on."""
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
         return replace(self, rows=self.rows[:count], lines=self.lines[:count])
+
+    def select(self, indices: Iterable[int]) -> Split:
+        """Return the rows at some indices, none of which is marked."""
+        chosen = list(indices)
+        rows, lines = [self.rows[index] for index in chosen], [self.lines[index] for index in chosen]
+        return replace(self, rows=rows, lines=lines, training_rows=frozenset())
 
     def fingerprint(self) -> str:
         """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""

@@ -36,6 +36,8 @@ class Result:
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
     """``scores``, ``intervals`` or ``baseline`` -> metric -> why it is None there."""
     folder: str | None = None
+    training_rows: int = 0
+    """How many of the rows are known to be training rows of the model."""
     source: str = ""
     warnings: list[str] = field(default_factory=list)
     data_warnings: list[str] = field(default_factory=list)
@@ -159,9 +161,13 @@ def predictions_file(split: str) -> str:
 def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
+    marks = [
+        {"is_training_row": number in split.training_rows} if split.training_rows else {}
+        for number in range(len(split.rows))
+    ]
     records = (
-        {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
-        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
+        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark}
+        for number, (row, prediction, mark) in enumerate(zip(split.rows, predictions, marks, strict=True))
     )
     files = [folder / predictions_file(split.name)]
     write_records(records, files[0])
