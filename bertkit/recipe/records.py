@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -261,6 +262,13 @@ class Recipe(Section):
             else f"layers {', '.join(map(str, layers))}"
         )
         return f"{which} of {self.model}"
+
+    @field_validator("labels", "model_labels", mode="before")
+    @classmethod
+    def _numbers_and_truth_values_are_names(cls, names: Any) -> Any:
+        if not isinstance(names, list):
+            return names
+        return [json.dumps(name) if isinstance(name, (bool, int, float)) else name for name in names]
 
     @field_validator("labels", "model_labels")
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.hold_out import HOLD_OUT
-from bertkit.data.labels import name_split
+from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -125,4 +125,15 @@ def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spl
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:
         return splits
-    return {name: name_split(rows, task.COLUMNS.gold, saved.labels) for name, rows in splits.items()}
+    gold = task.COLUMNS.gold
+    return {name: name_split(rows, gold, saved.labels, _remedy(saved, rows, gold)) for name, rows in splits.items()}
+
+
+def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
+    """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
+    found = sorted({name for row in split.rows for name in spelled_names(row[gold])})
+    outputs = len(saved.labels)
+    if saved.recipe.labels or (len(found) != outputs and list(saved.labels) != placeholder_names(outputs)):
+        return CORRECT
+    names = ", ".join(found) if len(found) == outputs else "..."
+    return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

@@ -175,6 +175,7 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
         read,
         lambda name: (name == "train" and stream is None) or is_validation(name),
         named=task.NAMED,
+        check_rest=True,
     )
     if stream is not None:
         splits = {"train": stream.head(), **splits}
