@@ -46,7 +46,7 @@ class Data(Section):
     source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, Location] = Field({}, description="split -> file, instead of `source`")
+    files: dict[str, Location] = Field({}, description="split -> file, instead of one that is found in `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"

@@ -51,8 +51,8 @@ def command(
     training_rows: Annotated[
         Literal["refuse", "drop", "keep"],
         typer.Option(
-            help="Where rows to score are training rows of the checkpoint: refuse, drop these, or keep and mark them.",
-            metavar="refuse|drop|keep",
+            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
+            metavar="CHOICE",
         ),
     ] = "refuse",
     changes: SetOption = None,
