@@ -1,15 +1,15 @@
 """Pairs of segments, for objectives that predict whether two segments belong together or which one comes first.
 
-Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are random
-segments of another document. Type ``order`` (Lan et al. 2020, section 3.1): the segments follow each other, and half of
-the pairs are swapped.
+Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are random: the
+second segment of another pair, of another document and of about the same length. Type ``order`` (Lan et al. 2020,
+section 3.1): the segments follow each other, and half of the pairs are swapped.
 
 A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
 sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
 Truncating only the outer ends would give the order away: a text that begins inside a sentence would be the first.
 
-A document of one sentence has no pair of its own, but its sentence can be a random segment. If the last sentence of a
-document is left over, it forms a pair with the sentence before it.
+A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
+sentence before it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
+_TRIES = 16  # random segments of the same length are looked for among the nearest so many
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def build_pairs(
 
     Raises:
         RecipeError: fewer than four tokens are left beside the special ones.
-        DataError: no document has two sentences, or random segments need a second document.
+        DataError: no document has two sentences, or random segments need a second such document.
     """
     if length - special < _MIN_BUDGET:
         what = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
@@ -108,47 +109,32 @@ def build_pairs(
     sizes = np.diff(documents)
     if not (sizes > 1).any():
         raise DataError("no document has two sentences, so there are no pairs", "see data.documents, or use mlm")
-    if pair_type == "next" and np.count_nonzero(sizes) < 2:
-        raise DataError(
-            "random segments need a second document, and there is only one", "see data.documents, or use sop"
-        )
+    if pair_type == "next" and np.count_nonzero(sizes > 1) < 2:
+        what = "random segments need a second document of two sentences, and there is only one"
+        raise DataError(what, "see data.documents, or use sop")
     # the spawn key separates this stream from those that are keyed by (seed, epoch, number of the example)
     random = np.random.default_rng(np.random.SeedSequence((seed, epoch), spawn_key=(length,)))
     edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
     budget = length - special
-    bounds = []
-    for first, end in pairwise(edges.tolist()):
-        chains = _split_chains(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
-        untruncated = _next_bounds(corpus, chains, random) if pair_type == "next" else _order_bounds(corpus, chains)
-        bounds.append(_truncate(untruncated, budget, random))
-    return Pairs(corpus, np.concatenate(bounds), special)
+    pairs = np.concatenate(
+        [
+            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
+            for first, end in pairwise(edges.tolist())
+        ]
+    )
+    pairs = _swap(pairs) if pair_type == "order" else _randomize(pairs, corpus, random)
+    return Pairs(corpus, _truncate(pairs, budget, random), special)
 
 
-@dataclass(frozen=True)
-class _Chains:
-    """Runs of sentences of one document that pairs are made of, as numbers of sentences; arrays of shape (pairs,)."""
-
-    start: Numbers
-    second: Numbers
-    """The first sentence of the second segment."""
-    end: Numbers
-    """The last sentence + 1."""
-    length: Numbers
-    """The number of tokens that the pair should have."""
-    label: Numbers
-    document: Numbers
-    """The first and the last + 1 sentence of the document, shape (pairs, 2)."""
-
-
-def _split_chains(
+def _pair_neighbors(
     sentences: Numbers,
     documents: Numbers,
     budget: int,
     short_share: float,
     random: np.random.Generator,
     pair_type: PairType,
-) -> _Chains:
-    """Split documents into chains of sentences."""
+) -> Numbers:
+    """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
     # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
     # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
     # each after the end of the last pair, or at its second segment if that was replaced by a random one.
@@ -167,7 +153,8 @@ def _split_chains(
     middle = np.where(is_last, numbers[begins], second[begins])
     kept = start >= edges[begins, 0]
     begins = begins[kept]
-    return _Chains(start[kept], middle[kept], end[begins], length[begins], label[begins], edges[begins])
+    bounds = (sentences[numbers] for numbers in (start[kept], middle[kept], middle[kept], end[begins]))
+    return np.stack([*bounds, label[begins]], 1)
 
 
 def _walk(following: Numbers) -> Numbers:
@@ -183,33 +170,37 @@ def _walk(following: Numbers) -> Numbers:
     return np.array(visited, dtype=np.int64)
 
 
-def _next_bounds(corpus: TokenizedCorpus, chains: _Chains, random: np.random.Generator) -> Numbers:
-    """Compute the bounds of pairs whose second segment, if labeled so, is a random one; shape (pairs, 5).
+def _randomize(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
+    """Replace the second segments that are labeled so by those of other pairs, of other documents."""
+    # A random segment of any length, from anywhere, would tell the label: by its length, or as the beginning of a
+    # document. The second segment of another pair of the same length tells nothing but whether it belongs here. Pairs
+    # are ordered by that length, and the nearest one of another document is taken, on one of both sides.
+    length, count = bounds[:, 3] - bounds[:, 2], len(bounds)
+    document = np.searchsorted(np.asarray(corpus.sentences)[np.asarray(corpus.documents)], bounds[:, 0], side="right")
+    order = np.lexsort((random.random(count), length))
+    rank = np.empty(count, dtype=np.int64)
+    rank[order] = np.arange(count)
+    left = np.flatnonzero(bounds[:, 4] == RANDOM)
+    side = random.choice([-1, 1], len(left))
+    source = np.arange(count)
+    for distance in range(1, _TRIES + 1):
+        nearest = rank[left] + side * distance
+        outside = (nearest < 0) | (nearest >= count)
+        nearest = np.clip(np.where(outside, rank[left] - side * distance, nearest), 0, count - 1)
+        source[left] = order[nearest]
+        same = document[source[left]] == document[left]
+        left, side = left[same], side[same]
+    # Where one document has nearly all the text, no near pair may be of another: take any. The pairs of a document are
+    # neighbors, so draw among as many fewer, and skip over them.
+    first, end = (np.searchsorted(document, document[left], side=side) for side in ("left", "right"))
+    anywhere = random.integers(count - (end - first))
+    source[left] = anywhere + (anywhere >= first) * (end - first)
+    return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
-    A random segment begins at any sentence of the other documents with equal probability, so a long document has as
-    many of them as it has first segments.
-    """
-    sentences, documents = np.asarray(corpus.sentences), np.asarray(corpus.documents)
-    # draw among the sentences outside the pair's document: as many fewer, and skip over the document
-    first, last = chains.document.T
-    begin = random.integers(documents[-1] - (last - first))
-    begin += (begin >= first) * (last - first)
-    # the random segment has the tokens that the first one leaves, but stays in its document
-    missing = chains.length - (sentences[chains.second] - sentences[chains.start])
-    end = np.searchsorted(sentences, sentences[begin] + missing)
-    end = np.clip(end, begin + 1, documents[np.searchsorted(documents, begin, side="right")])
-    is_random = chains.label == RANDOM
-    begin, end = np.where(is_random, begin, chains.second), np.where(is_random, end, chains.end)
-    bounds = (sentences[numbers] for numbers in (chains.start, chains.second, begin, end))
-    return np.stack([*bounds, chains.label], 1)
 
-
-def _order_bounds(corpus: TokenizedCorpus, chains: _Chains) -> Numbers:
-    """Compute the bounds of pairs whose segments, if labeled so, are swapped; shape (pairs, 5)."""
-    sentences = np.asarray(corpus.sentences)
-    start, second, end = (sentences[numbers] for numbers in (chains.start, chains.second, chains.end))
-    ordered, swapped = np.stack([start, second, second, end], 1), np.stack([second, end, start, second], 1)
-    return np.column_stack([np.where(chains.label[:, None] == SWAPPED, swapped, ordered), chains.label])
+def _swap(bounds: Numbers) -> Numbers:
+    """Swap the segments of the pairs that are labeled so."""
+    return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
 
 def _truncate(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:

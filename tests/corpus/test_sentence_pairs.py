@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import cross_val_score
+from sklearn.tree import DecisionTreeClassifier
 
 from bertkit.corpus.sentence_pairs import build_pairs
 from bertkit.corpus.tokenized import TokenizedCorpus
@@ -95,14 +97,34 @@ def test_every_sentence_of_a_longer_document_is_read(pair_type):
     assert read == set(range(len(corpus.tokens)))
 
 
-def test_a_document_of_one_sentence_is_a_random_segment_only():
+@pytest.mark.parametrize("pair_type", ["next", "order"])
+def test_a_document_of_one_sentence_is_in_no_pair(pair_type):
     corpus = make_corpus([1, 6, 1, 8] * 50)
     alone = set(np.flatnonzero(np.diff(corpus.documents) == 1))
-    following = build_pairs(corpus, 40, SPECIAL, "next", seed=0, epoch=0)
-    assert not alone & {pair.first[0] for pair in following}
-    assert alone & {pair.second[0] for pair in following}
-    assert not alone & {pair.first[0] for pair in build_pairs(corpus, 40, SPECIAL, "order", seed=0, epoch=0)}
-    assert abs(following.bounds[:, 4].mean() - 0.5) < 0.15
+    pairs = build_pairs(corpus, 40, SPECIAL, pair_type, seed=0, epoch=0)
+    assert not alone & {pair.first[0] for pair in pairs} and not alone & {pair.second[0] for pair in pairs}
+    assert abs(pairs.bounds[:, 4].mean() - 0.5) < 0.15
+
+
+@pytest.mark.parametrize("length", [48, 256])
+def test_lengths_and_position_in_the_document_do_not_tell_a_random_segment(length):
+    corpus = make_corpus(np.random.default_rng(2).geometric(0.12, 1500).tolist(), most=40)
+    bounds = build_pairs(corpus, length, SPECIAL, "next", seed=0, epoch=0).bounds
+    document = np.searchsorted(corpus.sentences[corpus.documents], bounds[:, 2], side="right") - 1
+    begin, end = (corpus.sentences[corpus.documents[document + more]] for more in (0, 1))
+    segments = np.diff(bounds[:, :4])[:, ::2]
+    position = np.column_stack([bounds[:, 2] - begin, end - bounds[:, 3]])
+    chance = max(bounds[:, 4].mean(), 1 - bounds[:, 4].mean())
+    for blind in (segments, position):
+        tree = DecisionTreeClassifier(max_depth=6, random_state=0)
+        accuracy = cross_val_score(tree, blind, bounds[:, 4], cv=5).mean()
+        assert accuracy < chance + 3 * 0.5 / len(bounds) ** 0.5
+
+
+def test_random_segments_come_from_anywhere_where_one_document_is_nearly_the_whole_text():
+    pairs = build_pairs(make_corpus([2, 3000, 2]), 32, SPECIAL, "next", seed=0, epoch=0)
+    assert all((pair.first[0] != pair.second[0]) == pair.label for pair in pairs)
+    assert {pair.second[0] for pair in pairs if pair.label and pair.first[0] == 1} == {0, 2}
 
 
 @pytest.mark.parametrize("pair_type", ["next", "order"])
@@ -132,7 +154,7 @@ def test_large_corpora_are_split_in_batches(corpus, monkeypatch):
 
 @pytest.mark.parametrize(
     ("sizes", "pair_type", "words"),
-    [([1, 1, 1], "next", "two sentences"), ([1, 1], "order", "two sentences"), ([9], "next", "random segments")],
+    [([1, 1, 1], "next", "two sentences"), ([1, 1], "order", "two sentences"), ([9, 1], "next", "random segments")],
 )
 def test_texts_that_have_no_pairs_are_refused(sizes, pair_type, words):
     with pytest.raises(DataError, match=words):
