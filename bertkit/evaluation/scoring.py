@@ -161,13 +161,14 @@ def predictions_file(split: str) -> str:
 def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
-    marks = [
-        {"is_training_row": number in split.training_rows} if split.training_rows else {}
-        for number in range(len(split.rows))
-    ]
+    seen = split.training_rows
+
+    def mark(number: int) -> dict[str, bool]:
+        return {"is_training_row": number in seen} if seen else {}
+
     records = (
-        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark}
-        for number, (row, prediction, mark) in enumerate(zip(split.rows, predictions, marks, strict=True))
+        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
+        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     files = [folder / predictions_file(split.name)]
     write_records(records, files[0])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, Any]
 
-_LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|\s*\]\s*)""", re.DOTALL)
+_LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
 """A list, quoted or not, and not a sentence that begins with a bracket."""
 _PROBE = ("The", "old", "man", "saw", "it", "again", ".")
 _TESTED_ROWS = 100

@@ -113,7 +113,7 @@ def test_values_that_are_no_list_are_refused(value, what):
     assert str(caught.value) == f'{what} (column \'tokens\') - write ["EU", "rejects"]'
 
 
-@pytest.mark.parametrize("text", ["[EU] rejects", "[1] shows", "[1]", '[ " Yes " ]', " [...] he left", "[a, b] ]"])
+@pytest.mark.parametrize("text", ["[EU] rejects", "[1] shows", "[laughs]", '[ " Yes " ]', " [...] he left", "[a, b] ]"])
 def test_a_sentence_may_begin_with_a_bracket(text):
     assert read_words(text) == text.split()
     assert read_words('["[1]", "shows"]') == ["[1]", "shows"]

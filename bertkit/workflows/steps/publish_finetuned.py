@@ -155,6 +155,8 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
+        if result.training_rows:
+            evaluation[f"eval_training_rows{suffix}"] = result.training_rows
     write_json(folder / "train_results.json", train)
     write_json(folder / "eval_results.json", evaluation)
     write_json(folder / "all_results.json", {**evaluation, **train})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -93,6 +93,8 @@ def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: s
 def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
     """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
 
+    What a run was validated on, it has been warned of, so eval scores it as training did.
+
     Raises:
         UsageError: the choice is none.
         DataError: there are such rows, and they may be neither scored nor left out; or there are no others.
@@ -105,18 +107,19 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
             why = "an earlier bertkit wrote it, or it was to stream them and is not finished"
             log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
         return dict(splits)
-    gold = saved.task.COLUMNS.gold
-    return {name: _judge(mark_training_rows(split, gold, trained), choice) for name, split in splits.items()}
+    gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
+    validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
+    return {name: _judge(mark_training_rows(split, gold, trained), choice, validated) for name, split in splits.items()}
 
 
-def _judge(split: Split, choice: Choice) -> Split:
+def _judge(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     what = f"{share_of(len(seen), count)} rows to score are training rows of the model"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
-    is_refused = len(seen) > (_RECURRING * count if is_named else 0) and choice == "refuse"
-    if is_refused or (choice == "drop" and not drop):
+    is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
+    if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
     if choice != "drop" or not seen:
         return split

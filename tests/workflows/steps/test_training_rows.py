@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -64,6 +65,15 @@ def test_texts_that_recur_in_a_test_split_are_scored_and_marked(tmp_path):
     assert (len(judged.rows), judged.training_rows) == (20, {0, 1})
 
 
+def test_what_a_run_was_validated_on_is_scored_as_in_training_and_marked(tmp_path):
+    split = split_of(range(100), "all")
+    checkpoint = saved(tmp_path, {"identity": {"data": {"validation": split.fingerprint()}}})
+    assert len(judge_training_rows(checkpoint, {"all": split}, "refuse")["all"].training_rows) == 100
+    checkpoint.record["identity"]["data"] = {"train": split.fingerprint()}
+    with pytest.raises(DataError, match="are training rows of the model"):
+        judge_training_rows(checkpoint, {"all": split}, "refuse")
+
+
 def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     splits = {"all": split_of(range(100), "all")}
@@ -105,3 +115,6 @@ def test_a_run_from_a_run_warns_of_what_that_was_trained_on(run, tiny_model, tmp
     ended = run(*command, "--model", "first", "--output", "second", "--set", "data.validation_share=0.3", "--json")
     assert "16 of 24 (66.7%) validation rows are rows that first was trained on" in ended.err
     assert json.loads(ended.out)["results"][0]["training_rows"] == 16
+    assert json.loads(Path("second/eval_results.json").read_text())["eval_training_rows"] == 16
+    for page in ("report.html", "README.md"):
+        assert "16 of 24 (66.7%) validation rows are rows that first was trained on" in Path("second", page).read_text()
