@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from bertkit.data.rows import Split, first_of
@@ -33,6 +34,7 @@ def spelled(value: Any) -> str | None:
     return str(value).strip() or None
 
 
+@lru_cache(10_000)  # each tag of each word may be asked for
 def plain(name: str) -> str:
     """Return a name of a label as JSON spells it where it is a number or a truth value.
 

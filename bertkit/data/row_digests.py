@@ -67,9 +67,9 @@ def read_digests(folder: Path) -> Digests | None:
     if not file.is_file():
         return None
     try:
-        digests: Digests = np.load(file, allow_pickle=False)
-        if digests.dtype == np.dtype("<u8") and digests.ndim == 1:
-            return digests
-    except (ValueError, EOFError):
-        pass
-    raise ModelError("the digests of the training rows are damaged", "restore the file or delete it", file=file)
+        with file.open("rb") as stream:
+            digests: Digests = np.lib.format.read_array(stream, allow_pickle=False)
+        return digests
+    except ValueError:
+        remedy = "restore the file or delete it"
+        raise ModelError("the digests of the training rows are damaged", remedy, file=file) from None

@@ -60,7 +60,8 @@ def run_inputs(
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
-        write_training_rows(inputs.plan.folder, inputs.trained)
+        if inputs.stream is None:
+            write_training_rows(inputs.plan.folder, inputs.trained)
         return _train_and_publish(inputs, run, progress, compare)
 
 

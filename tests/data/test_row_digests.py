@@ -29,7 +29,7 @@ def test_a_checkpoint_has_the_digests_of_its_run(tmp_path):
     assert len(read_digests(tmp_path / "checkpoint-3")) == 2
 
 
-@pytest.mark.parametrize("content", [b"", b"version https://git-lfs", b"\x93NUMPY"])
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs", b"\x93NUMPY", b"PK\x03\x04"])
 def test_damaged_digests_are_no_digests(tmp_path, content):
     (tmp_path / TRAINING_ROWS).write_bytes(content)
     with pytest.raises(ModelError, match="the digests of the training rows are damaged"):

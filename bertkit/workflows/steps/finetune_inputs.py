@@ -51,7 +51,7 @@ class FinetuneInputs:
     model_folder: Path
     supervision: Supervision
     trained: Digests
-    """Of the rows that the run is trained on, and those that the models were that it starts or learns from."""
+    """Of the rows that the run is trained on, or that the models were trained on that it starts or learns from."""
     stream: RowStream | None = None
     warnings: tuple[str, ...] = ()
     """What is odd about the rows."""
@@ -122,7 +122,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
-    models = {recipe.model_name: model_folder, **{teacher.name: teacher.folder for teacher in supervision.teachers}}
+    models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
     _log(known)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)

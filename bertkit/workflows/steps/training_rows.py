@@ -33,14 +33,14 @@ scores of such a split are compared with those of others."""
 
 
 def find_training_rows(
-    splits: Mapping[str, Split], gold: str, models: Mapping[str, Path]
+    splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
 ) -> tuple[dict[str, Split], Digests, list[str]]:
     """Find the rows that a run is trained on, itself or before it began.
 
     Args:
         splits: ``train`` and what validates it.
         gold: the column of gold answers.
-        models: name -> folder of those that the run starts or learns from.
+        models: folder -> name of those that the run starts or learns from.
 
     Returns:
         the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
@@ -50,7 +50,7 @@ def find_training_rows(
 
     own = trained = digest_rows(splits["train"].rows, gold)
     warnings = []
-    for model, folder in models.items():
+    for folder, model in models.items():
         earlier = read_digests(folder)
         if earlier is None:
             continue

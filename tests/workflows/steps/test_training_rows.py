@@ -89,7 +89,7 @@ def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog)
 def test_rows_of_the_models_that_a_run_starts_or_learns_from_are_known_too(tmp_path):
     saved(tmp_path)
     splits = {"train": split_of(range(90, 150), "train"), "validation": split_of(range(80, 95))}
-    marked, trained, warnings = find_training_rows(splits, "label", {"demo": tmp_path / "none", "old": tmp_path})
+    marked, trained, warnings = find_training_rows(splits, "label", {tmp_path / "none": "demo", tmp_path: "old"})
     assert warnings == [
         "10 of 15 (66.7%) validation rows are rows that old was trained on, such as rows.csv:2. Scores may be too high."
     ]
