@@ -34,7 +34,7 @@ def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
     """Return the digests of rows; the half of each that is kept is unique among billions of texts."""
     import numpy as np
 
-    return np.frombuffer(b"".join(digest_text(row, gold)[:8] for row in rows), dtype="<u8")
+    return np.fromiter((int.from_bytes(digest_text(row, gold)[:8], "little") for row in rows), dtype="<u8")
 
 
 def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
