@@ -73,12 +73,11 @@ def publish(
     ]
     write_settings(run, setup.recipe, fit_result, private=[*with_rows, "report.html"])
     _write_results(outcome, folder)
-    untuned, options = inputs.recipe.options, setup.recipe.options
     record = finished_record(
         run,
         fit_result,
         round(seconds, 3),
-        tuned={name: value for name, value in options.items() if untuned.get(name) != value},
+        tuned=_tuned(inputs, setup.recipe),
         results=[without_folder(dataclasses.asdict(result)) for result in results],
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
@@ -95,6 +94,10 @@ def _result(
     inputs: FinetuneInputs, name: str, scored: Scored, details: Details, baseline: dict[str, float], seconds: float
 ) -> Result:
     warnings, metric = find_warnings(inputs, scored, baseline), inputs.recipe.best_metric
+    if name == inputs.validation.name and (tuned := _tuned(inputs, scored.setup.recipe)):
+        warnings.append(
+            f"{', '.join(tuned)} was chosen on these rows: their scores and intervals are a little too high."
+        )
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     return Result(
@@ -111,6 +114,11 @@ def _result(
         tables=details.tables,
         **describe_scores(inputs.task, scored, baseline),
     )
+
+
+def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the task tuned."""
+    return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
 
 
 def find_warnings(inputs: FinetuneInputs, scored: Scored, baseline: Mapping[str, float]) -> list[str]:
@@ -180,6 +188,8 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         best_metric=recipe.best_metric,
         scores=first.scores,
         intervals=first.intervals,
+        interval_methods=first.interval_methods,
+        no_interval=first.undefined.get("intervals", {}),
         baseline=first.baseline,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],

@@ -17,6 +17,7 @@ RESULT = Result(
     rows=1043,
     seconds=1.5,
     intervals={"matthews_correlation": (-0.1654, 0.0), "accuracy": (0.55, 0.74)},
+    interval_methods={"matthews_correlation": "bootstrap", "accuracy": "Wilson"},
     baseline={"accuracy": 0.67},
     source="demo",
     warnings=["Look at the rows."],
@@ -32,6 +33,7 @@ def test_scores_stand_beside_their_interval_and_baseline(capsys):
         "  matthews_correlation -0.1000  95% CI -0.1654 to 0.0000",
         "  accuracy              0.6500  95% CI 0.5500 to 0.7400    baseline  0.6700",
         "  f1                       n/a",
+        "  95% CI: bootstrap for matthews_correlation; Wilson for accuracy",
         "  by label",
         "    label      f1",
         "    yes    0.5000",
@@ -54,6 +56,7 @@ def test_a_number_that_is_undefined_says_why(capsys):
         rows=1,
         scores={"spearmanr": None, "r2": 0.5},
         intervals={"spearmanr": None, "r2": None},
+        interval_methods={},
         baseline={"spearmanr": None, "r2": None},
         undefined={
             "scores": {"spearmanr": "one row has no correlation"},
@@ -79,6 +82,7 @@ def test_json_has_every_field(capsys):
     (printed,) = json.loads(capsys.readouterr().out)["results"]
     assert printed["scores"] == {"matthews_correlation": -0.1, "accuracy": 0.65, "f1": None}
     assert printed["intervals"]["accuracy"] == [0.55, 0.74]
+    assert printed["interval_methods"]["accuracy"] == "Wilson"
 
 
 def test_a_checkpoint_must_be_named(run):
