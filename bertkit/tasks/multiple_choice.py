@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.modeling.load import placeholder_names
+from bertkit.data.labels import placeholder_names
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,

@@ -23,6 +23,7 @@ from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
+from bertkit.workflows.steps.training_rows import write_training_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,6 +60,8 @@ def run_inputs(
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
+        if inputs.stream is None:
+            write_training_rows(inputs.plan.folder, inputs.trained)
         return _train_and_publish(inputs, run, progress, compare)
 
 

@@ -114,6 +114,7 @@ KEPT_HERE = {".lock", ".gitignore", "predictions.jsonl", "report.html"}
 TO_PUBLISH = {
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "recipe.yaml"),
     *("run.json", "metrics.jsonl", "all_results.json", "eval_results.json", "train_results.json", "trainer_state.json"),
+    "training_rows.npy",
 }
 
 
