@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
@@ -32,15 +33,21 @@ class Result:
     rows: int
     seconds: float
     intervals: dict[str, Interval] = field(default_factory=dict)
-    baseline: dict[str, float | None] = field(default_factory=dict)
+    baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """Name of a baseline -> its scores."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
-    """``scores``, ``intervals`` or ``baseline`` -> metric -> why it is None there."""
+    """``scores``, ``intervals`` or ``baselines`` -> metric -> why it is None there, in all baselines."""
     folder: str | None = None
     source: str = ""
     warnings: list[str] = field(default_factory=list)
     data_warnings: list[str] = field(default_factory=list)
     """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each metric."""
+        return strongest_scores(self.baselines)
 
 
 @dataclass(frozen=True)
@@ -108,19 +115,24 @@ def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], p
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 
 
-def describe_scores(task: Task, scored: Scored, baseline: dict[str, float] | None = None) -> dict[str, Any]:
-    """Return the fields of a `Result` that hold numbers: scores, intervals, baseline, and why one is undefined."""
+def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
     scores, intervals = scored.scores, find_intervals(task, scored)
     no_interval = "one row cannot be resampled" if len(scored.predictions) == 1 else "undefined in every resample"
     undefined = {
         "scores": _reasons(scores),
         "intervals": {name: no_interval for name, interval in intervals.items() if interval is None},
-        "baseline": _reasons(baseline or {}),
+        "baselines": {
+            name: reason
+            for of_baseline in baselines.values()
+            for name, reason in _reasons(of_baseline).items()
+            if strongest(baselines, name)[1] is None
+        },
     }
     return {
         "scores": null_for_nan(scores),
         "intervals": intervals,
-        "baseline": null_for_nan(baseline or {}),
+        "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }
 

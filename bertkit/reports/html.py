@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.metrics import statistics
+from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.reports import svg
 from bertkit.reports.examples import (
     Example,
@@ -47,9 +48,7 @@ class Facts:
     seed: int | None = None
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     """Metric -> ends of its 95 % bootstrap interval over rows; None where there is none."""
-    baseline: Mapping[str, float | None] = field(default_factory=dict)
-    """Scores of the baseline that `baseline_name` describes."""
-    baseline_name: str = "the same answer for every row"
+    baselines: Baselines = field(default_factory=dict)
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -65,6 +64,11 @@ class Facts:
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
     """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each metric."""
+        return strongest_scores(self.baselines)
 
     @property
     def chosen_by(self) -> str:
@@ -141,9 +145,11 @@ def duration_text(seconds: float) -> str:
 
 
 def _headline(facts: Facts) -> Markup | None:
-    """Draw this run's best metric beside the baseline and published scores, on one axis."""
+    """Draw this run's best metric beside the baselines and published scores, on one axis."""
     metric = facts.best_metric
-    others: list[tuple[str, Any]] = [(f"Baseline: {facts.baseline_name}", facts.baseline.get(metric))]
+    others: list[tuple[str, Any]] = [
+        (f"Baseline: {name}", scores.get(metric)) for name, scores in facts.baselines.items()
+    ]
     for entry in facts.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
         others.append((label, entry.get(metric)))
@@ -158,7 +164,7 @@ def _headline(facts: Facts) -> Markup | None:
         if is_finite(low, high):
             spans.append(svg.Span(label, score_text(score), None if low != high else low, low, high))
     return (
-        svg.interval_strip(spans, name=f"{metric} of this run, baseline and published scores")
+        svg.interval_strip(spans, name=f"{metric} of this run, baselines and published scores")
         if len(spans) > 1
         else None
     )
