@@ -198,16 +198,14 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
     counts = Counter(row["sense"] for row in training)
     # of a word that no training row has, the first sense
-    frequent = {
-        word: max(senses, key=lambda number: counts[setup.labels[number]]) for word, senses in _senses(setup).items()
-    }
-    return {_FREQUENT: frequent}
+    return {_FREQUENT: [max(own, key=lambda number: counts[setup.labels[number]]) for own in _senses(setup).values()]}
 
 
 def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
     """Predict the most frequent sense of each word."""
-    senses = [setup.labels[learned[_FREQUENT][row["sense"].partition("/")[0]]] for row in rows]
-    return {_FREQUENT: [{"prediction": sense} for sense in senses]}
+    frequent = [setup.labels[number] for number in learned[_FREQUENT]]
+    senses = {sense.partition("/")[0]: sense for sense in frequent}
+    return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
