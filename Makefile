@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs reliability build clean
+.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs reliability scores build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -60,6 +60,10 @@ docs: install ## write docs/cli.md from the help of the commands
 
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py
+
+scores: install ## recount all metrics, simulate the coverage of intervals, and write docs/scores.md
+	$(BIN)/python -m benchmarks.coverage
+	$(BIN)/python tools/make_scores_page.py
 
 build: install ## build the wheel
 	$(BIN)/pip install --quiet build

@@ -6,6 +6,7 @@ end as an unbroken run does. faults.c strikes below Python, so that native write
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -16,7 +17,8 @@ from pathlib import Path
 
 from tests.kills import Zygote, everything
 
-COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA = range(6)
+COUNT, KILL, FULL, EIO, READ_ONLY, QUOTA, COPY = range(7)
+COPIES = 40  # as in faults.c
 FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
 EXTENT = os.environ.get("BERTKIT_FAULTS", "")
 """Which commands and operations to strike at; CONTRIBUTING.md lists the values."""
@@ -87,6 +89,28 @@ class Grid:
         shutil.rmtree(folder)
         return fault and f"{operation} {self.operations[operation - 1]}: {fault}"
 
+    def kill_at_all(self) -> list[str]:
+        """Repeat the command on what a kill at each of its operations would leave, and describe what is wrong.
+
+        A run is copied before each operation, which is what a kill there would leave, and takes no run for each. A copy
+        with the same bytes as an earlier one is left out.
+        """
+        wrong, seen = [], set()
+        for first in range(1, len(self.operations) + 1, COPIES):
+            folder = self.make_folder()
+            code, text = self.run(folder, first, COPY)
+            assert code == 0, text
+            shutil.rmtree(folder)
+            for number in range(first, min(first + COPIES, len(self.operations) + 1)):
+                copy = folder.with_name(f"{folder.name}.{number}")
+                if (digest := _digest(copy)) not in seen:
+                    seen.add(digest)
+                    self.counts["states"] += 1
+                    if fault := self._find_fault_after(copy, is_done=False):
+                        wrong.append(f"{number} {self.operations[number - 1]}: {fault}")
+                shutil.rmtree(copy)
+        return wrong
+
     def _find_fault_after(self, folder: Path, *, is_done: bool) -> str | None:
         code, text = (0, "") if is_done else self.run(folder)
         if code == 2 and self.outcome(folder) == self.unbroken:  # all was written before, and nothing is overwritten
@@ -110,6 +134,14 @@ def _find_fault_of_ending(code: int, text: str, error: int) -> str | None:
     if code == 6 and (not last.startswith("error: ") or "Traceback" in text):
         return f"no message, but {text.strip()[-300:]!r}"
     return None
+
+
+def _digest(folder: Path) -> bytes:
+    """Hash the names and bytes of all files in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(f"\n{path.relative_to(folder)}\n".encode() + (path.read_bytes() if path.is_file() else b""))
+    return digest.digest()
 
 
 def _names(folder: Path) -> set[str]:

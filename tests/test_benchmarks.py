@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, load, parts, pictures, quality, report, speed, stages
+from benchmarks import cases, coverage, load, parts, pictures, quality, report, speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
@@ -52,6 +52,11 @@ def test_flops_of_a_row_by_hand():
     # one layer of width 2 with 8 inside, one row of 3: 4 square products, 2 wide ones, scores and mixing, times three
     by_hand = 3 * (4 * 2 * 3 * 2 * 2 + 2 * 2 * 3 * 2 * 8 + 2 * 2 * 3 * 3 * 2)
     assert load.training_flops(3, 9, layers=1, hidden=2, intermediate=8) == by_hand
+
+
+def test_intervals_of_drawn_rows_hold_the_truth_nearly_always():
+    for name, counts in coverage.measure(0, 20, trials=20).items():
+        assert 17 <= counts["held"] + 20 - counts["intervals"] <= 20, name
 
 
 def test_welch_bound_is_scipys():

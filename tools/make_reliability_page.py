@@ -80,13 +80,17 @@ def _gap(entry: dict[str, Any]) -> bool:
     return "not_covered" in entry
 
 
-def _line(entry: dict[str, Any], results: dict[str, Counter[str]]) -> str:
-    tests = entry.get("tests", [])
+def test_cells(tests: list[str], results: dict[str, Counter[str]]) -> tuple[str, str]:
+    """Return two cells of a table: the names of tests, and how they ended."""
     counts = sum((results[test] for test in tests), Counter[str]())
     result = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped") if counts[outcome])
-    result = result or ("not run" if tests else "not covered")
+    return "<br>".join(f"`{test.rpartition('/')[2]}`" for test in tests), result or "not run"
+
+
+def _line(entry: dict[str, Any], results: dict[str, Counter[str]]) -> str:
+    tests = entry.get("tests", [])
+    names, result = test_cells(tests, results) if tests else ("", "not covered")
     result += " (in part)" if tests and _gap(entry) else ""
-    names = "<br>".join(f"`{test.rpartition('/')[2]}`" for test in tests)
     cells = [entry["id"], entry["what"], entry["outcome"], str(entry["code"]), names, result]
     return "| " + " | ".join(cells) + " |"
 

@@ -11,15 +11,15 @@ from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.intervals import Interval, Intervals
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Feature, Setup
-
-Interval = tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Result:
     rows: int
     seconds: float
     intervals: dict[str, Interval] = field(default_factory=dict)
+    interval_methods: dict[str, str] = field(default_factory=dict)
+    """Metric -> ``Wilson`` or ``bootstrap``."""
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -117,11 +119,10 @@ def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], p
 
 def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
     """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
-    scores, intervals = scored.scores, find_intervals(task, scored)
-    no_interval = "one row cannot be resampled" if len(scored.predictions) == 1 else "undefined in every resample"
+    scores, found = scored.scores, find_intervals(task, scored)
     undefined = {
         "scores": _reasons(scores),
-        "intervals": {name: no_interval for name, interval in intervals.items() if interval is None},
+        "intervals": found.reasons,
         "baselines": {
             name: reason
             for of_baseline in baselines.values()
@@ -131,7 +132,8 @@ def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str
     }
     return {
         "scores": null_for_nan(scores),
-        "intervals": intervals,
+        "intervals": found.ends,
+        "interval_methods": found.methods,
         "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }
@@ -141,16 +143,15 @@ def _reasons(scores: dict[str, float]) -> dict[str, str]:
     return {name: reason for name, score in scores.items() if (reason := why_undefined(score))}
 
 
-def find_intervals(task: Task, scored: Scored) -> dict[str, Interval]:
-    """Compute a 95 % bootstrap interval over rows for each metric; None where nothing can be resampled."""
-    from bertkit.metrics.statistics import bootstrap_intervals
+def find_intervals(task: Task, scored: Scored) -> Intervals:
+    """Compute the 95 % interval of each score over rows; see `bertkit.metrics.intervals.find_intervals`."""
 
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
     def score(rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
-    return bootstrap_intervals(score, len(scored.predictions))
+    return intervals.find_intervals(scored.scores, score, len(scored.predictions))
 
 
 def suffix_of(split: str) -> str:

@@ -13,10 +13,12 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics.basic import Undefined
+from bertkit.metrics.intervals import Setting, Share, percent
 from bertkit.recipe import Row
 
 Values = np.ndarray[Any, Any]
 
+_ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -58,28 +60,37 @@ def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tu
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
+def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> Values:
+    """Compute exact match and F1 of each question's text, shape (2, questions)."""
+    pairs = zip(golds, texts, strict=True)
+    return np.array([score_answer(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
+
+
 def best_threshold(scores: Values, empty: Values, null_odds: Values, has_answer: Values) -> tuple[float, float]:
     """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
 
+    Each odds is a candidate, and so is one less than the least: no question is answered then. The official search has
+    0 in its place, for its odds are probabilities.
+
     Args:
-        scores: of the predictions, in [0, 1], shape (questions,) like all arguments.
-        empty: whether a prediction is no answer at any threshold.
+        scores: of the best spans, in [0, 1], shape (questions,) like all arguments.
+        empty: whether a best span says nothing, so that the prediction is no answer at any threshold.
         null_odds: score of no answer minus that of the best span.
         has_answer: whether there is an answer.
 
     Returns:
-        the best mean score in [0, 1], and the threshold.
+        the best mean score in [0, 1], and the lowest threshold that has it.
     """
     # gains: what answering adds to the sum of scores over staying silent. Their cumulative sum in the order of the
     # odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
-    silent = float((~has_answer).sum())  # right by never answering
-    totals = silent + np.cumsum(gains[order])
-    best = int(totals.argmax())
-    if totals[best] <= silent:
-        return silent / len(scores), 0.0
-    return float(totals[best]) / len(scores), float(null_odds[order][best])
+    odds, totals = null_odds[order], np.cumsum(gains[order])
+    totals[:-1][odds[:-1] == odds[1:]] = -np.inf  # questions of equal odds are answered together
+    silent, gain = float((~has_answer).sum()), float(totals.max())  # what is right by never answering, and beyond it
+    if gain <= _ROUNDING:
+        return silent / len(scores), float(odds[0]) - 1
+    return (silent + gain) / len(scores), float(odds[np.argmax(totals >= gain - _ROUNDING)])
 
 
 def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
@@ -87,19 +98,22 @@ def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
 
     Args:
         name: such as ``exact_match``, ``HasAns_f1`` or ``best_f1_thresh``.
-        compared: ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``empty``, ``null_odds``, each of shape (questions,).
+        compared: ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_odds``, and of the best spans ``span_exact``,
+            ``span_f1`` and ``span_empty``, each of shape (questions,).
     """
-    exact, f1, has_answer = compared["exact"], compared["f1"], compared["has_answer"]
     if name.startswith("best_"):
-        scores = exact if name.startswith("best_exact") else f1
-        best, threshold = best_threshold(scores, compared["empty"], compared["null_odds"], has_answer)
-        return threshold if name.endswith("_thresh") else 100 * best
-    values = f1 if name.endswith("f1") else exact
+        scores = compared["span_exact" if name.startswith("best_exact") else "span_f1"]
+        columns = (compared[column] for column in ("span_empty", "null_odds", "has_answer"))
+        best, threshold = best_threshold(scores, *columns)
+        return Setting(threshold) if name.endswith("_thresh") else 100 * best
+    has_answer, values = compared["has_answer"], compared["f1" if name.endswith("f1") else "exact"]
     if name.startswith(("HasAns", "NoAns")):
         values = values[has_answer if name.startswith("HasAns") else ~has_answer]
     if not len(values):
         return Undefined("no question has an answer" if name.startswith("HasAns") else "every question has an answer")
-    return float(100 * values.mean())
+    score = float(100 * values.mean())
+    is_share = bool(((values == 0) | (values == 1)).all())  # always of exact match, and of F1 where no answer is near
+    return Share(score, int(values.sum()), len(values), percent) if is_share else score
 
 
 def question_name(row: Row) -> str:

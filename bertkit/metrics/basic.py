@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
+from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
 from bertkit.recipe.plugins import own_fault
 
@@ -57,22 +58,23 @@ EVALUATE_PREFIX = "evaluate:"
 
 def accuracy(gold: Values, predicted: Values) -> float:
     """Return the share of rows that are right; of several labels per row, all must be."""
-    return float((gold == predicted).reshape(len(gold), -1).all(axis=1).mean())
+    right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
+    return Share(right.mean(), int(right.sum()), len(right))
 
 
 def f1(gold: Values, predicted: Values) -> float:
     """Return the F1 of the second of two labels, the harmonic mean of its precision and recall."""
-    return float(_positive_class("f1", gold, predicted)["f1"])
+    return _positive_class("f1", gold, predicted)["f1"]
 
 
 def precision(gold: Values, predicted: Values) -> float:
     """Return the share of the rows predicted as the second of two labels that have it."""
-    return float(_positive_class("precision", gold, predicted)["precision"])
+    return _positive_class("precision", gold, predicted)["precision"]
 
 
 def recall(gold: Values, predicted: Values) -> float:
     """Return the share of the rows with the second of two labels that are predicted so."""
-    return float(_positive_class("recall", gold, predicted)["recall"])
+    return _positive_class("recall", gold, predicted)["recall"]
 
 
 def f1_macro(gold: Values, predicted: Values) -> float:
@@ -82,11 +84,10 @@ def f1_macro(gold: Values, predicted: Values) -> float:
 
 def f1_micro(gold: Values, predicted: Values) -> float:
     """Return the F1 over the decisions on all labels together."""
-    right, wrong = (gold == predicted), (gold != predicted)
     if gold.ndim == 1:
-        return float(right.mean())
+        return accuracy(gold, predicted)
     hits = (gold & predicted).sum()
-    return float(2 * hits / max(2 * hits + wrong.sum(), 1))
+    return float(2 * hits / max(2 * hits + (gold != predicted).sum(), 1))
 
 
 def f1_weighted(gold: Values, predicted: Values) -> float:
@@ -213,15 +214,15 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         )
 
 
-def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, float]:
+def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, Share]:
     """Return precision, recall and F1 of label 1 of two."""
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
         raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
     hits, support, guesses = int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())
     return {
-        "precision": hits / max(guesses, 1),
-        "recall": hits / max(support, 1),
-        "f1": 2 * hits / max(support + guesses, 1),
+        "precision": Share(hits / max(guesses, 1), hits, guesses),
+        "recall": Share(hits / max(support, 1), hits, support),
+        "f1": Share(2 * hits / max(support + guesses, 1), hits, support + guesses - hits, f1_of_share),
     }
 
 

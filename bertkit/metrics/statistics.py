@@ -1,58 +1,13 @@
-"""What helps to judge a score: intervals, calibration, and the scores of each label."""
+"""What helps to judge a score: calibration, and the scores of each label."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-
-
-def bootstrap_intervals(
-    score: Callable[[np.ndarray], dict[str, float]],
-    rows: int,
-    *,
-    samples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, tuple[float, float] | None]:
-    """Compute each metric's percentile interval over resampled rows.
-
-    Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
-    same distribution would have scored, not what another training seed would have (Efron & Tibshirani 1993,
-    chapter 13). A resample in which a metric is not a finite number (such as a correlation of constants) does not
-    count for that metric; a metric that is never finite has no interval, and neither has one row: None.
-
-    Args:
-        score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
-        rows: how many rows there are; at least 1.
-        samples: how many resamples; at least 1.
-        level: share of the resamples between the two ends, in (0, 1).
-        seed: of the random draws; the same seed gives the same intervals.
-    """
-    if rows < 1 or samples < 1:
-        raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
-    tail = _tail(level)
-    if rows == 1:
-        return dict.fromkeys(score(np.zeros(1, dtype=np.int64)))
-    rng = np.random.default_rng(seed)
-    values: dict[str, list[float]] = {}
-    # each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows
-    for _ in range(samples):
-        for metric, value in score(rng.integers(0, rows, size=rows)).items():
-            values.setdefault(metric, []).append(value)
-    intervals: dict[str, tuple[float, float] | None] = {}
-    for metric, samples_of_metric in values.items():
-        finite = np.asarray(samples_of_metric, dtype=np.float64)
-        finite = finite[np.isfinite(finite)]
-        intervals[metric] = None
-        if finite.size:
-            low, high = np.quantile(finite, [tail, 1 - tail])
-            intervals[metric] = (float(low), float(high))
-    return intervals
 
 
 @dataclass(frozen=True)
@@ -102,29 +57,6 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
         confidence=tuple(mean_confidence.tolist()),
         accuracy=tuple(accuracy.tolist()),
     )
-
-
-def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Compute the score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
-
-    >>> low, high = wilson_interval(0, 10)
-    >>> round(low, 4), round(high, 4)
-    (0.0, 0.2775)
-    >>> wilson_interval(0, 0)
-    (0.0, 1.0)
-    """
-    if not 0 <= successes <= total:
-        raise ValueError(f"needs 0 <= successes <= total, got {successes} of {total}")
-    z = NormalDist().inv_cdf(1 - _tail(level))
-    if total == 0:
-        return 0.0, 1.0
-    share = successes / total
-    # The interval holds the shares whose distance from the observed one is at most z of their own standard errors. Its
-    # ends are the roots of a quadratic equation.
-    spread = 1 + z * z / total
-    middle = (share + z * z / (2 * total)) / spread
-    half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @dataclass(frozen=True)
@@ -198,9 +130,3 @@ def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]
     ends = sorted(set(np.quantile(values, np.linspace(0, 1, bins + 1)[1:], method="inverted_cdf").tolist()))
     starts = [min(values), *(end + 1 for end in ends[:-1])]
     return list(zip(starts, ends, strict=True))
-
-
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"a level lies between 0 and 1, got {level}")
-    return (1 - level) / 2

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from bertkit.metrics import statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
+from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
 from bertkit.reports.examples import (
     Example,
@@ -47,7 +48,10 @@ class Facts:
     device: str = ""
     seed: int | None = None
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    """Metric -> ends of its 95 % bootstrap interval over rows; None where there is none."""
+    """Metric -> ends of its 95 % interval over rows; None where there is none."""
+    interval_methods: Mapping[str, str] = field(default_factory=dict)
+    no_interval: Mapping[str, str] = field(default_factory=dict)
+    """Metric -> why it has no interval."""
     baselines: Baselines = field(default_factory=dict)
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
@@ -64,6 +68,11 @@ class Facts:
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     provenance: dict[str, str] = field(default_factory=dict)
     """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
+
+    @property
+    def methods(self) -> str:
+        """Say which method each interval comes from, and why a metric has none."""
+        return describe_methods(self.interval_methods, self.no_interval)
 
     @property
     def baseline(self) -> dict[str, float | None]:
@@ -217,7 +226,7 @@ def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
     for count, mean, right in zip(bins.counts, bins.confidence, bins.accuracy, strict=True):
         if count:
             hover = f"confidence {mean:.3f}, accuracy {right:.3f}, {count:,} predictions"
-            ends = statistics.wilson_interval(round(right * count), count)
+            ends = wilson_interval(round(right * count), count)
             radius = 3 + 6 * math.sqrt(count / max(bins.counts))
             points.append(svg.Point(mean, right, hover, *ends, radius))
     x, y = "confidence", "accuracy"
@@ -235,7 +244,7 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     for first, last in statistics.quantile_bins([length for length, _ in rows]):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
         label = f"{first}–{last}" if first < last else f"{last}"
-        share, ends = sum(wrong) / len(wrong), statistics.wilson_interval(sum(wrong), len(wrong))
+        share, ends = sum(wrong) / len(wrong), wilson_interval(sum(wrong), len(wrong))
         hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
         bars.append(svg.Bar(label, share, *ends, hover))
     return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")

@@ -49,7 +49,7 @@ def to_json(values: Any, indent: int | None = None) -> str:
 
 
 def null_for_nan(values: Any) -> Any:
-    """Return nested values with None for NaN and infinity.
+    """Return nested values with None for NaN and infinity, and all other floats as plain ones.
 
     >>> null_for_nan({"f1": [0.5, math.inf]})
     {'f1': [0.5, None]}
@@ -58,7 +58,9 @@ def null_for_nan(values: Any) -> Any:
         return {name: null_for_nan(value) for name, value in values.items()}
     if isinstance(values, (list, tuple)):
         return [null_for_nan(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
+    if isinstance(values, float):
+        return float(values) if math.isfinite(values) else None
+    return values
 
 
 def write_json(file: Path, values: Any) -> None:

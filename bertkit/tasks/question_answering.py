@@ -172,17 +172,19 @@ def decode(
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Compute exact match and F1 of each question in [0, 1], and what the best threshold for `no_answer` depends on."""
+    """Compute exact match and F1 of each question in [0, 1], and those of its best span, which need no threshold."""
     no_answer = bool(_option(setup.recipe, "no_answer"))
-    scored = [
-        answers.score_answer(row["answers"]["text"], record["prediction"], no_answer=no_answer)
-        for row, record in zip(rows, predictions, strict=True)
-    ]
+    golds = [row["answers"]["text"] for row in rows]
+    predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
+    exact, f1 = answers.score_answers(golds, predicted, no_answer=no_answer)
+    span_exact, span_f1 = answers.score_answers(golds, best_spans, no_answer=no_answer) if no_answer else (exact, f1)
     return {
-        "exact": np.array([exact for exact, _ in scored]),
-        "f1": np.array([f1 for _, f1 in scored]),
-        "has_answer": np.array([bool(row["answers"]["text"]) for row in rows]),
-        "empty": np.array([not record["prediction"] for record in predictions]),
+        "exact": exact,
+        "f1": f1,
+        "span_exact": span_exact,
+        "span_f1": span_f1,
+        "span_empty": np.array([not text for text in best_spans]),
+        "has_answer": np.array([bool(texts) for texts in golds]),
         "null_odds": np.array([record.get("null_odds", 0.0) for record in predictions]),
     }
 
@@ -201,10 +203,7 @@ def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: S
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
-    with_best_span = [{**record, "prediction": _best_text(record)} for record in predictions]
-    compared = compare(with_best_span, rows, setup)
-    columns = (compared[name] for name in ("f1", "empty", "null_odds", "has_answer"))
-    return {"null_threshold": answers.best_threshold(*columns)[1]}
+    return {"null_threshold": answers.compute_metric("best_f1_thresh", compare(predictions, rows, setup))}
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
@@ -279,7 +278,9 @@ def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _best_text(prediction: Mapping[str, Any]) -> str:
-    """Return the text of the best span, whether or not it was chosen."""
+    """Return the text of the best span, whether or not it was chosen; a baseline has only its prediction."""
+    if "_spans" not in prediction:
+        return str(prediction["prediction"])
     context, columns, own = prediction["_spans"]
     return str(context[columns["start"][own.start] : columns["end"][own.start]]) if own.start < own.stop else ""
 

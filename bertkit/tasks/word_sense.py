@@ -17,6 +17,7 @@ import numpy as np
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
+from bertkit.metrics.basic import accuracy
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
@@ -187,7 +188,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     """Compute the metrics: ``accuracy`` over all rows, ``accuracy_by_word`` and ``f1_macro`` as means over words."""
     by_word = _score_words(compared, setup)
     scores = {
-        "accuracy": float((compared["gold"] == compared["predicted"]).mean()),
+        "accuracy": accuracy(compared["gold"], compared["predicted"]),
         "accuracy_by_word": float(np.mean([scored["accuracy"] for scored in by_word])),
         "f1_macro": float(np.mean([scored["f1_macro"] for scored in by_word])),
     }

@@ -12,7 +12,8 @@ from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.scoring import Interval, Result, Scored, find_intervals, score_split
+from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Distillation, Recipe
@@ -43,6 +44,8 @@ class ComparedModel:
     """In batches."""
     scores: dict[str, float | None]
     intervals: dict[str, Interval]
+    interval_methods: dict[str, str] = field(default_factory=dict)
+    """Metric -> ``Wilson`` or ``bootstrap``; intervals of differences are bootstrap intervals."""
     difference: dict[str, float | None] = field(default_factory=dict)
     difference_intervals: dict[str, Interval] = field(default_factory=dict)
 
@@ -111,6 +114,7 @@ def _compare(
         loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
     single, batched = _time_in_turns(loaded, progress)
+    intervals = [find_intervals(task, model.scored) for model in loaded]
     compared = [
         ComparedModel(
             role=model.role,
@@ -120,17 +124,17 @@ def _compare(
             row_seconds=row_seconds,
             rows_per_second=rows_per_second,
             scores=null_for_nan(model.scored.scores),
-            intervals=find_intervals(task, model.scored),
+            intervals=found.ends,
+            interval_methods=found.methods,
             **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
         )
-        for model, row_seconds, rows_per_second in zip(loaded, single, batched, strict=True)
+        for model, found, row_seconds, rows_per_second in zip(loaded, intervals, single, batched, strict=True)
     ]
     return [dataclasses.asdict(model) for model in compared]
 
 
 def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
-    from bertkit.metrics.statistics import bootstrap_intervals
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)

@@ -24,10 +24,12 @@ def test_a_best_metric_that_is_not_scored_is_refused_with_those_that_are():
 def test_an_interval_is_around_the_score_and_the_same_every_time():
     right = np.arange(200) % 4 > 0
     task = SimpleNamespace(score=lambda compared, setup: {"accuracy": float(compared["right"].mean())})
-    scored = SimpleNamespace(compared={"right": right}, setup=None, predictions=right.tolist())
-    low, high = find_intervals(task, scored)["accuracy"]
+    scored = SimpleNamespace(
+        compared={"right": right}, setup=None, predictions=right.tolist(), scores={"accuracy": right.mean()}
+    )
+    low, high = find_intervals(task, scored).ends["accuracy"]
     assert 0.65 < low < 0.75 < high < 0.85
-    assert find_intervals(task, scored)["accuracy"] == (low, high)
+    assert find_intervals(task, scored).ends["accuracy"] == (low, high)
 
 
 def test_what_is_undefined_is_none_with_its_reason():
@@ -38,6 +40,7 @@ def test_what_is_undefined_is_none_with_its_reason():
     assert describe_scores(task, scored, {"mean": {"r2": 0.5}}) == {
         "scores": {"r2": None},
         "intervals": {"r2": None},
+        "interval_methods": {},
         "baselines": {"mean": {"r2": 0.5}},
         "undefined": {
             "scores": {"r2": "all gold values are the same"},

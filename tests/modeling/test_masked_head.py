@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from sklearn.metrics import accuracy_score, log_loss
 
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.tokens.features import IGNORED
@@ -21,6 +23,16 @@ def make_batch() -> dict[str, torch.Tensor]:
     mask = torch.ones_like(ids)
     mask[1, 8:], labels[1, 8:] = 0, IGNORED
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def test_scores_of_masked_tokens_are_those_of_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(1, 60, 9, generator=generator), torch.randint(9, (60,), generator=generator)
+    probabilities = logits[0].double().softmax(-1).numpy()
+    parts = [masked_totals(logits[:, part], labels[part]) for part in (slice(0, 20), slice(20, 60))]
+    found = masked_scores({name: parts[0][name] + parts[1][name] for name in parts[0]})
+    assert found["masked_accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(-1)))
+    assert found["perplexity"] == pytest.approx(np.exp(log_loss(labels, probabilities, labels=range(9))), rel=1e-5)
 
 
 def test_losses_and_gradients_are_those_of_the_whole_head():

@@ -236,6 +236,37 @@ def test_scores_tell_the_student_and_its_teacher(bert_folder):
     assert scores["loss"] == pytest.approx(2 * math.log(scores["perplexity"]), rel=1e-4)
 
 
+def test_scores_are_what_a_plain_loop_gives(bert_folder):
+    setup = make_setup(bert_folder, options={"temperature": 3.0})
+    model = distil.load_model(setup).eval()
+    batch = make_batch(setup)
+    inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
+    with torch.inference_mode():
+        scores = distil.score(distil.accumulate(model, batch))
+        student, teacher = (network(**inputs, output_hidden_states=True) for network in (model, info_of(model).teacher))
+    agreed, divergence, losses, cosines = [], [], [], []
+    for row, column in np.ndindex(*batch["labels"].shape):
+        one, other = (output.logits[row, column].double() for output in (student, teacher))
+        if (label := int(batch["labels"][row, column])) != -100:
+            agreed.append(int(one.argmax()) == int(other.argmax()))
+            soft, target = ((logits / 3.0).softmax(-1).tolist() for logits in (one, other))
+            divergence.append(9 * sum(t * math.log(t / s) for s, t in zip(soft, target, strict=True)))
+            losses.append([-math.log(logits.softmax(-1)[label]) for logits in (one, other)])
+        if batch["is_text"][row, column]:
+            states = [output.hidden_states[-1][row, column].double() for output in (student, teacher)]
+            cosines.append(float(states[0] @ states[1] / states[0].norm() / states[1].norm()))
+    student_loss, teacher_loss = np.mean(losses, axis=0)
+    expected = {
+        "agreement": np.mean(agreed),
+        "soft_loss": np.mean(divergence),
+        "cosine": np.mean(cosines),
+        "perplexity": math.exp(student_loss),
+        "teacher_perplexity": math.exp(teacher_loss),
+        "loss": 5 * np.mean(divergence) + 2 * student_loss + 1 - np.mean(cosines),
+    }
+    assert {name: scores[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_a_distilled_student_is_better_than_one_trained_alone(tmp_path):
     """Made of one teacher, trained for the same steps on the same few texts; then scored on others."""

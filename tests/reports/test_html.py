@@ -91,7 +91,9 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     facts = replace(
         BARE,
         about="Is it grammatical?",
-        intervals={"accuracy": (0.61, 0.89)},
+        intervals={"accuracy": (0.61, 0.89), "f1": None},
+        interval_methods={"accuracy": "Wilson"},
+        no_interval={"f1": "resamples score the same"},
         baselines={"most frequent label": {"accuracy": 0.5}},
         published=[
             {"model": "bert-base", "split": "test", "source": "Devlin et al. 2019", "accuracy": 0.521},
@@ -119,6 +121,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     for word in (
         "The demo corpus: these scores cannot be compared with others.",
         "0.6100 – 0.8900",
+        "95% intervals over the evaluated rows: Wilson for accuracy; none for f1 (resamples score the same).",
         "0.7100 – 0.7300",
         "Devlin et al. 2019",
         "3 min 24 s",

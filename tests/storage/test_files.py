@@ -60,6 +60,18 @@ def test_json_has_no_nan(tmp_path):
     assert read == {"scores": [None, {"f1": None}], "file": "x", "best": 1.0}
 
 
+def test_a_score_that_knows_more_than_its_number_is_kept_as_a_plain_one():
+    class Score(float):
+        pass
+
+    assert [type(value) for value in files.null_for_nan([Score(0.5), 1, True, Score("nan")])] == [
+        float,
+        int,
+        bool,
+        type(None),
+    ]
+
+
 def test_what_a_killed_writer_left_is_overwritten(tmp_path):
     (tmp_path / ".a.txt.tmp").write_text("half of an earlier")
     files.write_text(tmp_path / "a.txt", "é")

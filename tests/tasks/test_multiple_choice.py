@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 import torch
 from pyarrow import parquet
+from sklearn.metrics import accuracy_score
 from transformers import AutoModelForMultipleChoice, BertTokenizerFast
 
 from bertkit.data.rows import Columns, canonical_records
@@ -216,6 +217,13 @@ def test_answers_of_logits_by_hand():
     assert [(each["prediction"], each["choice"]) for each in answers] == [(1, "b"), (0, "c")]
     assert answers[0]["choice_probabilities"] == pytest.approx([0.25, 0.75])
     assert answers[1]["choice_probabilities"] == pytest.approx([0.5, 0.25, 0.25])
+
+
+def test_accuracy_is_that_of_scikit_learn():
+    gold, predicted = np.random.default_rng(0).integers(0, 4, (2, 50)).tolist()
+    rows, records = [{"label": index} for index in gold], [{"prediction": index} for index in predicted]
+    scores = task.score(task.compare(records, rows, setup_of()), setup_of())
+    assert scores == pytest.approx({"accuracy": accuracy_score(gold, predicted)})
 
 
 def test_scores_and_details_by_hand():

@@ -320,6 +320,17 @@ def nested_of(rows: list[dict]) -> dict:
     return {"version": "x", "data": [{"title": "t", "paragraphs": paragraphs}]}
 
 
+def scores_of_files(nested: dict, files: dict, names) -> dict:
+    """The official scores of the predictions, and the best ones of the surest spans, which no threshold has emptied."""
+    surest = {
+        name: next((span["text"] for span in listed if span["text"]), "")
+        for name, listed in files["nbest_predictions.json"].items()
+    }
+    predicted = official_scores(nested, files["predictions.json"], files["null_odds.json"])
+    best = official_scores(nested, surest, files["null_odds.json"])
+    return {name: (best if name.startswith("best") else predicted)[name] for name in names}
+
+
 @pytest.mark.parametrize("lean", [-2.0, 0.0, 4.0])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
@@ -329,6 +340,9 @@ def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
     f1 = {name: pair[1] for name, pair in official_raw(nested_of(rows), surest, "2.0").items()}
     answerable = {row["id"]: bool(row["answers"]["text"]) for row in rows}
     best, threshold = official_best(f1, surest, odds, answerable)
+    if best == 100 * sum(not has_answer for has_answer in answerable.values()) / len(rows):
+        assert threshold == 0.0  # its search is of probabilities; odds may be negative, and then 0 answers questions
+        threshold = min(odds.values()) - 1
     assert task.tune(predictions, rows, setup) == {"null_threshold": threshold}
     tuned, rows, setup = some_decoded(60, seed, lean, null_threshold=threshold)
     tuned_texts = {row["id"]: each["prediction"] for row, each in zip(rows, tuned, strict=True)}
@@ -336,6 +350,28 @@ def test_the_tuned_threshold_is_that_of_the_official_evaluation(seed, lean):
     assert f1 == pytest.approx(official_scores(nested_of(rows), tuned_texts, odds)["f1"])
     assert f1 >= best - 1e-9  # "the" for no answer is right, though the search for the threshold calls it wrong
     assert task.tune(tuned, rows, setup) == {}
+
+
+def test_a_threshold_that_answers_nothing_is_found_where_that_is_best():
+    rows = [row_of({"text": [], "answer_start": []}, id=f"q{number}") for number in range(3)]
+    rows.append(row_of(answer("good", 13), id="q3"))
+    outputs = [output_of({8: 5}, {8: 5}, null=(1, 1))] * 4  # sure of a wrong answer: all odds are negative
+    setup = setup_of("squad2")
+    tuned = task.tune(decode(outputs, setup, rows), rows, setup)
+    assert tuned["null_threshold"] < -8
+    setup = setup_of("squad2", **tuned)
+    scores = task.score(task.compare(decode(outputs, setup, rows), rows, setup), setup)
+    assert (scores["f1"], scores["best_f1"], scores["best_f1_thresh"]) == (75.0, 75.0, tuned["null_threshold"])
+
+
+@pytest.mark.parametrize("threshold", [-1000.0, -2.0, 3.0, 1000.0])
+def test_the_best_scores_do_not_depend_on_the_threshold_in_force(threshold):
+    scores = []
+    for changes in ({}, {"null_threshold": threshold}):
+        predictions, rows, setup = some_decoded(60, 1, **changes)
+        scored = task.score(task.compare(predictions, rows, setup), setup)
+        scores.append({name: value for name, value in scored.items() if name.startswith("best")})
+    assert scores[0] == scores[1]
 
 
 def test_nothing_is_tuned_where_every_question_has_an_answer():
@@ -366,8 +402,7 @@ def test_the_files_are_those_of_the_official_evaluation(threshold):
         assert odds == pytest.approx(one - other)
         assert files["predictions.json"][name] == (surest["text"] if odds <= (threshold or 0) else "")
     scores = task.score(task.compare(predictions, rows, setup), setup)
-    official = official_scores(nested_of(rows), files["predictions.json"], files["null_odds.json"])
-    assert scores == pytest.approx({name: official[name] for name in scores})
+    assert scores == pytest.approx(scores_of_files(nested_of(rows), files, scores))
 
 
 def test_a_frequent_first_word_has_one_line():
@@ -547,10 +582,12 @@ def test_a_run_keeps_the_threshold_it_found_and_eval_uses_it(run, doubter):
     threshold = record["tuned"]["null_threshold"]
     nested = read_json(doubter.parent / "data" / "dev-v2.0.json")
     predictions, odds = read_json(doubter / "predictions.json"), read_json(doubter / "null_odds.json")
-    official = official_scores(nested, predictions, odds)
+    files = {name: read_json(doubter / name) for name in ("predictions.json", "nbest_predictions.json")}
     scores = record["results"][0]["scores"]
-    assert scores == pytest.approx({name: official[name] for name in scores}, nan_ok=True)
+    assert scores == pytest.approx(scores_of_files(nested, {**files, "null_odds.json": odds}, scores), nan_ok=True)
     assert all((not predictions[name]) == (odds[name] > threshold) for name in predictions)
+    chosen = "null_threshold was chosen on these rows: their scores and intervals are a little too high."
+    assert chosen in record["results"][0]["warnings"]
     options = ["--model", doubter, "--data", doubter.parent / "data", "--json", "--max-length", 48]
     options += ["--set", "options.overlap=8"]
     assert evaluated(run("eval", "squad2", *options, "--output", "out"))["scores"] == scores

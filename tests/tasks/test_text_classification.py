@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sklearn.metrics
 from scipy.special import expit, softmax
 
 from bertkit.errors import DataError
 from bertkit.recipe import load_recipe
-from bertkit.tasks import Setup
+from bertkit.tasks import CLASSIFICATION, Setup
 from bertkit.tasks import text_classification as task
 from tests.conftest import make_tokenizer
 
@@ -80,6 +81,30 @@ def test_ids_are_compared_in_the_order_of_the_recipe():
     compared = task.compare(predictions, rows, setup)
     assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([1, 0, 1], [1, 1, 1])
     assert task.score(compared, setup) == {"f1": pytest.approx(0.8)}
+
+
+def test_scores_of_names_are_those_of_scikit_learn():
+    names = ("bad", "good")
+    draw = np.random.default_rng(0)
+    gold, predicted = (draw.choice(names, 40).tolist() for _ in range(2))
+    setup = setup_of(("good", "bad"), labels=list(names), metrics=list(CLASSIFICATION), best_metric="f1")
+    rows, records = [{"label": name} for name in gold], [{"prediction": name} for name in predicted]
+    scores = task.score(task.compare(records, rows, setup), setup)
+    of_second = {"pos_label": "good", "average": "binary"}
+    assert scores == pytest.approx(
+        {
+            "accuracy": sklearn.metrics.accuracy_score(gold, predicted),
+            "f1": sklearn.metrics.f1_score(gold, predicted, **of_second),
+            "precision": sklearn.metrics.precision_score(gold, predicted, **of_second),
+            "recall": sklearn.metrics.recall_score(gold, predicted, **of_second),
+            **{
+                f"f1_{average}": sklearn.metrics.f1_score(gold, predicted, average=average)
+                for average in ("macro", "micro", "weighted")
+            },
+            "balanced_accuracy": sklearn.metrics.balanced_accuracy_score(gold, predicted),
+            "matthews_correlation": sklearn.metrics.matthews_corrcoef(gold, predicted),
+        }
+    )
 
 
 def test_several_labels_are_compared_as_indicators():

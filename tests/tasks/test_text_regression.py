@@ -6,10 +6,12 @@ import re
 
 import numpy as np
 import pytest
+import scipy.stats
+import sklearn.metrics
 
 from bertkit.errors import DataError
 from bertkit.recipe import load_recipe
-from bertkit.tasks import Setup
+from bertkit.tasks import REGRESSION, Setup
 from bertkit.tasks import text_regression as task
 from tests.conftest import make_tokenizer
 
@@ -63,6 +65,23 @@ def test_rows_go_to_scores(setup):
     assert predictions == [{"prediction": 3.5}, {"prediction": 2.0}]
     scores = task.score(task.compare(predictions, rows, setup), setup)
     assert set(scores) == set(setup.recipe.metrics) and scores["pearsonr"] == pytest.approx(1.0)
+
+
+def test_scores_are_those_of_scipy_and_scikit_learn():
+    draw = np.random.default_rng(0)
+    gold = draw.integers(0, 11, 50) / 2  # with ties
+    predicted = gold + draw.normal(size=50)
+    setup = Setup(load_recipe("regress", {"metrics": list(REGRESSION), "best_metric": "r2"}), make_tokenizer(), ())
+    rows, records = [{"label": value} for value in gold], [{"prediction": value} for value in predicted]
+    assert task.score(task.compare(records, rows, setup), setup) == pytest.approx(
+        {
+            "pearsonr": scipy.stats.pearsonr(gold, predicted).statistic,
+            "spearmanr": scipy.stats.spearmanr(gold, predicted).statistic,
+            "mean_squared_error": sklearn.metrics.mean_squared_error(gold, predicted),
+            "mean_absolute_error": sklearn.metrics.mean_absolute_error(gold, predicted),
+            "r2": sklearn.metrics.r2_score(gold, predicted),
+        }
+    )
 
 
 def test_a_row_to_predict_has_no_label(setup):

@@ -146,7 +146,7 @@ def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
         if metric in result.baseline:
             score = format_number(result.baseline[metric]).strip()
             scores.append({"model": "baseline", "score": score, "student - teacher": ""})
-    print_table(f"{metric} with 95% CI", scores)
+    print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)
     print_next_steps(distilled.results)
 
 

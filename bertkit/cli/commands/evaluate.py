@@ -65,6 +65,8 @@ def command(
 
 def print_results(results: Sequence[Result], *, as_json: bool) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
+    from bertkit.metrics.intervals import describe_methods
+
     if as_json:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
@@ -81,6 +83,8 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name])}"
             print_text(line.rstrip())
+        if result.interval_methods:
+            print_text(f"  95% CI: {describe_methods(result.interval_methods)}")
         _print_undefined(result.undefined)
         print_table("baselines", tabulate(result.baselines))
         for title, table in result.tables.items():

@@ -74,12 +74,11 @@ def publish(
     ]
     write_settings(run, setup.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
-    untuned, options = inputs.recipe.options, setup.recipe.options
     record = finished_record(
         run,
         fit_result,
         round(seconds, 3),
-        tuned={name: value for name, value in options.items() if untuned.get(name) != value},
+        tuned=_tuned(inputs, setup.recipe),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(dataclasses.asdict(result)) for result in results],
         **({"compared_models": list(compared_models)} if compared_models else {}),
@@ -100,6 +99,10 @@ def _result(
     seconds: float,
 ) -> Result:
     warnings, metric = _find_warnings(inputs, name, scored, baselines), inputs.recipe.best_metric
+    if name == inputs.validation.name and (tuned := _tuned(inputs, scored.setup.recipe)):
+        warnings.append(
+            f"{', '.join(tuned)} was chosen on these rows: their scores and intervals are a little too high."
+        )
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     return Result(
@@ -115,6 +118,11 @@ def _result(
         tables=details.tables,
         **describe_scores(inputs.task, scored, baselines),
     )
+
+
+def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the task tuned."""
+    return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
 
 
 def _find_warnings(
@@ -176,6 +184,8 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         best_metric=recipe.best_metric,
         scores=first.scores,
         intervals=first.intervals,
+        interval_methods=first.interval_methods,
+        no_interval=first.undefined.get("intervals", {}),
         baselines=first.baselines,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],

@@ -39,7 +39,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch
         "    model              parameters   MB  ms/row  rows/s",
         "    teacher runs/cola     690,050  2.8    2.46   5,593",
         "    student runs/s        293,506  1.2    1.00  21,525",
-        "  accuracy with 95% CI",
+        "  accuracy with 95% CI (of differences: bootstrap)",
         "    model                                  score            student - teacher",
         "    teacher runs/cola  0.9000 (0.8500 to 0.9500)  -0.0100 (-0.0200 to 0.0050)",
         "    student runs/s     0.8900 (0.8000 to 0.9000)",

@@ -17,6 +17,7 @@ RESULT = Result(
     rows=1043,
     seconds=1.5,
     intervals={"matthews_correlation": (-0.1654, 0.0), "accuracy": (0.55, 0.74)},
+    interval_methods={"matthews_correlation": "bootstrap", "accuracy": "Wilson"},
     baselines={"most frequent label": {"accuracy": 0.67}},
     source="demo",
     warnings=["Look at the rows."],
@@ -32,6 +33,7 @@ def test_scores_stand_beside_their_interval_and_baseline(capsys):
         "  matthews_correlation -0.1000  95% CI -0.1654 to 0.0000",
         "  accuracy              0.6500  95% CI 0.5500 to 0.7400    baseline  0.6700",
         "  f1                       n/a",
+        "  95% CI: bootstrap for matthews_correlation; Wilson for accuracy",
         "  by label",
         "    label      f1",
         "    yes    0.5000",
@@ -47,6 +49,7 @@ def test_a_number_that_is_undefined_says_why(capsys):
         rows=1,
         scores={"spearmanr": None, "r2": 0.5},
         intervals={"spearmanr": None, "r2": None},
+        interval_methods={},
         baselines={"mean": {"spearmanr": None, "r2": None}},
         undefined={
             "scores": {"spearmanr": "one row has no correlation"},
@@ -72,7 +75,8 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
         "most frequent label": {"accuracy": 0.5, "f1": 0.0},
         "text alone": {"accuracy": 0.4, "f1": None},
     }
-    print_results([replace(RESULT, scores={"accuracy": 0.6}, baselines=baselines, tables={})], as_json=False)
+    result = replace(RESULT, scores={"accuracy": 0.6}, interval_methods={}, baselines=baselines, tables={})
+    print_results([result], as_json=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  accuracy  0.6000  95% CI 0.5500 to 0.7400    baseline  0.5000",
         "  baselines",
@@ -88,6 +92,7 @@ def test_json_has_every_field(capsys):
     (printed,) = json.loads(capsys.readouterr().out)["results"]
     assert printed["scores"] == {"matthews_correlation": -0.1, "accuracy": 0.65, "f1": None}
     assert printed["intervals"]["accuracy"] == [0.55, 0.74]
+    assert printed["interval_methods"]["accuracy"] == "Wilson"
 
 
 def test_a_checkpoint_must_be_named(run):

@@ -1,0 +1,186 @@
+"""Measure how often the 95 % interval of each metric holds the true score (`make scores`).
+
+A trial draws rows from a population whose score is known, and asks for the interval that bertkit prints for them. The
+populations are made up. They differ in quality, from a model that is often wrong to one that is nearly always right.
+The trials take turns. The intervals are those that the commands print, from fewer resamples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.intervals import find_intervals
+from bertkit.recipe import load_recipe
+from bertkit.tasks import question_answering, text_classification, text_regression, token_classification, word_sense
+from bertkit.tokens.features import Setup
+
+RESULTS = Path(__file__).parent / "results" / "coverage.json"
+SIZES = (20, 100, 1000)
+SAMPLES = 200
+POPULATION = 20_000  # rows, drawn with replacement
+QUALITIES = (0.6, 0.75, 0.85, 0.92, 0.97)
+
+Compared = dict[str, np.ndarray[Any, Any]]
+Random = np.random.Generator
+
+
+def two_labels(quality: float, draw: Random) -> Compared:
+    """Two labels, of which the first is more frequent and easier."""
+    gold = (draw.random(POPULATION) < 0.4).astype(int)
+    right = draw.random(POPULATION) < np.array([quality, quality - 0.05])[gold]
+    return {"gold": gold, "predicted": np.where(right, gold, 1 - gold)}
+
+
+def four_labels(quality: float, draw: Random) -> Compared:
+    """Four labels, the rarest a tenth of the rows."""
+    gold = draw.choice(4, POPULATION, p=[0.4, 0.3, 0.2, 0.1])
+    wrong = (gold + draw.choice([1, 2, 3], POPULATION, p=[0.6, 0.3, 0.1])) % 4
+    return {"gold": gold, "predicted": np.where(draw.random(POPULATION) < quality, gold, wrong)}
+
+
+def several_labels(quality: float, draw: Random) -> Compared:
+    """Four labels, of which a row has any number; some rows are harder than others."""
+    gold = (draw.random((POPULATION, 4)) < [0.5, 0.4, 0.3, 0.2]).astype(int)
+    of_row = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
+    return {"gold": gold, "predicted": np.where(draw.random((POPULATION, 4)) < of_row, gold, 1 - gold)}
+
+
+def numbers(quality: float, draw: Random) -> Compared:
+    """Numbers from 0 to 5 in quarters, as in STS-B, and predictions that regress to the mean and stay within."""
+    gold = np.round(20 * draw.beta(1.2, 1.0, POPULATION)) / 4
+    noise = draw.normal(size=POPULATION) * np.sqrt(1 - quality**2)
+    return {"gold": gold, "predicted": np.clip(2.7 + 1.4 * (quality * (gold - 2.7) / 1.4 + noise), 0, 5)}
+
+
+def sentences(quality: float, draw: Random) -> Compared:
+    """Counts of tags and of entities of four types; words of a sentence are right or wrong together."""
+    words, shares = draw.integers(3, 36, POPULATION), np.array([0.4, 0.3, 0.2, 0.1])
+    gold = np.stack([draw.multinomial(count, shares) for count in draw.poisson(words / 9)])
+    of_row = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
+    right = draw.binomial(gold, of_row)
+    mistyped = np.roll(draw.binomial(gold - right, 0.6), 1, axis=1)
+    entities = np.stack([right, gold, right + mistyped + draw.poisson(0.3 * (1 - of_row) * shares)], axis=-1)
+    right_words = draw.binomial(words, 1 - (1 - of_row[:, 0]) / 4)
+    return {"tags": np.stack([right_words, words, words], axis=-1)[:, None], "entities": entities, "strict": entities}
+
+
+def questions(quality: float, draw: Random) -> Compared:
+    """Questions, half of which have an answer; a threshold of 0 is in force."""
+    has_answer = draw.random(POPULATION) < 0.5
+    near = np.where(draw.random(POPULATION) < 0.4, np.round(draw.beta(2, 2, POPULATION), 1), 0.0)
+    exact = (has_answer & (draw.random(POPULATION) < quality)).astype(float)
+    f1 = np.where(has_answer & (exact == 0), near, exact)
+    odds = draw.normal(np.where(has_answer, -3, 3) * quality, 2.5)
+    silent = (odds > 0).astype(float)
+    return {
+        "exact": np.where(silent, ~has_answer, exact).astype(float),
+        "f1": np.where(silent, ~has_answer, f1).astype(float),
+        **{"span_exact": exact, "span_f1": f1, "span_empty": np.zeros(POPULATION, dtype=bool)},
+        **{"has_answer": has_answer, "null_odds": odds},
+    }
+
+
+def senses(quality: float, draw: Random) -> Compared:
+    """Four words with three senses each, of which the first is the most frequent."""
+    word = draw.integers(0, 4, POPULATION)
+    sense = draw.choice(3, POPULATION, p=[0.6, 0.3, 0.1])
+    predicted = np.where(draw.random(POPULATION) < quality, sense, draw.integers(0, 3, POPULATION))
+    return {"gold": 3 * word + sense, "predicted": 3 * word + predicted, "word": word}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of rows, the task family that scores them, and its recipe."""
+
+    rows: str
+    task: ModuleType
+    draw: Callable[[float, Random], Compared]
+    recipe: str
+    metrics: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def setup(self) -> Setup:
+        """Return the recipe with these metrics, and the labels."""
+        changes = {"metrics": list(self.metrics), "best_metric": self.metrics[0]}
+        recipe = load_recipe(self.recipe, {**changes, **{f"options.{name}": value for name, value in self.options}})
+        return Setup(recipe, None, self.labels)  # type: ignore[arg-type]  # no score needs a tokenizer
+
+
+_SHARES = ("accuracy", "precision", "recall", "f1")
+_MEANS = ("f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
+_TYPES = tuple(f"{side}-{name}" for name in ("A", "B", "C", "D") for side in "BI")
+CASES = (
+    Case("two labels", text_classification, two_labels, "classify", (*_SHARES, "matthews_correlation")),
+    Case("four labels", text_classification, four_labels, "classify", ("accuracy", *_MEANS)),
+    Case(
+        "several labels", text_classification, several_labels, "classify",
+        ("accuracy", "f1_micro", "f1_macro", "f1_weighted"), options=(("multi_label", True),),
+    ),
+    Case("numbers", text_regression, numbers, "regress", text_regression.METRICS[:-1]),
+    Case("words and entities", token_classification, sentences, "ner",
+         ("f1", "precision", "recall", "f1_macro", "accuracy"), ("O", *_TYPES)),
+    Case("questions", question_answering, questions, "squad2",
+         (*question_answering.METRICS[:6], "best_exact", "best_f1")),
+    Case("senses", word_sense, senses, "wsd", word_sense.METRICS,
+         tuple(f"{word}/{sense}" for word in "abcd" for sense in "123")),
+)  # fmt: skip
+
+
+def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
+    """Return for each metric of a case how many trials had an interval, and how many of these held the truth."""
+    case, draw = CASES[number], np.random.default_rng((number, rows))
+    setup = case.setup()
+    populations = [case.draw(quality, draw) for quality in QUALITIES]
+    truths = [case.task.score(population, setup) for population in populations]
+    counts: dict[str, dict[str, Any]] = {name: {"methods": [], "intervals": 0, "held": 0} for name in case.metrics}
+    for trial in range(trials):
+        population, truth = populations[trial % len(QUALITIES)], truths[trial % len(QUALITIES)]
+        sample = draw.integers(0, POPULATION, rows)
+        compared = {name: values[sample] for name, values in population.items()}
+
+        def score(numbers: Any, compared: Compared = compared) -> dict[str, float]:
+            return case.task.score({name: values[numbers] for name, values in compared.items()}, setup)
+
+        found = find_intervals(case.task.score(compared, setup), score, rows, samples=SAMPLES)
+        for name, ends in found.ends.items():
+            if ends:
+                counts[name]["methods"] = sorted({*counts[name]["methods"], found.methods[name]})
+                counts[name]["intervals"] += 1
+                counts[name]["held"] += ends[0] - 1e-9 <= truth[name] <= ends[1] + 1e-9
+    return counts
+
+
+def main() -> None:
+    """Measure all cases at all sizes and write the counts."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    jobs = [(number, rows) for rows in SIZES for number in range(len(CASES))]
+    with ProcessPoolExecutor(options.processes) as pool:
+        found = list(pool.map(measure, *zip(*jobs, strict=True), [options.trials] * len(jobs)))
+    cells = [
+        {"rows": CASES[number].rows, "metric": name, "n": rows, **counts}
+        for (number, rows), metrics in zip(jobs, found, strict=True)
+        for name, counts in metrics.items()
+    ]
+    content = {"trials": options.trials, "samples": SAMPLES, "cells": cells}
+    RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
+    print(f"{RESULTS}: {time.perf_counter() - start:.0f} seconds", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

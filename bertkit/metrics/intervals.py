@@ -1,0 +1,222 @@
+"""Intervals of scores: by formula for shares of rows, from resampled rows for all others."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+
+Interval = tuple[float, float] | None
+
+_ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
+_GROUPS = 200  # of the jackknife; more change its estimate by little
+_LEAST_DIVISOR = 0.1  # of the formula for levels, which has a pole where rows are very skewed
+
+
+class Share(float):
+    """A score that a share of rows determines, so that its interval has a formula, which is valid for few rows too."""
+
+    hits: int
+    total: int
+    to_score: Callable[[float], float]
+
+    def __new__(cls, score: float, hits: int, total: int, to_score: Callable[[float], float] = float) -> Share:
+        """Return a score with its share, `hits` of `total`; `to_score` increases, and turns a share into a score."""
+        self = super().__new__(cls, score)
+        self.hits, self.total, self.to_score = hits, total, to_score
+        return self
+
+    def __getnewargs__(self) -> tuple[float, int, int, Callable[[float], float]]:  # type: ignore[override]
+        """Return what a copy is made from."""
+        return float(self), self.hits, self.total, self.to_score
+
+    def interval(self) -> tuple[float, float]:
+        """Compute the 95 % interval of the score from that of its share."""
+        low, high = wilson_interval(self.hits, self.total)
+        return self.to_score(low), self.to_score(high)
+
+
+class Setting(float):
+    """A number that stands among scores but is none, such as the best threshold: it has no interval."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """The 95 % interval of each metric, None where there is none."""
+
+    ends: dict[str, Interval] = field(default_factory=dict)
+    methods: dict[str, str] = field(default_factory=dict)
+    """Metric -> ``Wilson`` or ``bootstrap``."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Metric -> why there is no interval."""
+
+
+def find_intervals(
+    scores: Mapping[str, float], score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000
+) -> Intervals:
+    """Compute the interval of each score: that of Wilson for a `Share`, else from resampled rows.
+
+    `score`, `rows` and `samples` are those of `bootstrap_intervals`.
+    """
+    found = Intervals()
+    has_formula = all(isinstance(value, (Share, Setting)) for value in scores.values())
+    resampled = {} if has_formula else bootstrap_intervals(score, rows, samples=samples)
+    for name, value in scores.items():
+        if isinstance(value, Share):
+            found.ends[name], found.methods[name] = value.interval(), "Wilson"
+            continue
+        found.ends[name] = None if isinstance(value, Setting) else resampled[name]
+        if found.ends[name]:
+            found.methods[name] = "bootstrap"
+        else:
+            found.reasons[name] = _why_none(value, rows)
+    return found
+
+
+def _why_none(score: float, rows: int) -> str:
+    """Return why a score has no interval."""
+    if isinstance(score, Setting):
+        return "it is no score"
+    if rows == 1:
+        return "one row cannot be resampled"
+    return "resamples score the same" if math.isfinite(score) else "undefined in every resample"
+
+
+def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
+    """Say which metrics' intervals come from which method, and which metrics have none.
+
+    >>> describe_methods({"accuracy": "Wilson", "f1": "bootstrap", "recall": "Wilson"}, {"r2": "one row"})
+    'Wilson for accuracy, recall; bootstrap for f1; none for r2 (one row)'
+    """
+    listed: dict[tuple[str, str], list[str]] = {}
+    for name, method in methods.items():
+        listed.setdefault((method, ""), []).append(name)
+    for name, reason in (reasons or {}).items():
+        listed.setdefault(("none", f" ({reason})"), []).append(name)
+    return "; ".join(f"{method} for {', '.join(names)}{why}" for (method, why), names in listed.items())
+
+
+def bootstrap_intervals(
+    score: Callable[[np.ndarray], dict[str, float]],
+    rows: int,
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
+
+    Rows are drawn with replacement while the trained model stays fixed: the interval covers what other rows of the
+    same distribution would have scored, not what another training seed would have.
+
+    A resample in which a metric is not a finite number (such as a correlation of constants) does not count for that
+    metric. A metric that is never finite, or the same from one end to the other, has no interval, and neither has one
+    row: None. No number of resamples shows how far such a score may be off.
+
+    Args:
+        score: takes row indexes, int64 of shape `(rows,)` with repeats, and returns metric -> value.
+        rows: how many rows there are; at least 1.
+        samples: how many resamples; at least 1.
+        level: nominal coverage, in (0, 1).
+        seed: of the random draws; the same seed gives the same intervals.
+    """
+    if rows < 1 or samples < 1:
+        raise ValueError(f"needs at least one row and one resample, got {rows} and {samples}")
+    scores, tail = score(np.arange(rows)), _tail(level)
+    if rows == 1:
+        return dict.fromkeys(scores)
+    rng = np.random.default_rng(seed)
+    # Each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over the same rows.
+    resampled = _score_all(score, (rng.integers(0, rows, size=rows) for _ in range(samples)))
+    # jackknife: all rows but one of at most 200 groups
+    left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
+    jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
+    tails = np.array([tail, 1 - tail])
+    return {
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand(tails, rows))
+        for metric, value in scores.items()
+    }
+
+
+def _score_all(score: Callable[[np.ndarray], dict[str, float]], draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """Score the rows of each draw; return each metric's values that are finite."""
+    scored = [score(numbers) for numbers in draws]
+    values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
+    return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
+
+
+def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
+    """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
+
+    Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
+    of a variance (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3).
+    """
+    from scipy import special
+
+    expanded: np.ndarray = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
+    return expanded
+
+
+def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, tails: np.ndarray) -> Interval:
+    """Return the percentiles of resampled scores at levels corrected for bias and skewness (Efron 1987, section 2)."""
+    from scipy import special
+
+    if not math.isfinite(score) or not resampled.size:
+        return None
+    below = np.mean(resampled < score) + np.mean(resampled == score) / 2
+    bias = special.ndtri(np.clip(below, 1 / len(resampled), 1 - 1 / len(resampled)))
+    deviations = jackknife.mean() - jackknife if jackknife.size else np.zeros(1)
+    acceleration = (deviations**3).sum() / max(6 * (deviations**2).sum() ** 1.5, sys.float_info.min)
+    shifted = bias + special.ndtri(tails)
+    levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _LEAST_DIVISOR))
+    # "weibull" leaves the share of a level beyond an end on average, however many resamples there are
+    low, high = np.quantile(resampled, levels, method="weibull")
+    return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
+
+
+def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
+    """Compute the score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
+
+    >>> low, high = wilson_interval(0, 10)
+    >>> round(low, 4), round(high, 4)
+    (0.0, 0.2775)
+    >>> wilson_interval(0, 0)
+    (0.0, 1.0)
+    """
+    if not 0 <= successes <= total:
+        raise ValueError(f"needs 0 <= successes <= total, got {successes} of {total}")
+    z = NormalDist().inv_cdf(1 - _tail(level))
+    if total == 0:
+        return 0.0, 1.0
+    share = successes / total
+    # The interval holds the shares whose distance from the observed one is at most z of their own standard errors. Its
+    # ends are the roots of a quadratic equation.
+    spread = 1 + z * z / total
+    middle = (share + z * z / (2 * total)) / spread
+    half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
+    # at the edges an end is the share itself, without the rounding of the formula
+    return middle - half if successes else 0.0, middle + half if successes < total else 1.0
+
+
+def f1_of_share(share: float) -> float:
+    """Return F1, given the share of what is gold or predicted that is both.
+
+    >>> f1_of_share(0.5) == 2 * 1 / (2 * 1 + 1)
+    True
+    """
+    return 2 * share / (1 + share)
+
+
+def percent(share: float) -> float:
+    """Return a share in percent."""
+    return 100 * share
+
+
+def _tail(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"a level lies between 0 and 1, got {level}")
+    return (1 - level) / 2

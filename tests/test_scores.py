@@ -1,0 +1,84 @@
+"""Each printed number is recounted: the list has every metric, names tests that exist, and is the one of the docs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benchmarks.coverage import CASES, RESULTS, SIZES
+from bertkit.objectives import load_objective, objective_names
+from bertkit.recipe import load_recipe, recipe_names
+from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.tasks import EVALUATE_PREFIX, load_task
+
+ROOT = Path(__file__).parent.parent
+ENTRIES = yaml.safe_load((ROOT / "tests" / "scores.yaml").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+REDO = "name its recount in tests/scores.yaml, and run `make scores`"
+
+
+def recounted(where: str) -> set[str]:
+    return {name for entry in ENTRIES if entry["where"] == where for name in entry["metrics"]}
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_metric_of_every_recipe_is_recounted(name):
+    recipe = load_recipe(name)
+    assert {*recipe.metrics, *load_task(recipe).METRICS} - {EVALUATE_PREFIX} <= recounted(recipe.task), REDO
+
+
+@pytest.mark.parametrize("name", objective_names())
+def test_every_score_of_every_objective_is_recounted(name):
+    objective = load_objective(PretrainRecipe(name="any", objective=name))
+    totals = defaultdict(lambda: 1.0, {f"teacher_{part}": 1.0 for part in ("mlm", "masked", "found")})
+    assert set(objective.score(totals)) <= recounted(name), REDO
+
+
+@pytest.mark.parametrize("task", {case.task for case in CASES}, ids=lambda task: task.__name__)
+def test_the_coverage_of_every_interval_is_measured(task):
+    measured = {name for case in CASES if case.task == task for name in case.metrics}
+    has_none = {name for name in task.METRICS if name.endswith("_thresh")}
+    counted_alike = {name for name in task.METRICS if name.endswith("_strict")}
+    assert {*task.METRICS} - {EVALUATE_PREFIX} - has_none - counted_alike == measured
+
+
+def test_the_page_has_the_coverage_that_was_measured():
+    lines = re.findall(r"^\| ([\w ]+) \| `(\w+)` \| [\w ]+ \|(.*)\|$", PAGE.partition("## Intervals")[2], re.MULTILINE)
+    assert [(rows, name) for rows, name, _ in lines] == [(case.rows, name) for case in CASES for name in case.metrics]
+    content = json.loads(RESULTS.read_text(encoding="utf-8"))
+    shown = {
+        (rows, name, size): re.findall(r"\d+\.\d", cell)
+        for rows, name, cells in lines
+        for size, cell in zip(SIZES, cells.split("|"), strict=True)
+    }
+    assert shown == {
+        (cell["rows"], cell["metric"], cell["n"]): [f"{100 * cell['held'] / cell['intervals']:.1f}"]
+        for cell in content["cells"]
+    }
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['where']}-{entry['metrics'][0]}")
+def test_an_entry_has_tests_that_exist(entry):
+    assert set(entry) == {"where", "metrics", "same_as", "tests"}
+    for test in entry["tests"]:
+        file, _, name = test.partition("::")
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
+
+
+def test_the_page_has_every_entry_as_it_is_written_here():
+    rows = re.findall(
+        r"^\| `([^`]*)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", PAGE.partition("## Intervals")[0], re.MULTILINE
+    )
+    assert len(rows) == len(ENTRIES)
+    for entry, (where, metrics, same_as, names, result) in zip(ENTRIES, rows, strict=True):
+        assert (where, same_as) == (entry["where"], entry["same_as"]), REDO
+        assert re.findall(r"`([^`]*)`", metrics) == entry["metrics"], REDO
+        assert names.split("<br>") == [f"`{test.rpartition('/')[2]}`" for test in entry["tests"]], REDO
+        assert re.fullmatch(r"\d+ passed", result), REDO
