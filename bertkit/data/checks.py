@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import lt
 from typing import Any
 
-from bertkit.data.labels import spelled
+from bertkit.data.labels import folded, spelled
 from bertkit.data.rows import Columns, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -116,7 +116,7 @@ def _find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[str]
     values, rows = _column(train, gold), len(train.rows)
     is_single = all(isinstance(value, str) for value in values)
     counts = Counter(values if is_single else (name for value in values for name in _types(value)))
-    warnings = []
+    warnings = _find_twins(counts)
     for name, count in counts.items():
         meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
@@ -127,6 +127,19 @@ def _find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[str]
         question = f" Is {meant!r} meant?" if meant else ""
         warnings.append(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}")
     return warnings
+
+
+def _find_twins(counts: Mapping[str, int]) -> list[str]:
+    """Describe labels that differ only in case, or in how a number is spelled; one so rare as a typo is left out."""
+    twins: dict[str, list[str]] = {}
+    for name in sorted(counts):
+        twins.setdefault(folded(name), []).append(name)
+    return [
+        f"The labels {' and '.join(f'{name!r} ({counts[name]:,} times)' for name in alike)} are spelled almost alike. "
+        "Is one label meant? If not, declare them under `labels:`."
+        for alike in twins.values()
+        if len(alike) > 1 and max(counts[name] for name in alike) < _TYPO * min(counts[name] for name in alike)
+    ]
 
 
 def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
@@ -150,7 +163,7 @@ def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
         if len(pairs) > least:
             earlier, index = (train.lines[number] for number in pairs[0])
             where = f"such as {train.source}:{earlier} and {index}"
-            warnings.append(f"{_share(len(pairs), len(keys))} training rows {what}, {where}.")
+            warnings.append(f"{share_of(len(pairs), len(keys))} training rows {what}, {where}.")
     return warnings
 
 
@@ -166,15 +179,15 @@ def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Sequence[int]])
         if shared:
             one, other = split.lines[shared[0]], train.lines[first[keys[name][shared[0]]]]
             where = f"such as {split.source}:{one}, which is {train.source}:{other}"
-            share = _share(len(shared), len(split.rows))
+            share = share_of(len(shared), len(split.rows))
             warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")
     return warnings
 
 
-def _share(part: int, whole: int) -> str:
+def share_of(part: int, whole: int) -> str:
     """Write a share with its numbers.
 
-    >>> _share(37, 1000), _share(2, 14041)
+    >>> share_of(37, 1000), share_of(2, 14041)
     ('37 of 1,000 (3.7%)', '2 of 14,041 (0.01%)')
     """
     percent = 100 * part / whole

@@ -7,7 +7,7 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +72,10 @@ def not_a_file(path: Path) -> UsageError:
     return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
 
-def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
+def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[str, list[Path]]:
     """Find split -> its files, several where it comes in shards, in a folder and in its ``data`` folder.
+
+    Splits whose files are `named` elsewhere are left out, and there need be no others.
 
     The name of a split's file is the one in ``data.splits``, else train, validation (dev, valid, val) or test. Where
     there is no such file, its name begins or ends with one of these, as in train-v1.1.json.
@@ -89,6 +91,8 @@ def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
     paths = _group_files(folder, data)
     files = {}
     for split, groups in _candidates(list(paths), data).items():
+        if split in named:
+            continue
         if len(groups) > 1:
             both = " and ".join(str(paths[group][0].relative_to(folder)) for group in groups[:2])
             hint = f"choose one: --set data.files.{split}={paths[groups[0]][0]}"
@@ -97,7 +101,7 @@ def find_files(folder: Path, data: Data) -> dict[str, list[Path]]:
         if len(files[split]) != groups[0].shards:
             what = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(what, "add the missing ones", file=folder)
-    if not files:
+    if not files and not named:
         listing = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
         hint = "name them: --set data.files.train=..."
         raise DataError(f"no train, validation or test file; the folder holds {listing}", hint, file=folder)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bertkit.data.labels import spelled_names
-from bertkit.data.rows import Split, feed_row
+from bertkit.data.row_digests import digest_text
+from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.recipe import Row
 
@@ -17,8 +17,6 @@ log = logging.getLogger("bertkit")
 
 HOLD_OUT = "by text and label"
 """How rows are drawn; a run keeps it in its identity, so that no run is resumed or scored with other rows."""
-
-_KEY = b"bertkit hold-out"  # with another key, other rows would be drawn
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,17 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str,
         )
     log.info(f"no validation split: {len(held_out):,} of {count:,} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
-    return {"train": _select(split, "train", train), "validation": _select(split, "validation", sorted(held_out))}
+    return {
+        name: replace(split.select(indices), name=name, is_held_out=True)
+        for name, indices in (("train", train), ("validation", sorted(held_out)))
+    }
 
 
 def _group_by_text(rows: Sequence[Row], gold: str, named: bool) -> list[_Group]:
     groups: dict[bytes, _Group] = {}
     for index, row in enumerate(rows):
-        digest = hashlib.blake2b(key=_KEY, digest_size=16)
-        feed_row(digest, {name: value for name, value in row.items() if name not in (gold, "id")})
-        group = groups.setdefault(digest.digest(), _Group([], digest.digest(), Counter()))
+        draw = digest_text(row, gold)
+        group = groups.setdefault(draw, _Group([], draw, Counter()))
         group.rows.append(index)
         group.labels.update(set(spelled_names(row.get(gold))) if named else ())
     return list(groups.values())
@@ -108,8 +108,3 @@ def _in_order(groups: Sequence[_Group], rows_of: Counter[str]) -> Iterable[_Grou
             placed.append(((before + len(group.rows) / 2) / total, group.draw, group))
             before += len(group.rows)
     return [group for _, _, group in sorted(placed, key=lambda entry: entry[:2])]
-
-
-def _select(split: Split, name: str, indices: Sequence[int]) -> Split:
-    rows, lines = [split.rows[n] for n in indices], [split.lines[n] for n in indices]
-    return replace(split, name=name, rows=rows, lines=lines, is_held_out=True)

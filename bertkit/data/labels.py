@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from bertkit.data.rows import Split, first_of
 from bertkit.errors import DataError, ModelError, closest
 from bertkit.recipe import Row
 
+CORRECT = "correct the row, or declare the names under `labels:`"
+"""The remedy for a value that is no label of the recipe or of the training rows."""
+
 _MANY = 200
+_DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
 
 
 def spelled(value: Any) -> str | None:
@@ -26,6 +32,23 @@ def spelled(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip() or None
+
+
+@lru_cache(10_000)  # each tag of each word may be asked for
+def plain(name: str) -> str:
+    """Return a name of a label as JSON spells it where it is a number or a truth value.
+
+    >>> plain("True"), plain("1.0"), plain("0.50"), plain("No")
+    ('true', '1', '0.5', 'No')
+    """
+    if _DECIMAL.fullmatch(name):
+        return spelled(float(name)) or name
+    return name.lower() if name.lower() in ("true", "false") else name
+
+
+def folded(name: str) -> str:
+    """Return what a name has in common with those that differ from it only in case, or in how formats spell it."""
+    return plain(name).casefold()
 
 
 def spelled_names(value: Any) -> list[str]:
@@ -64,11 +87,11 @@ def find_names(values: Iterable[Any]) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
-def name_of(value: Any, names: Sequence[str]) -> Any:
+def name_of(value: Any, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """Return the label name that a raw value means: a name itself, else a number that counts the names from 0.
 
-    A list (several labels at once, or one per word) is named item by item. None, and -1 where it is not a name, mean
-    unlabeled.
+    A name may be spelled as another format does: True as true, 1.0 as 1. A list (several labels at once, or one per
+    word) is named item by item. None, and -1 where it is not a name, mean unlabeled.
 
     >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
@@ -77,23 +100,26 @@ def name_of(value: Any, names: Sequence[str]) -> Any:
         DataError: the value is not one of the labels.
     """
     if isinstance(value, (list, tuple)):
-        return [name_of(item, names) for item in value]
+        return [name_of(item, names, remedy) for item in value]
     spelling = spelled(value)
     if spelling is None or spelling in names:
         return spelling
-    if spelling == "-1":
+    number, plain_names = plain(spelling), list(map(plain, names))
+    if plain_names.count(number) == 1:
+        return names[plain_names.index(number)]
+    if number == "-1":
         return None
-    counts = not any(map(_is_integer, names))  # names that are numbers themselves are not counted
-    if counts and _is_integer(spelling) and 0 <= int(spelling) < len(names):
-        return names[int(spelling)]
-    listed = ", ".join(f"{number} {name}" for number, name in enumerate(names[:20]))
+    counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
+    if counts and _is_integer(number) and 0 <= int(number) < len(names):
+        return names[int(number)]
+    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:20]))
     near = closest(spelling, names)
-    hint = near if near.startswith("did") else "correct the row, or declare the names under `labels:`"
+    hint = near if near.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
-def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
-    """Replace the raw gold values of a split by label names.
+def name_split(split: Split, gold: str, names: Sequence[str], remedy: str = CORRECT) -> Split:
+    """Replace the raw gold values of a split by label names; `remedy` is for a value that is none of them.
 
     Raises:
         DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
@@ -102,7 +128,7 @@ def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
     faults: list[DataError] = []
     for line, row in zip(split.lines, split.rows, strict=True):
         try:
-            rows.append(name_row(row, gold, names))
+            rows.append(name_row(row, gold, names, remedy))
         except DataError as error:
             error.file, error.row = split.source, line
             faults.append(error)
@@ -111,14 +137,14 @@ def name_split(split: Split, gold: str, names: Sequence[str]) -> Split:
     return replace(split, rows=rows)
 
 
-def name_row(row: Row, gold: str, names: Sequence[str]) -> Row:
+def name_row(row: Row, gold: str, names: Sequence[str], remedy: str = CORRECT) -> Row:
     """Replace the raw gold value of a row by its label name.
 
     Raises:
         DataError: the value is not a label, or there is none.
     """
     try:
-        named = name_of(row[gold], names)
+        named = name_of(row[gold], names, remedy)
         if named is None or (isinstance(named, list) and named and not any(named)):
             raise DataError("no label", "only labeled rows can be trained on or scored")
     except DataError as error:
@@ -127,15 +153,24 @@ def name_row(row: Row, gold: str, names: Sequence[str]) -> Row:
     return {**row, gold: named}
 
 
+def placeholder_names(count: int) -> list[str]:
+    """Return the names that transformers makes up for labels without names."""
+    return [f"LABEL_{number}" for number in range(count)]
+
+
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
-    """Order the recipe's label names as the checkpoint's, matching them by name without case.
+    """Order the recipe's label names as the checkpoint's: equal names are matched first, then those `folded` makes so.
 
     Raises:
         ModelError: the two lists do not name the same labels; the message shows both.
     """
-    spelling = {name.casefold(): name for name in recipe}
-    if len(spelling) == len(recipe) and {name.casefold() for name in checkpoint} == set(spelling):
-        return [spelling[name.casefold()] for name in checkpoint]
+    matched = {name: name for name in checkpoint if name in recipe}
+    for name in checkpoint:
+        alike = [other for other in recipe if other not in matched.values() and folded(other) == folded(name)]
+        if name not in matched and len(alike) == 1:
+            matched[name] = alike[0]
+    if len(matched) == len(checkpoint) == len(recipe):
+        return [matched[name] for name in checkpoint]
     shown = ", ".join(checkpoint[:20]), ", ".join(recipe[:20])
     remedy = (
         f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"

@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.formats import format_of
 from bertkit.data.formats.csv import looks_like_data
-from bertkit.data.text import Record
+from bertkit.data.text import Record, source_column
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
 
@@ -60,10 +61,18 @@ class Split:
     lines: list[int]
     is_held_out: bool = False
     """Whether it was drawn from one split, as the validation rows of it or the rest."""
+    training_rows: frozenset[int] = frozenset()
+    """Indices of the rows that the model to score was trained on."""
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
         return replace(self, rows=self.rows[:count], lines=self.lines[:count])
+
+    def select(self, indices: Iterable[int]) -> Split:
+        """Return the rows at some indices, none of which is marked."""
+        chosen = list(indices)
+        rows, lines = [self.rows[index] for index in chosen], [self.lines[index] for index in chosen]
+        return replace(self, rows=rows, lines=lines, training_rows=frozenset())
 
     def fingerprint(self) -> str:
         """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""
@@ -119,7 +128,7 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
         for name in actual:
             if name not in source_names:
-                raise _missing_column(canonical, name, source_names, source)
+                raise _missing_column(canonical, name, source_names, source, data)
     used = [name for actual in mapping.values() for name in actual]
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:
@@ -245,9 +254,18 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
             mapping[instead] = _actual(instead, data)
 
 
-def _missing_column(canonical: str, actual: str, source_names: list[str], source: str) -> DataError:
+def _has_lines(source: str, data: Data) -> bool:
+    """Tell whether a source is read as one text per line."""
+    found = format_of(source)[0]
+    return (found.NAME if found and data.format == "auto" else data.format) in ("txt", "lines")
+
+
+def _missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:
     if looks_like_data(source_names):
         return _no_header(source_names, source)
+    if source_names == [source_column("text", data)] and _has_lines(source, data):
+        what = f"no column {actual!r}: each line is one text, and there are no other columns"
+        return DataError(what, "if tabs separate columns: --set data.format=tsv", file=source)
     near = closest(actual, source_names)
     guess = near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"
     return DataError(

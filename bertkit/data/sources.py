@@ -42,7 +42,7 @@ def is_validation(split: str) -> bool:
 
 
 def read_splits(
-    recipe: Recipe, columns: Columns, read: Read, choose: Choose, *, named: bool = False
+    recipe: Recipe, columns: Columns, read: Read, choose: Choose, *, named: bool = False, check_rest: bool = False
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
@@ -54,6 +54,7 @@ def read_splits(
         read: returns a checked row, or None to leave it out.
         choose: tells which splits to read.
         named: whether gold values are label names, or lists of them.
+        check_rest: check by their first row that the files of other splits can be read.
 
     Raises:
         DataError: no data, or rows, columns or splits that are not as the recipe says.
@@ -70,6 +71,9 @@ def read_splits(
     files = files_by_split(data)
     if files is None:
         return _read_hub(data, columns, read, choose)
+
+    for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
+        next(iter(read_records(file, data)), None)
 
     def read_files(name: str, data: Data = data) -> Split:
         records = chain.from_iterable(read_records(file, data) for file in files[name])
@@ -142,7 +146,8 @@ def _read_one_file(
 def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     """Find the files of each split of a local source; None for a source that must be on the hub, since it is not here.
 
-    A source that is a file holds the training rows, where ``data.files`` names only other splits.
+    Those that ``data.files`` names come beside those of the source, or in their stead: a source that is a file holds
+    the training rows.
 
     Raises:
         DataError: the source is a path where nothing is, or as `find_files` does.
@@ -150,10 +155,11 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     folder = Path(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
-        files = {_SPLIT_OF_ALIAS.get(name, name): Path(file) for name, file in data.files.items()}
+        named = {_SPLIT_OF_ALIAS.get(name, name): Path(file) for name, file in data.files.items()}
         if folder.is_file():
-            files.setdefault("train", folder)
-        return {name: [file if file.exists() else base / file] for name, file in files.items()}
+            named.setdefault("train", folder)
+        files = {name: [file if file.exists() else base / file] for name, file in named.items()}
+        return {**find_files(folder, data, named=files), **files} if folder.is_dir() and data.source else files
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():

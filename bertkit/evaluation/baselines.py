@@ -20,7 +20,7 @@ from bertkit.tokens.features import Setup
 
 log = logging.getLogger("bertkit")
 
-FILE = "baselines.json"
+BASELINES_FILE = "baselines.json"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def score_baselines(
 
 def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
     """Write what baselines have learned into the folder of a run, and return the checksum for its record."""
-    write_json(folder / FILE, learned)
+    write_json(folder / BASELINES_FILE, learned)
     return json_fingerprint(learned)
 
 
@@ -62,7 +62,7 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
     The file stays behind where a model is published, since it has words of the training rows.
     """
     of_run = saved.record.get("identity", {}).get("recipe", {}).get("task")
-    file = saved.folder / FILE
+    file = saved.folder / BASELINES_FILE
     if "baselines" not in saved.record or of_run != saved.recipe.task or not file.is_file():
         return None
     try:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.data.labels import match_names
+from bertkit.data.labels import match_names, placeholder_names
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.load import check_head, label_names, load_tokenizer, placeholder_names, read_config
+from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options

@@ -40,6 +40,8 @@ class Result:
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
     """``scores``, ``intervals`` or ``baselines`` -> metric -> why it is None there, in all baselines."""
     folder: str | None = None
+    training_rows: int = 0
+    """How many of the rows are known to be training rows of the model."""
     source: str = ""
     warnings: list[str] = field(default_factory=list)
     data_warnings: list[str] = field(default_factory=list)
@@ -172,8 +174,13 @@ def predictions_file(split: str) -> str:
 def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
+    seen = split.training_rows
+
+    def mark(number: int) -> dict[str, bool]:
+        return {"is_training_row": number in seen} if seen else {}
+
     records = (
-        {"id": row.get("id", number), **row, **drop_private_keys(prediction)}
+        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     files = [folder / predictions_file(split.name)]

@@ -12,6 +12,7 @@ from pathlib import Path
 from bertkit.errors import ModelError, UnavailableError, closest
 from bertkit.hub.repositories import Repository, cached_folder, fetch, is_name, is_offline_by_choice, look_up, remember
 from bertkit.recipe import typed_path
+from bertkit.storage import runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checksums import check_model
 
@@ -25,7 +26,8 @@ WEIGHTS = (
 
 _READ_BESIDE = (  # configs and vocabularies; other files of a model are not read
     "config.json",
-    "run.json",
+    runs.RECORD,
+    runs.TRAINING_ROWS,
     "*token*.json",
     "*vocab*.json",
     "*vocab*.txt",

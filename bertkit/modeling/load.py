@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
 from bertkit.modeling.architectures import first_position
@@ -91,11 +92,6 @@ def label_names(config: dict[str, Any]) -> list[str] | None:
     names = config.get("id2label") or {}
     ordered = [str(names[key]) for key in sorted(names, key=int)]
     return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
-
-
-def placeholder_names(count: int) -> list[str]:
-    """Return the names that transformers makes up for labels without names."""
-    return [f"LABEL_{number}" for number in range(count)]
 
 
 def fingerprint(folder: Path, *, weights: bool = True) -> str:

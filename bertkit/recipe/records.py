@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -45,7 +46,7 @@ class Data(Section):
     source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, Location] = Field({}, description="split -> file, instead of `source`")
+    files: dict[str, Location] = Field({}, description="split -> file, instead of one that is found in `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
@@ -261,6 +262,13 @@ class Recipe(Section):
             else f"layers {', '.join(map(str, layers))}"
         )
         return f"{which} of {self.model}"
+
+    @field_validator("labels", "model_labels", mode="before")
+    @classmethod
+    def _numbers_and_truth_values_are_names(cls, names: Any) -> Any:
+        if not isinstance(names, list):
+            return names
+        return [json.dumps(name) if isinstance(name, (bool, int, float)) else name for name in names]
 
     @field_validator("labels", "model_labels")
     @classmethod

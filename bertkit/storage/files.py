@@ -69,11 +69,16 @@ def write_json(file: Path, values: Any) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write text atomically: at any instant the file is the old one or the new one, and on disk on return."""
+    """Write text as `write_bytes` does."""
+    write_bytes(file, text.encode())
+
+
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
     temporary = temporary_of(file)
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with temporary.open("wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(file)

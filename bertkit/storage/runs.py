@@ -7,6 +7,7 @@ runs/cola/
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
 ├── baselines.json       what baselines have learned from the training rows
+├── training_rows.npy    digests of the rows that it was trained on
 ├── report.html, README.md
 ├── .gitignore           what `hf upload` and git leave out
 └── checkpoint-N/        the best and the last, to resume from
@@ -28,6 +29,7 @@ from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
 RECORD = "run.json"
+TRAINING_ROWS = "training_rows.npy"
 _LOCK = ".lock"
 _SCHEMA = 1
 _CHECKSUM = "sha256"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.labels import placeholder_names
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
-from bertkit.modeling.load import placeholder_names
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import answers
-from bertkit.modeling.load import placeholder_names
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Numbers = np.ndarray[Any, Any]
 
+_LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
+"""A list, quoted or not, and not a sentence that begins with a bracket."""
 _PROBE = ("The", "old", "man", "saw", "it", "again", ".")
 _TESTED_ROWS = 100
 
@@ -57,9 +59,13 @@ def read_list(value: Any, column: str) -> list[Any]:
 def read_words(value: Any) -> list[str]:
     """Read the words of the column ``tokens``, in any form that `read_list` accepts.
 
+    Text that begins with a bracket, as ``[1] shows`` does, is a sentence unless it is written as a list.
+
     Raises:
         DataError: the value is no list of strings.
     """
+    if isinstance(value, str) and not _LIST.fullmatch(value):
+        return value.split()
     words = read_list(value, "tokens")
     if not all(isinstance(word, str) for word in words):
         raise DataError(f"{str(words)[:60]} is not a list of words", "give a list of strings", column="tokens")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.hold_out import HOLD_OUT
-from bertkit.data.labels import name_split
+from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -20,6 +20,7 @@ from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
 
 
 def evaluate(
@@ -27,11 +28,13 @@ def evaluate(
     *,
     split: str | None = None,
     output: str | Path | None = None,
+    training_rows: Choice = "refuse",
     progress: Progress = SILENT,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
 
-    With `output`, a folder, predictions are written there under the names they have in a run folder.
+    With `output`, a folder, predictions are written there under the names they have in a run folder. Rows that the
+    checkpoint was trained on are refused, dropped or kept as `training_rows` says; see `judge_training_rows`.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -39,7 +42,7 @@ def evaluate(
     folder = None if output is None else typed_path(output)
     with stage(progress, "reading the data", total=1):
         saved = find_checkpoint(recipe)
-        splits = _splits_to_score(saved, split)
+        splits = judge_training_rows(saved, _splits_to_score(saved, split), training_rows)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
@@ -70,6 +73,7 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
                 model=recipe.model,
                 split=name,
                 rows=len(rows.rows),
+                training_rows=len(rows.training_rows),
                 seconds=seconds,
                 source=rows.source,
                 warnings=warnings + details.warnings,
@@ -125,4 +129,15 @@ def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spl
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:
         return splits
-    return {name: name_split(rows, task.COLUMNS.gold, saved.labels) for name, rows in splits.items()}
+    gold = task.COLUMNS.gold
+    return {name: name_split(rows, gold, saved.labels, _remedy(saved, rows, gold)) for name, rows in splits.items()}
+
+
+def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
+    """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
+    found = sorted({name for row in split.rows for name in spelled_names(row[gold])})
+    outputs = len(saved.labels)
+    if saved.recipe.labels or (len(found) != outputs and list(saved.labels) != placeholder_names(outputs)):
+        return CORRECT
+    names = ", ".join(found) if len(found) == outputs else "..."
+    return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

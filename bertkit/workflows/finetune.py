@@ -24,6 +24,7 @@ from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.vocabulary import report_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
+from bertkit.workflows.steps.training_rows import write_training_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,6 +61,8 @@ def run_inputs(
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
+        if inputs.stream is None:
+            write_training_rows(inputs.plan.folder, inputs.trained)
         return _train_and_publish(inputs, run, progress, compare)
 
 

@@ -82,15 +82,14 @@ def test_eval_fetches_the_validation_split_alone(filled, run, trained):
 
 
 def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run, trained):
+    of_a_run = ("run.json", "training_rows.npy")
     filled.add("models", "me/run", trained)
     ended = run("distill", "classify", "--teacher", "me/run", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted([*SMALL, "run.json", PARQUET["train"], PARQUET["validation"]])
+    assert filled.fetched() == sorted([*SMALL, *of_a_run, PARQUET["train"], PARQUET["validation"]])
     ended = run("eval", "classify", "--model", "me/run", "--data", "me/toy")
     assert ended.code == 0, ended.err
-    assert filled.fetched() == sorted(
-        [*SMALL, "run.json", "model.safetensors", PARQUET["train"], PARQUET["validation"]]
-    )
+    assert filled.fetched() == sorted([*SMALL, *of_a_run, "model.safetensors", PARQUET["train"], PARQUET["validation"]])
 
 
 def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -50,6 +51,23 @@ def test_a_rare_label_is_shown_with_the_one_that_may_be_meant(label):
     expected = f"The label {label!r} occurs once in 400 training rows (train.csv:9). Is 'positive' meant?"
     assert warnings_of(rows) == [expected]
     assert warnings_of(rows, names=()) == []  # it is declared, so it is meant
+
+
+def test_labels_that_differ_only_in_case_or_format_are_shown():
+    rows = texts(400)
+    for row in rows[::3]:
+        row["label"] = row["label"].title()
+    counts = Counter(row["label"] for row in rows)
+    warnings = warnings_of(rows)
+    assert len(warnings) == len(counts) // 2 > 1
+    name = min(counts)
+    assert warnings[0] == (
+        f"The labels {name!r} ({counts[name]} times) and {name.lower()!r} ({counts[name.lower()]} times) are spelled "
+        "almost alike. Is one label meant? If not, declare them under `labels:`."
+    )
+    assert warnings_of(rows, names=()) == []
+    (warning,) = warnings_of([{"text": str(n), "label": ["1", "1.0", "2"][n % 3]} for n in range(30)])
+    assert warning.startswith("The labels '1' (10 times) and '1.0' (10 times) are spelled almost alike.")
 
 
 def test_a_rare_label_that_is_like_no_other_is_shown_where_there_are_many_rows():

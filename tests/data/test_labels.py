@@ -64,6 +64,35 @@ def test_names_that_do_not_match_are_both_shown():
         match_names(["a", "b", "c"], NAMES)
 
 
+def test_exact_names_win_before_those_that_differ_in_case_or_format():
+    assert match_names(["pos", "neg", "Pos"], ["Pos", "neg", "pos"]) == ["pos", "neg", "Pos"]
+    assert match_names(["Pos", "POS"], ["Pos", "pos"]) == ["Pos", "pos"]
+    assert match_names(["true", "FALSE"], ["False", "True"]) == ["True", "False"]
+    for unclear in (["POS", "pOS"], ["Pos", "neg"]):
+        with pytest.raises(ModelError, match="are not the recipe's"):
+            match_names(unclear, ["Pos", "pos"])
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ((True, "False", "true"), ["True", "False", "True"]),
+        ((1.0, "2.0", "1"), ["1.0", "2.0", "1.0"]),
+        ((1, "1.0", 2.0), ["1", "1", "2"]),
+        (("0.0", 1.0, "-1.0"), ["no", "yes", None]),
+        (("1", "1.0"), ["1", "1.0"]),
+    ],
+)
+def test_a_label_means_the_same_in_every_format(values, names):
+    declared = sorted({name for name in names if name}, key=lambda name: (len(name), name))
+    assert [name_of(value, declared) for value in values] == names
+
+
+def test_names_that_are_decimal_numbers_are_never_counted():
+    with pytest.raises(DataError, match="label '0' is not one of the 2 labels"):
+        name_of(0, ["1.0", "2.0"])
+
+
 def test_rows_without_label_are_listed():
     split = Split("test", "t.csv", [{"label": value} for value in (1, -1, None, -1)], [2, 3, 4, 5])
     with pytest.raises(DataError) as refused:

@@ -48,6 +48,17 @@ def test_columns_that_do_not_fit(names, columns, line):
     assert str(caught.value).startswith(line)
 
 
+@pytest.mark.parametrize(("name", "format_name"), [("d.txt", "auto"), ("d.txt.gz", "auto"), ("d", "lines")])
+def test_lines_of_text_have_no_other_column(name, format_name):
+    data = Data(columns={"text": "sentence_A", "text_pair": "sentence_B"}, format=format_name)
+    with pytest.raises(DataError) as caught:
+        map_columns(["sentence_A"], data, COLUMNS, name)
+    assert str(caught.value) == (
+        f"no column 'sentence_B': each line is one text, and there are no other columns ({name}) - "
+        "if tabs separate columns: --set data.format=tsv"
+    )
+
+
 def test_faults_of_one_sort_are_listed_together():
     rows = [{"text": text, "label": 1} for text in ("a", " ", "b", "", "\t")]
     with pytest.raises(DataError, match=r"no text \(also in lines 5, 6\) \(d.csv:3, column 'text'\)"):

@@ -58,6 +58,35 @@ def test_files_may_be_named_one_by_one(tmp_path):
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 4, "validation": 2}
 
 
+def test_a_named_file_leaves_the_other_splits_of_a_folder_where_they_are(tmp_path):
+    write_csv(tmp_path / "train.csv", toy_rows(5, 1))
+    write_csv(tmp_path / "dev.csv", toy_rows(3, 2))
+    write_csv(tmp_path / "valid.csv", toy_rows(4, 3))
+    with pytest.raises(DataError, match="two files could be the validation split") as refused:
+        read({"data.source": str(tmp_path)})
+    key, _, file = refused.value.remedy.removeprefix("choose one: --set ").partition("=")
+    for named, counts in (({key: file}, (5, 3)), ({"data.files.validation": "valid.csv"}, (5, 4))):
+        splits = read({"data.source": str(tmp_path), **named})
+        assert tuple(len(splits[name].rows) for name in ("train", "validation")) == counts
+
+
+@pytest.mark.parametrize(
+    ("content", "what"), [(b"PK\x03\x04", "an Excel workbook"), (b"", "the file is empty"), (None, "no such file")]
+)
+def test_a_split_that_is_not_read_in_training_is_opened_all_the_same(tmp_path, content, what):
+    write_csv(tmp_path / "train.csv", toy_rows(50, 1))
+    if content is not None:
+        (tmp_path / "test.csv").write_bytes(content)
+    recipe = load_recipe("classify", {"data.source": str(tmp_path), "data.files.test": "test.csv"})
+
+    def read_training(check_rest):
+        return read_splits(recipe, COLUMNS, dict, lambda name: name != "test", check_rest=check_rest)
+
+    assert list(read_training(False)) == ["train", "validation"]
+    with pytest.raises(DataError, match=what):
+        read_training(True)
+
+
 def test_a_path_that_is_not_there(tmp_path):
     write_csv(tmp_path / "train.csv", toy_rows(2, 1))
     with pytest.raises(DataError, match=r"no such file or directory: .*trian\.csv - did you mean train\.csv"):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bertkit.evaluation.baselines import FILE, find_warnings, fit_and_score, read_learned, write_learned
+from bertkit.evaluation.baselines import BASELINES_FILE, find_warnings, fit_and_score, read_learned, write_learned
 from bertkit.tasks import text_classification as task
 
 ROWS = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}, {"text": "c", "label": "good"}]
@@ -39,11 +39,11 @@ def test_what_was_fitted_is_read_as_it_was_written_or_not_at_all(tmp_path, caplo
     assert read_learned(saved(tmp_path, checksum, "text_regression")) is None
     caplog.set_level("INFO", "bertkit")
     for content in (json.dumps({**learned, "most frequent label": 0}), "{"):
-        (tmp_path / FILE).write_text(content)
+        (tmp_path / BASELINES_FILE).write_text(content)
         assert read_learned(saved(tmp_path, checksum)) is None
         assert "is not as its run wrote it, so there are no baselines" in caplog.text
         caplog.clear()
-    (tmp_path / FILE).unlink()  # it stays behind where a model is published
+    (tmp_path / BASELINES_FILE).unlink()  # it stays behind where a model is published
     assert read_learned(saved(tmp_path, checksum)) is None and not caplog.messages
 
 

@@ -47,6 +47,16 @@ def test_names_that_cannot_be_matched_are_refused_with_both_lists(run, foreign, 
     )
 
 
+@pytest.mark.parametrize(("label", "names"), [("GOOD", "..."), ("good", "bad, good")])
+def test_labels_of_rows_that_nameless_outputs_do_not_have_have_a_remedy(run, foreign, rows, label, names):
+    write_csv(rows, [{"text": "x", "label": "bad"}, {"text": "y", "label": "good"}, {"text": "z", "label": label}])
+    ended = run("eval", "classify", "--model", foreign, "--data", rows)
+    assert ended.code == 3
+    assert "label 'bad' is not one of the 2 labels (0 LABEL_0, 1 LABEL_1)" in ended.last
+    remedy = "if you know the meaning of its 2 outputs, name them in its order"
+    assert ended.last.endswith(f"{remedy}: --set 'model_labels=[{names}]'")
+
+
 def test_a_foreign_checkpoint_is_scored_once_its_outputs_have_names(run, foreign, trained, rows):
     named = run(
         "eval", "classify", "--model", foreign, "--data", rows, *COLA, "--set", "model_labels=[bad, good]", "--json"

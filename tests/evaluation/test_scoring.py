@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import check_best_metric, describe_scores, find_intervals, suffix_of, write_predictions
 from bertkit.metrics.basic import r2
@@ -54,9 +55,12 @@ def test_predictions_are_written_row_by_row_under_the_name_of_their_split(split,
     rows = [{"text": "good"}, {"id": "b7", "text": "bad"}]
     predictions = [{"prediction": "good", "probabilities": {"good": 1.0}}, {"prediction": "bad", "probabilities": {}}]
     details = SimpleNamespace(files={"answers.json": {"b7": "bad"}})
-    write_predictions(tmp_path, SimpleNamespace(name=split, rows=rows), predictions, details)
+    trained_on = frozenset({1} if split == "test" else ())
+    write_predictions(tmp_path, Split(split, "", rows, [1, 2], training_rows=trained_on), predictions, details)
     names = {f"predictions{suffix_of(split)}.jsonl", f"answers{suffix_of(split)}.json"}
     assert {file.name for file in tmp_path.iterdir()} == names
     lines = (tmp_path / f"predictions{suffix_of(split)}.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, "b7"]
     assert [json.loads(line)["prediction"] for line in lines] == ["good", "bad"]
+    marks = [json.loads(line).get("is_training_row") for line in lines]
+    assert marks == ([False, True] if split == "test" else [None, None])

@@ -16,7 +16,7 @@ WRONG = {
     "training.unpad=7": "training.unpad = 7 is wrong: must be true or false",
     "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",
     "labels=3": "labels = 3 is wrong: must be a list, such as [a, b]",
-    "labels=[1]": "labels.0 = 1 is wrong: must be text",
+    "labels=[[1]]": "labels.0 = [1] is wrong: must be text",
     "metrics=[]": "metrics = [] is wrong: must be a list of at least one",
     "model=null": "model = null is wrong: must be text",
     "data=true": "data = true is wrong: must be `key: value` pairs",
@@ -32,6 +32,12 @@ def test_a_wrong_value_is_described_without_the_words_of_pydantic(change):
     with pytest.raises(RecipeError) as raised:
         load_recipe("cola", parse_changes([change]))
     assert str(raised.value) == WRONG[change]
+
+
+def test_numbers_and_truth_values_may_name_labels():
+    changes = parse_changes(["labels=[true, False, 1, 2.0, no]", "model_labels=[0, 1]"])
+    recipe = load_recipe("cola", changes)
+    assert (recipe.labels, recipe.model_labels) == (["true", "false", "1", "2.0", "no"], ["0", "1"])
 
 
 def test_a_long_text_is_shortened():

@@ -179,7 +179,8 @@ def test_python_names_it_too(trained, tmp_path):
 def test_one_bit_of_any_published_file_is_noticed(run, trained, tmp_path):
     folder = Path(shutil.copytree(trained, tmp_path / "moved"))
     listed = json.loads((trained / "run.json").read_text())["files"]
-    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "recipe.yaml"} == set(listed)
+    model = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert model | {"recipe.yaml", "training_rows.npy"} == set(listed)
     for name in listed:
         flip(folder / name)
         ended = run("predict", "classify", "--text", "x", "--model", folder)

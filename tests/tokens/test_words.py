@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast, RobertaTokenizer, RobertaToken
 
 from bertkit.errors import DataError, ModelError
 from bertkit.tokens.features import tokenize_texts
-from bertkit.tokens.words import read_list, read_target, split_text, split_windows, tokenize_words
+from bertkit.tokens.words import read_list, read_target, read_words, split_text, split_windows, tokenize_words
 from tests.conftest import make_tokenizer
 
 TEXTS = ["The old man saw it again.", "hello world", "the old man's boat, seen again!", "don't say 3.5 or 42"] * 10
@@ -101,7 +101,7 @@ def test_lists_are_read_in_three_forms(value, expected):
     ("value", "what"),
     [
         ("['EU', 'rejects']", "a list that is not JSON"),
-        ("[EU] rejects", "a list that is not JSON"),
+        ("[0, 1", "a list that is not JSON"),
         (7, "'7' is not a list"),
         (None, "'None' is not a list"),
         ({"a": 1}, "\"{'a': 1}\" is not a list"),
@@ -111,6 +111,16 @@ def test_values_that_are_no_list_are_refused(value, what):
     with pytest.raises(DataError) as caught:
         read_list(value, "tokens")
     assert str(caught.value) == f'{what} (column \'tokens\') - write ["EU", "rejects"]'
+
+
+@pytest.mark.parametrize("text", ["[EU] rejects", "[1] shows", "[laughs]", '[ " Yes " ]', " [...] he left", "[a, b] ]"])
+def test_a_sentence_may_begin_with_a_bracket(text):
+    assert read_words(text) == text.split()
+    assert read_words('["[1]", "shows"]') == ["[1]", "shows"]
+    assert read_words(" [ ] ") == []
+    for broken in ('["EU", "rej', "['EU' 'rejects']", "[EU, rejects]"):
+        with pytest.raises(DataError, match="a list that is not JSON"):
+            read_words(broken)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,31 @@ def test_eval_agrees_with_a_plain_loop(run, trained, rows):
 def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tiny_model, tmp_path):
     file = write_csv(tmp_path / "all.csv", toy_rows(80, seed=6))
     assert run("finetune", "classify", "--model", tiny_model, "--data", file, "--epochs", 1).code == 0
-    assert scores(run("eval", "classify", "--model", "runs/classify", "--data", file, "--json"))["rows"] == 8
-    whole = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all", "--json")
-    assert scores(whole)["rows"] == 80
+    command = ("eval", "classify", "--model", "runs/classify", "--json", "--data", file)
+    held_out = scores(run(*command))
+    assert (held_out["rows"], held_out["training_rows"]) == (8, 0)
+    assert (scores(run(*command, "--limit", 5))["training_rows"]) == 0  # the first ones of those
+    whole = scores(run(*command, "--split", "all", "--training-rows", "keep", "--output", "scored"))
+    assert (whole["rows"], whole["training_rows"]) == (80, 72)
+    written = Path("scored/predictions_all.jsonl").read_text().splitlines()
+    marks = [json.loads(line)["is_training_row"] for line in written]
+    assert (len(marks), sum(marks)) == (80, 72)
+    rows = toy_rows(80, seed=6)
+    random.Random(1).shuffle(rows)
+    more = write_csv(tmp_path / "more.csv", rows + toy_rows(20, seed=7))
+    for other in (
+        ("--split", "all"),
+        ("--split", "train"),
+        ("--set", "data.validation_share=0.3"),
+        ("--data", more),
+        ("--data", more, "--limit", 30),
+    ):
+        ended = run(*command, *other)
+        assert (ended.code, "rows to score are training rows of the model (" in ended.last) == (3, True), other
+    fresh = scores(run(*command, "--data", more, "--training-rows", "drop"))
+    assert (fresh["rows"], fresh["training_rows"]) == (28, 0)
+    best = next(Path("runs/classify").glob("checkpoint-*"))
+    assert run("eval", "classify", "--model", best, "--data", file, "--split", "all").code == 3
 
 
 def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_nor_resumed(run, tiny_model, tmp_path):
@@ -70,7 +93,9 @@ def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_n
     ended = run("eval", "classify", "--model", "runs/classify", "--data", file)
     assert ended.code == 3
     assert "the run is of a release that held out other rows of this file" in ended.last
-    assert run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all").code == 0
+    Path("runs/classify/training_rows.npy").unlink()
+    ended = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all")
+    assert (ended.code, "runs/classify does not tell its training rows" in ended.err) == (0, True)
 
 
 def test_unlabelled_rows_cannot_be_scored(run, trained, tmp_path):
@@ -89,11 +114,12 @@ def test_a_split_that_is_not_there(run, trained, toy_data):
 
 def test_eval_writes_predictions_where_asked(run, trained):
     folder = trained.parent
-    ended = run("eval", "classify", "--model", trained, "--data", folder, "--split", "train", "--output", "scored")
+    command = ("eval", "classify", "--model", trained, "--data", folder, "--split", "train", "--output", "scored")
+    ended = run(*command, "--training-rows", "keep")
     assert ended.code == 0, ended.err
     rows = [json.loads(line) for line in Path("scored/predictions_train.jsonl").read_text().splitlines()]
     assert len(rows) == 400
-    assert {"id", "text", "label", "prediction", "probabilities"} == set(rows[0])
+    assert {"id", "text", "label", "prediction", "probabilities", "is_training_row"} == set(rows[0])
 
 
 def test_eval_replaces_neither_the_predictions_of_a_run_nor_the_rows_to_score(run, trained, tmp_path):

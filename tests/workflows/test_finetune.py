@@ -71,6 +71,7 @@ def test_a_run_whose_best_metric_is_undefined_keeps_the_step_with_the_lowest_los
     assert f"step {record['best_step']}, which had the lowest loss" in Path("runs/regress/README.md").read_text()
     check_json(Path("runs/regress"))
     shown = run("eval", "runs/regress/recipe.yaml", "--model", "runs/regress")
+    assert f"training rows: {rows} of {rows} (100.0%)" in shown.out
     assert (shown.code, f"n/a: spearmanr, pearsonr ({reason})" in shown.out) == (0, True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,6 +48,13 @@ def command(
         Path | None,
         typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
     ] = None,
+    training_rows: Annotated[
+        Literal["refuse", "drop", "keep"],
+        typer.Option(
+            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
+            metavar="CHOICE",
+        ),
+    ] = "refuse",
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -60,7 +67,8 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    print_results(evaluate(loaded, split=split, output=output, progress=TerminalProgress()), as_json=json)
+    results = evaluate(loaded, split=split, output=output, training_rows=training_rows, progress=TerminalProgress())
+    print_results(results, as_json=json)
 
 
 def print_results(results: Sequence[Result], *, as_json: bool) -> None:
@@ -70,11 +78,15 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
     if as_json:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
+    from bertkit.data.checks import share_of
     from bertkit.metrics.baselines import tabulate
 
     for result in results:
         rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
+        if result.training_rows:
+            share = share_of(result.training_rows, result.rows)
+            print_text(f"  training rows: {share}. New rows may score lower.")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
             line = f"  {name:<{width}} {format_number(score)}"

@@ -1,7 +1,7 @@
 """File formats, one module each. The folder is the registry: a new module is read by its name and its endings.
 
 NAME: str = "csv"
-ENDINGS: tuple[str, ...] = (".csv", ".tsv")
+ENDINGS: tuple[str, ...] = (".csv",)
 MAGIC: bytes = b""
 RUNNING_TEXT: bool = True
 

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 
 NAME: str = "csv"
-ENDINGS: tuple[str, ...] = (".csv", ".tsv")
+ENDINGS: tuple[str, ...] = (".csv",)
 MAGIC: bytes = b""
 RUNNING_TEXT: bool = True
 

@@ -27,9 +27,11 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     content = read_lines(source, data.encoding, name)
     head = list(islice(content, 200))
     parse, title = _find_parser(head)
+    log = logging.getLogger("bertkit")
     if title:
-        log = logging.getLogger("bertkit")
         log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
+    elif len(head) > 1 and len(tabs := {line.count("\t") for line in head if line.strip()}) == 1 and tabs != {0}:
+        log.info("%s has the same number of tabs in each line; if they separate columns, --set data.format=tsv", name)
     yield from parse(chain(head, content), data, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
@@ -25,6 +25,10 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.workflows.steps.run import RunPlan
 from bertkit.workflows.steps.supervision import Supervision, make_supervision
+from bertkit.workflows.steps.training_rows import find_training_rows
+
+if TYPE_CHECKING:
+    from bertkit.data.row_digests import Digests
 
 log = logging.getLogger("bertkit")
 
@@ -46,6 +50,8 @@ class FinetuneInputs:
     labels: tuple[str, ...]
     model_folder: Path
     supervision: Supervision
+    trained: Digests
+    """Of the rows that the run is trained on, or that the models were trained on that it starts or learns from."""
     stream: RowStream | None = None
     warnings: tuple[str, ...] = ()
     """What is odd about the rows."""
@@ -116,6 +122,9 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
     supervision = supervision.checked(task, labels, model_folder)
+    models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
+    splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
+    _log(known)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
     # a student does not go where its teacher of the same recipe lies by default
@@ -131,7 +140,9 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         },
         model_type=config["model_type"],
     )
-    return FinetuneInputs(plan, recipe, task, splits, labels, model_folder, supervision, stream, warnings)
+    return FinetuneInputs(
+        plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
+    )
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -164,6 +175,7 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
         read,
         lambda name: (name == "train" and stream is None) or is_validation(name),
         named=task.NAMED,
+        check_rest=True,
     )
     if stream is not None:
         splits = {"train": stream.head(), **splits}

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.evaluation.baselines import FILE as BASELINES_FILE
-from bertkit.evaluation.baselines import ScoredBaselines, find_warnings, write_learned
+from bertkit.evaluation.baselines import BASELINES_FILE, ScoredBaselines, find_warnings, write_learned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
 from bertkit.metrics.baselines import tabulate
@@ -27,6 +26,7 @@ from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
 from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
+from bertkit.workflows.steps.training_rows import add_streamed_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -86,7 +86,9 @@ def publish(
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
-    finish(run, record, fit_result, published)
+    if inputs.stream:
+        add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
+    finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return results
 
 
@@ -110,6 +112,7 @@ def _result(
         model=inputs.recipe.model_name,
         split=name,
         rows=len(scored.predictions),
+        training_rows=len(inputs.splits[name].training_rows),
         seconds=seconds,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
@@ -161,6 +164,8 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
+        if result.training_rows:
+            evaluation[f"eval_training_rows{suffix}"] = result.training_rows
     write_json(folder / "train_results.json", train)
     write_json(folder / "eval_results.json", evaluation)
     write_json(folder / "all_results.json", {**evaluation, **train})

@@ -18,6 +18,7 @@ from bertkit.tokens.features import Collator, Feature, Setup
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from bertkit.distillation.teachers import Teacher
     from bertkit.training.losses import Terms
 
 
@@ -31,6 +32,10 @@ class Supervision(Protocol):
     @property
     def identity(self) -> Mapping[str, Any]:
         """What it adds to the identity of a run."""
+
+    @property
+    def teachers(self) -> Sequence[Teacher]:
+        """The models that it learns from, once they are checked."""
 
     def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> Supervision:
         """Return it after checking what can be checked without weights."""
@@ -59,6 +64,7 @@ class GoldSupervision:
 
     recipe: Recipe
     identity: Mapping[str, Any] = field(default_factory=dict)
+    teachers: tuple[Teacher, ...] = ()
 
     def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> GoldSupervision:
         """Return it as it is: there is nothing to check."""

@@ -42,6 +42,13 @@ def test_scores_stand_beside_their_interval_and_baseline(capsys):
     assert max(map(len, lines)) <= 80
 
 
+def test_training_rows_are_marked_above_the_scores(capsys):
+    print_results([replace(RESULT, training_rows=50)], as_json=False)
+    assert capsys.readouterr().out.splitlines()[1] == "  training rows: 50 of 1,043 (4.8%). New rows may score lower."
+    print_results([replace(RESULT, training_rows=50)], as_json=True)
+    assert json.loads(capsys.readouterr().out)["results"][0]["training_rows"] == 50
+
+
 def test_a_number_that_is_undefined_says_why(capsys):
     one, same = "one row cannot be resampled", "all predictions are the same"
     result = replace(

@@ -96,7 +96,7 @@ def test_what_is_pretrained_on_follows_from_the_formats():
 @pytest.mark.parametrize(
     ("file", "name", "ending"),
     [
-        ("a.b.TSV", "csv", ".tsv"),
+        ("a.b.TSV", "tsv", ".tsv"),
         ("a.csv.gz", "csv", ".csv.gz"),
         ("a.parquet", "parquet", ".parquet"),
         ("a.parquet.gz", None, ""),

@@ -93,6 +93,7 @@ KEPT_HERE = {".lock", ".gitignore", "baselines.json", "predictions.jsonl", "repo
 TO_PUBLISH = {
     *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md", "recipe.yaml"),
     *("run.json", "metrics.jsonl", "all_results.json", "eval_results.json", "train_results.json", "trainer_state.json"),
+    "training_rows.npy",
 }
 
 

@@ -1,0 +1,127 @@
+"""The rows that a model was trained on: noted in the folder of its run; refused, left out or marked to be scored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from bertkit.data.checks import share_of
+from bertkit.data.row_digests import digest_rows, mark_training_rows, read_digests, write_digests
+from bertkit.data.rows import Split
+from bertkit.data.sources import ALL, is_validation
+from bertkit.data.streams import SORT_WINDOW, RowStream
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.recipe import Row
+from bertkit.storage import checkpoints, runs
+
+if TYPE_CHECKING:
+    from bertkit.data.row_digests import Digests
+
+log = logging.getLogger("bertkit")
+
+Choice = Literal["refuse", "drop", "keep"]
+"""What becomes of rows to score that the model was trained on."""
+
+_RECURRING = 0.1
+"""The share of a named validation or test split whose texts may recur in training, as 4% of CoNLL-2003's test rows do:
+scores of such a split are compared with those of others."""
+
+
+def find_training_rows(
+    splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
+) -> tuple[dict[str, Split], Digests, list[str]]:
+    """Find the rows that a run is trained on, itself or before it began.
+
+    Args:
+        splits: ``train`` and what validates it.
+        gold: the column of gold answers.
+        models: folder -> name of those that the run starts or learns from.
+
+    Returns:
+        the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
+        rows, unless these are training rows of this run too.
+    """
+    import numpy as np
+
+    own = trained = digest_rows(splits["train"].rows, gold)
+    warnings = []
+    for folder, model in models.items():
+        earlier = read_digests(folder)
+        if earlier is None:
+            continue
+        trained = np.union1d(trained, earlier)
+        for name in filter(is_validation, splits):
+            split = mark_training_rows(splits[name], gold, np.setdiff1d(earlier, own))
+            if split.training_rows:
+                share, first = (
+                    share_of(len(split.training_rows), len(split.rows)),
+                    split.lines[min(split.training_rows)],
+                )
+                what = f"{share} {name} rows are rows that {model} was trained on, such as {split.source}:{first}."
+                warnings.append(f"{what} Scores may be too high.")
+    marked = {
+        name: mark_training_rows(split, gold, trained) if is_validation(name) else split
+        for name, split in splits.items()
+    }
+    return marked, trained, warnings
+
+
+def write_training_rows(folder: Path, trained: Digests) -> None:
+    """Write the digests of the rows that a run is trained on into its folder, before anything is trained on them."""
+    if runs.is_main_process():
+        write_digests(folder, trained)
+
+
+def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: str, steps: int) -> None:
+    """Write the digests of a run that has streamed its training rows for so many steps: these are read once more."""
+    import numpy as np
+
+    count = -(-steps // SORT_WINDOW) * stream.buffer_rows
+
+    def read() -> Iterator[Row]:
+        with suppress(DataError):  # of a row that training has not reached
+            yield from (row for _, row in islice(stream.open(), count))
+
+    write_digests(folder, np.union1d(trained, digest_rows(read(), gold)))
+
+
+def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
+    """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
+
+    What a run was validated on, it has been warned of, so eval scores it as training did.
+
+    Raises:
+        UsageError: the choice is none.
+        DataError: there are such rows, and they may be neither scored nor left out; or there are no others.
+    """
+    if choice not in get_args(Choice):
+        raise UsageError(f"training_rows is {choice!r}", closest(choice, get_args(Choice)))
+    trained = read_digests(saved.folder)
+    if trained is None:
+        if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
+            why = "an earlier bertkit wrote it, or it was to stream them and is not finished"
+            log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
+        return dict(splits)
+    gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
+    validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
+    return {name: _judge(mark_training_rows(split, gold, trained), choice, validated) for name, split in splits.items()}
+
+
+def _judge(split: Split, choice: Choice, validated: Collection[str]) -> Split:
+    seen, count = split.training_rows, len(split.rows)
+    is_named = not split.is_held_out and split.name not in (ALL, "train")
+    what = f"{share_of(len(seen), count)} rows to score are training rows of the model"
+    drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
+    remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
+    is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
+    if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
+        raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
+    if choice != "drop" or not seen:
+        return split
+    log.info(f"{what}: they are left out")
+    return split.select(index for index in range(count) if index not in seen)
