@@ -57,7 +57,7 @@ def pretrain(folder: Path, paragraphs: int) -> dict[str, float]:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=one_thread)
     result = json.loads(ended.stdout)
-    return {**result["scores"], "baseline": result["baseline"]["perplexity"]}
+    return {**result["scores"], "baseline": result["baselines"]["token frequencies"]["perplexity"]}
 
 
 def publish(run: Path, tokenizer: Path, folder: Path) -> None:

@@ -13,6 +13,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bertkit.metrics.baselines import strongest
 from bertkit.recipe import load_recipe, recipe_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "demo.md"
@@ -43,11 +44,12 @@ def finetune(name: str, folder: Path) -> str:
 
 
 def table_line(result: dict[str, object], seconds: float) -> str:
-    """Write the line of a result: the metric that chose its checkpoint, beside the baseline's."""
-    scores, baseline = result["scores"], result["baseline"]
-    assert isinstance(scores, dict) and isinstance(baseline, dict)
+    """Write the line of a result: the metric that chose its checkpoint, beside the strongest baseline's."""
+    scores, baselines = result["scores"], result["baselines"]
+    assert isinstance(scores, dict) and isinstance(baselines, dict)
     metric = load_recipe(str(result["recipe"])).best_metric
-    shown = (f"{value:.3f}" if isinstance(value, float) else "n/a" for value in (scores[metric], baseline.get(metric)))
+    values = (scores[metric], strongest(baselines, metric)[1])
+    shown = (f"{value:.3f}" if isinstance(value, float) else "n/a" for value in values)
     return f"| `{result['recipe']}` | {metric} | {' | '.join(shown)} | {seconds:.0f} |"
 
 

@@ -7,6 +7,7 @@ section 3.1): the segments follow each other, and half of the pairs are swapped.
 A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
 sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
 Truncating only the outer ends would give the order away: a text that begins inside a sentence would be the first.
+Nor may lengths tell it: see `_even_out`.
 
 A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
 sentence before it.
@@ -36,6 +37,8 @@ PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
+_NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
+_LIKE = 128  # pairs of like lengths among them
 _TRIES = 16  # random segments of the same length are looked for among the nearest so many
 
 
@@ -122,8 +125,11 @@ def build_pairs(
             for first, end in pairwise(edges.tolist())
         ]
     )
-    pairs = _swap(pairs) if pair_type == "order" else _randomize(pairs, corpus, random)
-    return Pairs(corpus, _truncate(pairs, budget, random), special)
+    if pair_type == "next":
+        pairs = _truncate(_randomize(pairs, corpus, random), budget, random)
+    else:
+        pairs = _even_out(_truncate(_swap(pairs), budget, random), random)
+    return Pairs(corpus, pairs, special)
 
 
 def _pair_neighbors(
@@ -204,12 +210,36 @@ def _swap(bounds: Numbers) -> Numbers:
 
 
 def _truncate(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
-    """Truncate the longer segment of each pair to the budget, in place, at random in front or at the back."""
-    # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest.
-    # Removing n tokens one by one from a random end is one binomial draw.
+    """Truncate the longer segment of each pair to the budget, in place."""
+    # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
     kept = np.minimum(second, np.maximum(budget // 2, budget - first))
-    for column, excess in ((0, first - np.minimum(first, budget - kept)), (2, second - kept)):
+    return _shorten(bounds, np.minimum(first, budget - kept), kept, random)
+
+
+def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
+    """Shorten the longer segment of some pairs, in place, so that lengths do not tell whether a pair is swapped."""
+    # In text, the earlier and the later segment differ in length: documents open and close in their own ways, and the
+    # sentence that fills a pair is longer than most. So among pairs of like lengths, as many must have the longer
+    # segment first in the text as have it last. The excess of the more frequent ones gets segments of equal length.
+    lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), as shown
+    total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])  # in the text
+    for near in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
+        side = max(1, round((len(near) / _LIKE) ** 0.5))
+        for like_total in np.array_split(near[np.argsort(total[near], kind="stable")], side):
+            by_difference = np.argsort(np.abs(difference[like_total]), kind="stable")
+            for like in np.array_split(like_total[by_difference], side):
+                first, last = like[difference[like] < 0], like[difference[like] > 0]
+                excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
+                lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
+    return _shorten(bounds, lengths[:, 0], lengths[:, 1], random)
+
+
+def _shorten(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
+    """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
+    # removing n tokens one by one from a random end is one binomial draw
+    for column, kept in ((0, first), (2, second)):
+        excess = bounds[:, column + 1] - bounds[:, column] - kept
         front = random.binomial(excess, 0.5)
         bounds[:, column] += front
         bounds[:, column + 1] -= excess - front

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
+from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals
 from bertkit.progress import Progress
@@ -34,9 +35,10 @@ class Result:
     intervals: dict[str, Interval] = field(default_factory=dict)
     interval_methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
-    baseline: dict[str, float | None] = field(default_factory=dict)
+    baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """Name of a baseline -> its scores."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
-    """``scores``, ``intervals`` or ``baseline`` -> metric -> why it is None there."""
+    """``scores``, ``intervals`` or ``baselines`` -> metric -> why it is None there, in all baselines."""
     folder: str | None = None
     training_rows: int = 0
     """How many of the rows are known to be training rows of the model."""
@@ -45,6 +47,11 @@ class Result:
     data_warnings: list[str] = field(default_factory=list)
     """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each metric."""
+        return strongest_scores(self.baselines)
 
 
 @dataclass(frozen=True)
@@ -112,19 +119,24 @@ def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], p
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 
 
-def describe_scores(task: Task, scored: Scored, baseline: dict[str, float] | None = None) -> dict[str, Any]:
-    """Return the fields of a `Result` that hold numbers: scores, intervals, baseline, and why one is undefined."""
+def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
     scores, found = scored.scores, find_intervals(task, scored)
     undefined = {
         "scores": _reasons(scores),
         "intervals": found.reasons,
-        "baseline": _reasons(baseline or {}),
+        "baselines": {
+            name: reason
+            for of_baseline in baselines.values()
+            for name, reason in _reasons(of_baseline).items()
+            if strongest(baselines, name)[1] is None
+        },
     }
     return {
         "scores": null_for_nan(scores),
         "intervals": found.ends,
         "interval_methods": found.methods,
-        "baseline": null_for_nan(baseline or {}),
+        "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }
 

@@ -45,6 +45,30 @@ def find_strict_spans(tags: Sequence[str]) -> list[Span]:
     return [(entity_type, start, end) for entity_type, start, end in find_spans(tags) if tags[start][0] == "B"]
 
 
+def entity_types(labels: Sequence[str]) -> list[str]:
+    """List the types of the entity tags among labels.
+
+    >>> entity_types(["O", "B-PER", "I-PER", "B-LOC"])
+    ['PER', 'LOC']
+    """
+    return list(dict.fromkeys(label[2:] for label in labels if label != "O"))
+
+
+def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Find the most frequent tag in rows of words, ``tokens``, and ``tags``, and that of each word, as label ids.
+
+    >>> count_tags([{"tokens": ["a", "b", "a"], "tags": ["X", "Y", "X"]}], ["Y", "X"])
+    (1, {'a': 1, 'b': 0})
+    """
+    tagged = (pair for row in rows for pair in zip(row["tokens"], row["tags"], strict=True))
+    counts = Counter((word, tag) for word, tag in tagged if tag)
+    of_all, of_words = Counter[str](), dict[str, int]()
+    for (word, tag), count in counts.most_common():
+        of_all[tag] += count
+        of_words.setdefault(word, labels.index(tag))
+    return labels.index(of_all.most_common(1)[0][0]), of_words
+
+
 def word_spans(tags: Sequence[str]) -> list[Span]:
     """Return every word as a span of its own, so that tags which mark no entities are counted in the same way.
 

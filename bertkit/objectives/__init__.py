@@ -11,7 +11,7 @@ The data goes through the functions of the module in this order::
             features --collator--> batch of tensors
 
     training:        batch --count, losses--> items and summed loss per term; their means are weighted by TERMS
-    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores
+    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores --baselines--> theirs
     end of the run:  model --encoder, auxiliary_checkpoints--> plain checkpoints
 
 Three rules keep runs reproducible and scores comparable:
@@ -28,7 +28,7 @@ torch and transformers are imported inside functions, so that naming an objectiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -96,7 +96,7 @@ class PretrainSetup:
 
 
 class Objective(Protocol):
-    """What a module of an objective has: three constants and eleven functions, mostly of a few lines."""
+    """What a module of an objective has: three constants and twelve functions, mostly of a few lines."""
 
     OPTIONS: Mapping[str, Any]
     """The keys that a recipe may set under ``options``, each with an `Option` or just its default."""
@@ -156,6 +156,12 @@ class Objective(Protocol):
         """Compute the scores of held-out text from the sums over all its batches.
 
         ``loss``, the weighted sum of the terms' means, is among them.
+        """
+
+    def baselines(self, held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Compute what can be scored on the held-out features without reading them: name of a baseline -> its scores.
+
+        `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.
         """
 
     def encoder(self, model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:

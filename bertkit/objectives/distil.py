@@ -41,7 +41,7 @@ BEST_METRIC = mlm.BEST_METRIC
 
 examples = mlm.examples
 feature = mlm.feature
-auxiliary_checkpoints = mlm.auxiliary_checkpoints
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 
 
 class _Outputs(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
@@ -111,6 +111,11 @@ def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Tot
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the perplexity and the accuracy of masked tokens."""
     return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
+
+
+def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return no other baseline than the frequencies of tokens."""
+    return {}
 
 
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import RecipeError
+from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.pair_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
@@ -75,6 +76,16 @@ def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
 def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
+
+
+def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Compute the accuracy over pairs of the more frequent label, and what the lengths of both segments tell."""
+    is_second = [feature["token_type_ids"] for feature in held_out]
+    lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
+    labels = [feature["pair_labels"] for feature in held_out]
+    share = sum(labels) / len(labels)
+    found = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
+    return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
 
 
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:

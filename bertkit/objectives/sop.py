@@ -22,7 +22,8 @@ TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
 BEST_METRIC = nsp.BEST_METRIC
 
 check, load_model, feature, collator = nsp.check, nsp.load_model, nsp.feature, nsp.collator
-accumulate, score, encoder, auxiliary_checkpoints = nsp.accumulate, nsp.score, nsp.encoder, nsp.auxiliary_checkpoints
+accumulate, score, baselines = nsp.accumulate, nsp.score, nsp.baselines
+encoder, auxiliary_checkpoints = nsp.encoder, nsp.auxiliary_checkpoints
 
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:

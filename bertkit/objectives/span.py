@@ -28,7 +28,7 @@ TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
 check = mlm.check
-auxiliary_checkpoints = mlm.auxiliary_checkpoints
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 
 _EDGES = ("span_starts", "span_ends")
 

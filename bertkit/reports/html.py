@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.metrics import statistics
+from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
 from bertkit.reports.examples import (
@@ -51,9 +52,7 @@ class Facts:
     interval_methods: Mapping[str, str] = field(default_factory=dict)
     no_interval: Mapping[str, str] = field(default_factory=dict)
     """Metric -> why it has no interval."""
-    baseline: Mapping[str, float | None] = field(default_factory=dict)
-    """Scores of the baseline that `baseline_name` describes."""
-    baseline_name: str = "the same answer for every row"
+    baselines: Baselines = field(default_factory=dict)
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -74,6 +73,11 @@ class Facts:
     def methods(self) -> str:
         """Say which method each interval comes from, and why a metric has none."""
         return describe_methods(self.interval_methods, self.no_interval)
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each metric."""
+        return strongest_scores(self.baselines)
 
     @property
     def chosen_by(self) -> str:
@@ -150,9 +154,11 @@ def duration_text(seconds: float) -> str:
 
 
 def _headline(facts: Facts) -> Markup | None:
-    """Draw this run's best metric beside the baseline and published scores, on one axis."""
+    """Draw this run's best metric beside the baselines and published scores, on one axis."""
     metric = facts.best_metric
-    others: list[tuple[str, Any]] = [(f"Baseline: {facts.baseline_name}", facts.baseline.get(metric))]
+    others: list[tuple[str, Any]] = [
+        (f"Baseline: {name}", scores.get(metric)) for name, scores in facts.baselines.items()
+    ]
     for entry in facts.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
         others.append((label, entry.get(metric)))
@@ -167,7 +173,7 @@ def _headline(facts: Facts) -> Markup | None:
         if is_finite(low, high):
             spans.append(svg.Span(label, score_text(score), None if low != high else low, low, high))
     return (
-        svg.interval_strip(spans, name=f"{metric} of this run, baseline and published scores")
+        svg.interval_strip(spans, name=f"{metric} of this run, baselines and published scores")
         if len(spans) > 1
         else None
     )

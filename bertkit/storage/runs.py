@@ -6,6 +6,7 @@ runs/cola/
 ├── run.json             the record: identity, versions, status, scores, checksums
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
+├── baselines.json       what baselines have learned from the training rows
 ├── training_rows.npy    digests of the rows that it was trained on
 ├── report.html, README.md
 ├── .gitignore           what `hf upload` and git leave out
@@ -34,7 +35,9 @@ _SCHEMA = 1
 _CHECKSUM = "sha256"
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
+_BASELINE = "without the text"  # what its one baseline is called
 _SCORES = {"*": (int, float, type(None))}
+_RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}
 _SHAPE = {
     "status": str,
     "command?": str,
@@ -46,8 +49,9 @@ _SHAPE = {
     "tuned?": {"*": (int, float)},
     "files?": {"*": {"size": int, "sha256": str}},
     "resumed?": list,
-    "result?": dict,
-    "results?": [{"rows?": int, "scores?": _SCORES, "baseline?": _SCORES, "intervals?": dict, "tables?": {"*": list}}],
+    "baselines?": str,
+    "result?": _RESULT,
+    "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
 }
 """Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 _PACKAGES = (
@@ -127,6 +131,11 @@ def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
     if "products" in record.get("machine", {}):
         machine = dict(record["machine"])
         record["machine"] = {"matmul_backend": machine.pop("products"), **machine}
+    for result in (*record.get("results", []), record.get("result", {})):
+        if "baseline" in result:  # the only one then
+            result["baselines"] = {_BASELINE: result.pop("baseline")}
+            if "baseline" in result.get("undefined", {}):
+                result["undefined"]["baselines"] = result["undefined"].pop("baseline")
     identity = record.get("identity", {})
     if "recipe" in identity:
         record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}

@@ -63,6 +63,7 @@ __all__ = [
     "load_pretrained",
     "load_task",
     "no_details",
+    "no_fitting",
     "no_precompute",
     "no_tuning",
     "padding_collator",
@@ -113,7 +114,7 @@ class Details:
 
 
 class Task(Protocol):
-    """A task family: four constants and eleven functions, three of which most families take from this package."""
+    """A task family: four constants and twelve functions, three of which most families take from this package."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
@@ -153,8 +154,14 @@ class Task(Protocol):
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def baseline(self, training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[Prediction]:
-        """Predict the rows from the training rows' gold values alone, without reading any text."""
+    def fit_baselines(self, training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+        """Learn from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
+
+    def baselines(self, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+        """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
+
+        The first baseline reads nothing. A model has learned to read only if it beats them all.
+        """
 
     def precompute(
         self, model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
@@ -222,6 +229,11 @@ def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup
 def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
     """Compute the recipe's metrics of ``predicted`` against ``gold`` with `bertkit.metrics.basic`."""
     return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
+
+
+def no_fitting(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn nothing for baselines."""
+    return {}
 
 
 def no_precompute(

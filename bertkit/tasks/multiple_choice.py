@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,
@@ -52,6 +53,9 @@ COLUMNS = Columns(
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
+
+_FREQUENT, _CHOICES = "most frequent position", "choices alone"
+_MOST_ROWS = 2500  # whose choices a baseline is fitted to
 
 compare, score = compare_values, score_values
 precompute, tune = no_precompute, no_tuning
@@ -160,10 +164,28 @@ def decode(
     return decoded
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Choose the index that is right most often in the training rows."""
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
-    return [{"prediction": next((index for index in frequent if index < len(row["choices"])), 0)} for row in rows]
+    rows = sample(training, most=_MOST_ROWS)
+    words = [find_words(choice) for row in rows for choice in row["choices"]]
+    is_right = [int(number == row["label"]) for row in rows for number in range(len(row["choices"]))]
+    return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
+    chosen = {
+        _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
+        "longest choice": [max(range(len(row["choices"])), key=lambda n: len(row["choices"][n])) for row in rows],
+    }
+    if learned[_CHOICES]:
+        words = [find_words(choice) for row in rows for choice in row["choices"]]
+        scores = np.split(
+            score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
+        )
+        chosen[_CHOICES] = [int(of_row.argmax()) for of_row in scores]
+    return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:

@@ -19,7 +19,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import answers
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, load_pretrained, no_precompute
+from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
@@ -48,7 +48,7 @@ OPTIONS: Mapping[str, Any] = {
     "null_threshold": None,
 }
 
-precompute = no_precompute
+precompute, fit_baselines = no_precompute, no_fitting
 
 _NO_ANSWER, _OTHERS = "no answer", "(others)"
 _NO_SPAN = -1e4  # the score where there is no span to choose: lower than any sum of two logits
@@ -194,9 +194,9 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
     """Predict no answer."""
-    return [{"prediction": ""} for _ in rows]
+    return {_NO_ANSWER: [{"prediction": ""} for _ in rows]}
 
 
 def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -41,6 +42,9 @@ COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predic
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
+
+_FREQUENT = "most frequent label"
+_MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
 
 score, precompute, tune, details = score_values, no_precompute, no_tuning, no_details
 
@@ -129,14 +133,30 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     }
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Predict the most frequent training label (or every label that more than half of the rows have)."""
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn the most frequent label (or each that more than half of the rows have), and of pairs what a part tells."""
+    ids = {name: number for number, name in enumerate(setup.labels)}
     if _is_multi_label(setup.recipe):
-        counts = Counter(name for row in training for name in row["label"])
-        frequent: Any = [name for name in setup.labels if counts[name] * 2 > len(training)]
-    else:
-        frequent = Counter(row["label"] for row in training).most_common(1)[0][0]
-    return [{"prediction": frequent} for _ in rows]
+        counts = Counter(ids[name] for row in training for name in row["label"])
+        return {_FREQUENT: sorted(number for number, count in counts.items() if count * 2 > len(training))}
+    learned: dict[str, Any] = {_FREQUENT: Counter(ids[row["label"]] for row in training).most_common(1)[0][0]}
+    if len(setup.labels) <= _MOST_LABELS:
+        rows = sample(training)
+        gold = [ids[row["label"]] for row in rows]
+        learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
+    return learned
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Predict the most frequent label; of pairs also from either text alone, and from the words that both share."""
+    frequent = learned[_FREQUENT]
+    label: Any = [setup.labels[n] for n in frequent] if isinstance(frequent, list) else setup.labels[frequent]
+    predicted = {_FREQUENT: [{"prediction": label} for _ in rows]}
+    for name, features in describe_pairs(rows).items():
+        if model := learned.get(name):
+            best = score_linear(model, features).argmax(axis=1)
+            predicted[name] = [{"prediction": setup.labels[model["classes"][number]]} for number in best]
+    return predicted
 
 
 def _is_multi_label(recipe: Recipe) -> bool:

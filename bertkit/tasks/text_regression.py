@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     REGRESSION,
@@ -39,6 +40,7 @@ NAMED: bool = False
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {}
 
+_MEAN, _SHARED = "mean", "shared words"
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 compare, score = compare_values, score_values
@@ -105,7 +107,19 @@ def decode(
     return [{"prediction": float(output["logits"][0])} for output in outputs]
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Predict the mean of the training rows."""
-    mean = float(np.mean([row["label"] for row in training]))
-    return [{"prediction": mean} for _ in rows]
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn the mean, and of pairs what the share of common words tells."""
+    learned: dict[str, Any] = {_MEAN: float(np.mean([row["label"] for row in training]))}
+    rows = sample(training)
+    if pairs := describe_pairs(rows):
+        learned[_SHARED] = fit_linear(pairs[_SHARED], [float(row["label"]) for row in rows])
+    return learned
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Predict the mean; of pairs also from the share of words that both texts have."""
+    predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
+    pairs, model = describe_pairs(rows), learned.get(_SHARED)
+    if pairs and model:
+        predicted[_SHARED] = [{"prediction": float(value)} for value in score_linear(model, pairs[_SHARED])[:, 0]]
+    return predicted

@@ -44,6 +44,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 tune = no_tuning
+_BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
@@ -152,7 +153,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
-    types = entity_types(setup)
+    types = entities.entity_types(setup.labels)
     gold = [entities.find_spans(tags) for tags, _ in pairs]
     predicted = [entities.find_spans(tags) for _, tags in pairs]
     strict = [entities.find_strict_spans(tags) for _, tags in pairs]
@@ -174,10 +175,18 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: entities.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Predict the most frequent tag of the training rows for every word."""
-    frequent = Counter(tag for row in training for tag in row["tags"] if tag).most_common(1)[0][0]
-    return [{"prediction": [frequent] * len(row["tokens"])} for row in rows]
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn the most frequent tag, and that of each word."""
+    return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
+    frequent, of_words = (learned[name] for name in _BASELINES)
+    return {
+        name: [{"prediction": [setup.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
+        for name, tags in zip(_BASELINES, ({}, of_words), strict=True)
+    }
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
@@ -190,18 +199,13 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     for gold, predicted in _labelled_tags(predictions, rows):
         errors += entities.count_outcomes(entities.find_spans(gold), entities.find_spans(predicted))
     tables = {
-        "entity types": entities.score_table("type", entity_types(setup), compared["entities"]),
+        "entity types": entities.score_table("type", entities.entity_types(setup.labels), compared["entities"]),
         "what became of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = [_entity_answer(row, record) for row, record in zip(rows, predictions, strict=True)]
     return Details(tables, answers=answers, warnings=warnings)
-
-
-def entity_types(setup: Setup) -> list[str]:
-    """List the types of the entity tags among the labels."""
-    return list(dict.fromkeys(label[2:] for label in setup.labels if label != "O"))
 
 
 def _option(recipe: Recipe, name: str) -> Any:
@@ -277,12 +281,8 @@ def _word_answer(row: Row, record: Mapping[str, Any]) -> Answer:
     """List the words whose tag is wrong; the confidence is the highest of a wrong tag."""
     tagged = zip(row["tokens"], row["tags"], record["prediction"], record["word_probabilities"], strict=True)
     wrong = [(word, gold, tag, confidence or 0.0) for word, gold, tag, confidence in tagged if gold not in (None, tag)]
-    return Answer(
-        gold=" ".join(f"{word}/{gold}" for word, gold, _, _ in wrong),
-        predicted=" ".join(f"{word}/{tag}" for word, _, tag, _ in wrong),
-        right=not wrong,
-        confidence=max((confidence for _, _, _, confidence in wrong), default=None),
-    )
+    gold, predicted = (" ".join(f"{word[0]}/{word[side]}" for word in wrong) for side in (1, 2))
+    return Answer(gold, predicted, not wrong, max((word[3] for word in wrong), default=None))
 
 
 def _entity_answer(row: Row, record: Mapping[str, Any]) -> Answer:

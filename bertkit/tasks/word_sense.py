@@ -7,7 +7,7 @@ training rows, and the highest cosine wins. Only senses of the same word compete
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ OPTIONS: Mapping[str, Any] = {
 
 tune = no_tuning
 
+_FREQUENT = "most frequent sense"
 _NEVER = -1e4  # the score of a sense that no training row has
 
 
@@ -194,14 +195,18 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: scores[name] for name in setup.recipe.metrics}
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[dict[str, Any]]:
-    """Predict each word's most frequent sense."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in training:
-        counts[row["sense"].partition("/")[0]][row["sense"]] += 1
-    for label in setup.labels:
-        counts[label.partition("/")[0]][label] += 0  # a sense that no training row has
-    return [{"prediction": counts[row["sense"].partition("/")[0]].most_common(1)[0][0]} for row in rows]
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn the most frequent sense of each word."""
+    counts = Counter(row["sense"] for row in training)
+    # of a word that no training row has, the first sense
+    return {_FREQUENT: [max(own, key=lambda number: counts[setup.labels[number]]) for own in _senses(setup).values()]}
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Predict the most frequent sense of each word."""
+    frequent = [setup.labels[number] for number in learned[_FREQUENT]]
+    senses = {sense.partition("/")[0]: sense for sense in frequent}
+    return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:

@@ -12,6 +12,7 @@ from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.evaluation.baselines import find_warnings, read_learned, score_baselines
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import Result, describe_scores, predictions_file, score_split, write_predictions
 from bertkit.progress import SILENT, Progress, stage
@@ -53,13 +54,16 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
     recipe = saved.recipe
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = saved.load()
-    task = checkpoint.task
+    task, learned = checkpoint.task, read_learned(saved)
     results = []
     for name, rows in splits.items():
         start = time.perf_counter()
         scored = score_split(checkpoint, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        numbers = describe_scores(task, scored)
+        baselines = {} if learned is None else score_baselines(task, learned, rows.rows, checkpoint.setup)
+        gold = [row[task.COLUMNS.gold] for row in rows.rows]
+        warnings = find_warnings(gold, scored, baselines, recipe.best_metric)
+        numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
             write_predictions(folder, rows, scored.predictions, details)
@@ -72,7 +76,7 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
                 training_rows=len(rows.training_rows),
                 seconds=seconds,
                 source=rows.source,
-                warnings=details.warnings,
+                warnings=warnings + details.warnings,
                 tables=details.tables,
                 **numbers,
             )

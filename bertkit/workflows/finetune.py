@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
+from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
@@ -77,7 +78,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {recipe.model_name}"):
         setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-        baseline = _score_baseline(inputs, setup)
+        baselines = _score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
@@ -95,23 +96,20 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         log.info("the head is new: it starts from random weights")
     scorer = _Scorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
-    scored = scorer.score_best(fit_result.best_step, list(baseline))
+    scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
     checkpoint = replace(checkpoint, setup=chosen.setup)
     compared = compare(checkpoint, chosen, fit_result.best) if compare else []
-    return publish(inputs, run, fit_result, checkpoint, scored, baseline, compared)
+    return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 
 
-def _score_baseline(inputs: FinetuneInputs, setup: Setup) -> dict[str, dict[str, float]]:
-    """Score predictions that know the training labels but no text, for each validation split."""
-    task, rows = inputs.task, inputs.splits["train"].rows
-    baseline = {}
-    for name, split in inputs.splits.items():
-        if is_validation(name):
-            predictions = task.baseline(rows, split.rows, setup)
-            baseline[name] = task.score(task.compare(predictions, split.rows, setup), setup)
-    check_best_metric(inputs.recipe, baseline[inputs.validation.name])
-    return baseline
+def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
+    """Score predictions that know the training labels but not the whole input, for each validation split."""
+    validation = {name: split.rows for name, split in inputs.splits.items() if is_validation(name)}
+    baselines = fit_and_score(inputs.task, inputs.splits["train"].rows, validation, setup)
+    for scores in baselines.scores[inputs.validation.name].values():
+        check_best_metric(inputs.recipe, scores)
+    return baselines
 
 
 def _fit(inputs: FinetuneInputs, scorer: _Scorer) -> FitResult:

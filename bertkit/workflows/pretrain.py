@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 _FEW_TOKENS = 5000  # of which 750 are masked
+_COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
 
 def pretrain(
@@ -67,40 +69,36 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     training = recipe.training.model_copy(update={"steps": batches.steps})
     with caught_signals() as stop:
         fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
-    scores, baseline = evaluate(model, fit_result.best_step), _baseline(inputs)
+    scores = evaluate(model, fit_result.best_step)
+    baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
     result = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
         scores=scores,
-        baseline=baseline,
+        baselines=baselines,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=fit_result.steps,
         tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
-        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baseline),
+        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines),
         compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result
 
 
-def _find_warnings(
-    recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baseline: dict[str, float]
-) -> list[str]:
+def _find_warnings(recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
-    perplexity, least = scores.get("perplexity", 0.0), baseline["perplexity"]
-    if perplexity >= least:
-        warnings.append(
-            f"The perplexity of {perplexity:,.1f} is no better than the {least:,.1f} of token frequencies alone. "
-            "Try more --steps, another --learning-rate, or more text."
-        )
+    for metric in _COMPARED:
+        if unbeaten := find_unbeaten(scores, baselines, metric):
+            warnings.append(f"{unbeaten} Try more --steps, another --learning-rate, or more text.")
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
@@ -108,10 +106,10 @@ def _find_warnings(
     return warnings
 
 
-def _baseline(inputs: PretrainInputs) -> dict[str, float]:
+def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
     from bertkit.corpus.tokenized import unigram_loss
 
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
-    baseline = {"perplexity": math.exp(loss)}
-    return {"loss": loss, **baseline} if set(inputs.objective.TERMS) == {"mlm"} else baseline
+    scores = {"perplexity": math.exp(loss)}
+    return {"token frequencies": {"loss": loss, **scores} if set(inputs.objective.TERMS) == {"mlm"} else scores}

@@ -38,11 +38,11 @@ def test_what_is_undefined_is_none_with_its_reason():
     scored = SimpleNamespace(
         compared={"gold": np.ones(4)}, setup=None, predictions=[1.0] * 4, scores={"r2": r2(np.ones(4), np.ones(4))}
     )
-    assert describe_scores(task, scored, {"r2": 0.5}) == {
+    assert describe_scores(task, scored, {"mean": {"r2": 0.5}}) == {
         "scores": {"r2": None},
         "intervals": {"r2": None},
         "interval_methods": {},
-        "baseline": {"r2": 0.5},
+        "baselines": {"mean": {"r2": 0.5}},
         "undefined": {
             "scores": {"r2": "all gold values are the same"},
             "intervals": {"r2": "undefined in every resample"},

@@ -45,6 +45,19 @@ def test_a_feature_is_two_segments_with_special_tokens_and_masks(objective, corp
 
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
+def test_the_more_frequent_label_and_the_lengths_are_baselines(objective, corpus):
+    features = make_features(objective, make_setup(name_of(objective)), corpus, progress=None)
+    share = np.mean([feature["pair_labels"] for feature in features])
+    found = objective.baselines(features, {})
+    assert found["more frequent label"] == {"pair_accuracy": pytest.approx(max(share, 1 - share))}
+    assert 0.3 < found["segment lengths"]["pair_accuracy"] < 0.7
+    for number, feature in enumerate(features):  # as if the first segment were longer where the label is 1
+        feature["token_type_ids"] = np.repeat([0, 1], [10 + 20 * feature["pair_labels"] + number % 7, 9 + number % 5])
+    assert objective.baselines(features, {})["segment lengths"] == {"pair_accuracy": 1.0}
+    assert list(objective.baselines(features[:9], {})) == ["more frequent label"]
+
+
+@pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_pairs_and_masks_are_keyed_and_repeat_with_a_dupe_factor(objective, corpus):
     setup, repeated = make_setup(name_of(objective)), make_setup(name_of(objective), dupe_factor=2)
     bounds = [objective.examples(corpus, LENGTH, setup, epoch).bounds.tolist() for epoch in (0, 0, 1, 2)]

@@ -352,8 +352,12 @@ def test_the_best_checkpoint_is_the_one_with_the_best_generator(pretrained):
     assert found["best_step"] == min(scored, key=scored.__getitem__)
 
 
-def test_the_frequencies_are_shown_beside_the_perplexity_alone(pretrained):
-    assert list(json.loads((pretrained / "run.json").read_text())["result"]["baseline"]) == ["perplexity"]
+def test_the_base_rate_of_replaced_tokens_is_a_baseline(pretrained):
+    result = json.loads((pretrained / "run.json").read_text())["result"]
+    share = result["scores"]["replaced_share"]
+    assert list(result["baselines"]["token frequencies"]) == ["perplexity"]
+    every = result["baselines"]["every token replaced"]
+    assert every == {"precision": share, "recall": 1.0, "f1": pytest.approx(2 * share / (1 + share))}
 
 
 def test_the_result_can_be_finetuned(run, pretrained, toy_data):

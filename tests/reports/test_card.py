@@ -28,7 +28,7 @@ FACTS = Facts(
     intervals={"matthews_correlation": (0.52, 0.63), "accuracy": (0.8, 0.85), "r2": None},
     interval_methods={"matthews_correlation": "bootstrap", "accuracy": "Wilson"},
     no_interval={"r2": "one row cannot be resampled"},
-    baseline={"matthews_correlation": 0.0, "accuracy": 0.69},
+    baselines={"most frequent label": {"matthews_correlation": 0.0, "accuracy": 0.69}},
     labels=["unacceptable", "acceptable"],
     seed=42,
     seconds=204.0,
@@ -180,6 +180,15 @@ def test_a_regression_is_read_without_a_sigmoid(run, capsys) -> None:
     shown = ast.literal_eval(printed)
     score = (shown[0] if isinstance(shown, list) else shown)["score"]
     assert score == pytest.approx(json.loads(ended.out.splitlines()[0])["prediction"], abs=1e-5)
+
+
+def test_one_baseline_is_named_and_several_are_listed() -> None:
+    assert "The baseline is the most frequent label.\n" in model_card(FACTS, CARD)
+    both = {**FACTS.baselines, "text alone": {"accuracy": 0.71, "matthews_correlation": None}}
+    page = model_card(replace(FACTS, baselines=both), CARD)
+    assert "| accuracy | 0.8300 | 0.8000 – 0.8500 | 0.7100 |" in page
+    assert "| Baseline | matthews_correlation | accuracy |\n|---|---:|---:|\n" in page
+    assert "| text alone | n/a | 0.7100 |\n" in page
 
 
 @pytest.mark.parametrize(("low", "says"), [(-0.05, True), (0.52, False), (float("nan"), False)])

@@ -94,7 +94,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         intervals={"accuracy": (0.61, 0.89), "f1": None},
         interval_methods={"accuracy": "Wilson"},
         no_interval={"f1": "resamples score the same"},
-        baseline={"accuracy": 0.5},
+        baselines={"most frequent label": {"accuracy": 0.5}},
         published=[
             {"model": "bert-base", "split": "test", "source": "Devlin et al. 2019", "accuracy": 0.521},
             {"model": "bert-large", "split": "validation", "accuracy": [0.71, 0.73]},
@@ -260,7 +260,7 @@ def test_a_score_that_is_no_number_is_not_available(tmp_path: Path, value: float
         BARE,
         scores={"accuracy": value},
         intervals={"accuracy": (value, value)},
-        baseline={"accuracy": value},
+        baselines={"mean": {"accuracy": value}},
         published=[{"model": "m", "split": "test", "accuracy": value}],
         history=[{"step": 1, "loss": value}],
     )

@@ -83,11 +83,26 @@ def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path,
     assert not caplog.records  # a run of its own time is nobody's mistake
 
 
+def test_the_baseline_of_the_last_release_becomes_one_of_several(tmp_path, old_record):
+    undefined = {"baseline": {"r2": "constant"}}
+    old_record["results"] = [{"baseline": {"accuracy": 0.5, "r2": None}, "undefined": undefined}, {"scores": {}}]
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    assert runs.read_record(tmp_path)["results"] == [
+        {
+            "baselines": {"without the text": {"accuracy": 0.5, "r2": None}},
+            "undefined": {"baselines": {"r2": "constant"}},
+        },
+        {"scores": {}},
+    ]
+
+
 def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_record):
     old_record["identity"]["recipe"]["training"] = {"copies": 10, "packing": "apart"}
+    old_record["result"] = {"baseline": {"perplexity": 9.5}}
     (tmp_path / "run.json").write_text(json.dumps(old_record))
-    training = runs.read_record(tmp_path)["identity"]["recipe"]["training"]
-    assert training == {"dupe_factor": 10, "packing": "documents"}
+    record = runs.read_record(tmp_path)
+    assert record["identity"]["recipe"]["training"] == {"dupe_factor": 10, "packing": "documents"}
+    assert record["result"] == {"baselines": {"without the text": {"perplexity": 9.5}}}
 
 
 def test_a_record_of_today_is_read_as_it_was_written(tmp_path):

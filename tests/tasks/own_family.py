@@ -88,9 +88,13 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
     return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
 
 
-def baseline(training: Sequence[Row], rows: Sequence[Row], setup: Setup) -> list[Prediction]:
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     ((frequent, _),) = Counter(row["label"] for row in training).most_common(1)
-    return [{"prediction": frequent} for _ in rows]
+    return {"stars": frequent}
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+    return {"most frequent": [{"prediction": learned["stars"]} for _ in rows]}
 
 
 def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:

@@ -245,10 +245,23 @@ def test_scores_and_details_by_hand():
 
 
 def test_the_baseline_is_the_most_frequent_place_that_a_row_has():
-    training = [{"label": label} for label in (3, 3, 3, 1, 1, 0)]
+    training = [{"label": label, "choices": ["a"] * 4} for label in (3, 3, 3, 1, 1, 0)]
     rows = [{"choices": ["a"] * n} for n in (4, 3, 2)]
-    assert [each["prediction"] for each in task.baseline(training, rows, setup_of())] == [3, 1, 1]
-    assert task.baseline([{"label": 3}], rows[2:], setup_of()) == [{"prediction": 0}]
+    assert predict(training, rows)["most frequent position"] == [3, 1, 1]
+    assert predict(training[:1], rows[2:])["most frequent position"] == [0]
+
+
+def test_choices_have_their_length_and_their_words_as_baselines():
+    training = [{"choices": ["a good film", "it is bad"], "label": 0}, {"choices": ["bad", "good"], "label": 1}] * 30
+    rows = [{"choices": ["quite a bad film", "good", "none"]}, {"choices": ["bad", "good film"]}]
+    predicted = predict(training, rows)
+    assert predicted["longest choice"] == [0, 1]
+    assert predicted["choices alone"] == [1, 1]
+
+
+def predict(training, rows):
+    found = task.baselines(task.fit_baselines(training, setup_of()), rows, setup_of())
+    return {name: [each["prediction"] for each in records] for name, records in found.items()}
 
 
 # --- from file to answer

@@ -431,7 +431,9 @@ def test_the_files_of_questions_that_all_have_answers():
 def test_saying_nothing_is_the_baseline():
     _, rows, setup = some_decoded(30, 1)
     share = 100 * sum(not row["answers"]["text"] for row in rows) / 30
-    scores = task.score(task.compare(task.baseline([], rows, setup), rows, setup), setup)
+    scores = task.score(
+        task.compare(task.baselines(task.fit_baselines([], setup), rows, setup)["no answer"], rows, setup), setup
+    )
     assert (scores["exact_match"], scores["f1"]) == (pytest.approx(share), pytest.approx(share))
 
 
@@ -506,7 +508,7 @@ def doubter(tmp_path_factory, tiny_model) -> Path:
 
 def test_the_toy_questions_are_learned_and_the_loss_falls(answerer):
     result = read_json(answerer / "run.json")["results"][0]
-    assert result["scores"]["f1"] > 80 > 1 > result["baseline"]["f1"]
+    assert result["scores"]["f1"] > 80 > 1 > result["baselines"]["no answer"]["f1"]
     losses = [entry["loss"] for entry in read_lines(answerer / "metrics.jsonl") if "loss" in entry]
     assert losses[-1] < losses[0] / 3
 

@@ -81,7 +81,8 @@ def test_a_family_of_ones_own_goes_from_rows_to_scores(recipe, setup):
     assert [drop_private_keys(record) for record in predictions] == [{"prediction": 3}, {"prediction": 2}]
     compared = task.compare(predictions, rows, setup)
     assert task.score(compared, setup) == {"mean_absolute_error": 0.5, "accuracy": 0.5}
-    assert task.baseline([{"label": 2}, {"label": 1}, {"label": 2}], rows, setup) == [{"prediction": 2}] * 2
+    learned = task.fit_baselines([{"label": 2}, {"label": 1}, {"label": 2}], setup)
+    assert task.baselines(learned, rows, setup) == {"most frequent": [{"prediction": 2}] * 2}
     assert [answer.right for answer in task.details(predictions, rows, setup).answers] == [True, False]
 
 

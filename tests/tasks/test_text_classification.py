@@ -113,8 +113,36 @@ def test_several_labels_are_compared_as_indicators():
     assert (compared["gold"].tolist(), compared["predicted"].tolist()) == ([[1, 1]], [[0, 1]])
 
 
+def predict(training, rows, setup):
+    found = task.baselines(task.fit_baselines(training, setup), rows, setup)
+    return {name: [record["prediction"] for record in records] for name, records in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("tells", "told"),
+    [
+        (("text_pair alone",), lambda first, second: "not" in second),
+        (("text alone",), lambda first, second: "not" in first),
+        (("shared words",), lambda first, second: bool({*first.split()} & {*second.split()})),
+    ],
+)
+def test_pairs_have_their_parts_as_baselines(tells, told):
+    texts = [f"{word} {verb}" for word in ("ada", "kim", "lee", "max") for verb in ("runs", "did not run")]
+    rows = [
+        {"text": first, "text_pair": second, "label": "good" if told(first, second) else "bad"}
+        for first in texts
+        for second in texts
+    ]
+    predicted = predict(rows * 5, rows, setup_of())
+    assert list(predicted) == ["most frequent label", "text alone", "text_pair alone", "shared words"]
+    solved = tuple(name for name, found in predicted.items() if found == [row["label"] for row in rows])
+    assert solved == tells
+    assert list(predict(rows, [{"text": "ada runs"}], setup_of())) == ["most frequent label"]
+
+
 def test_the_baseline_knows_the_labels_only():
     rows = [{"label": label} for label in ("good", "bad", "good")]
-    assert task.baseline(rows, [{}, {}], setup_of()) == [{"prediction": "good"}] * 2
+    assert predict(rows, [{}, {}], setup_of()) == {"most frequent label": ["good", "good"]}
     rows = [{"label": ["joy"]}, {"label": ["joy", "fear"]}, {"label": ["fear"]}, {"label": ["joy"]}]
-    assert task.baseline(rows, [{}], setup_of(("joy", "fear"), **SEVERAL)) == [{"prediction": ["joy"]}]
+    setup = setup_of(("joy", "fear"), **SEVERAL)
+    assert predict(rows, [{}], setup) == {"most frequent label": [["joy"]]}

@@ -90,4 +90,17 @@ def test_a_row_to_predict_has_no_label(setup):
 
 
 def test_the_baseline_is_the_mean(setup):
-    assert task.baseline([{"label": 1.0}, {"label": 4.0}], [{}, {}], setup) == [{"prediction": 2.5}] * 2
+    learned = task.fit_baselines([{"label": 1.0}, {"label": 4.0}], setup)
+    assert task.baselines(learned, [{}, {}], setup) == {"mean": [{"prediction": 2.5}] * 2}
+
+
+def test_pairs_have_the_shared_words_as_a_baseline(setup):
+    words = ["one two", "three four", "five six", "two three", "six one"]
+    rows = [
+        {"text": one, "text_pair": other, "label": 5.0 if one == other else 2.5 if set(one) & set(other) else 0.0}
+        for one in words
+        for other in words
+    ]
+    predicted = task.baselines(task.fit_baselines(rows * 4, setup), rows, setup)["shared words"]
+    same = [row["prediction"] for row, gold in zip(predicted, rows, strict=True) if gold["label"] == 5.0]
+    assert min(same) > 4 and all(type(number) is float for number in same)

@@ -424,6 +424,19 @@ def test_entity_metrics_of_plain_tags_are_refused():
         task.score(plain, setup_of(POS))
 
 
+def test_the_most_frequent_tag_and_that_of_each_word_are_the_baselines():
+    setup = setup_of(("O", "B-PER"))
+    training = [
+        {"tokens": ["Ada", "ran", "Ada"], "tags": ["B-PER", "O", None]},
+        {"tokens": ["a", "b"], "tags": ["O", "O"]},
+    ]
+    found = task.baselines(task.fit_baselines(training, setup), [{"tokens": ["new", "Ada"]}], setup)
+    assert found == {
+        "most frequent tag": [{"prediction": ["O", "O"]}],
+        "most frequent tag of each word": [{"prediction": ["O", "B-PER"]}],
+    }
+
+
 # --- from file to prediction
 
 LEARN = {
@@ -490,7 +503,7 @@ def tagger(data, tiny_model) -> Path:
 
 def test_the_toy_entities_are_learned_and_the_loss_falls(tagger):
     result = json.loads((tagger / "run.json").read_text())["results"][0]
-    assert result["scores"]["f1"] > 0.9 > 0.1 > result["baseline"]["f1"]
+    assert result["scores"]["f1"] > 0.9 > 0.1 > result["baselines"]["most frequent tag"]["f1"]
     losses = [entry["loss"] for entry in read_lines(tagger / "metrics.jsonl") if "loss" in entry]
     assert losses[-1] < losses[0] / 4
     assert json.loads((tagger / "config.json").read_text())["id2label"] == {"0": "B-X", "1": "I-X", "2": "O"}

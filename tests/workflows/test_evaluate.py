@@ -28,6 +28,7 @@ def test_eval_gives_the_numbers_of_training(run, trained, rows):
     theirs = json.loads((trained / "run.json").read_text())["results"][0]
     assert ours["scores"] == theirs["scores"]
     assert ours["intervals"] == theirs["intervals"]
+    assert ours["baselines"] == theirs["baselines"] != {}
     assert (ours["split"], ours["rows"]) == ("all", 60)
 
 

@@ -31,9 +31,9 @@ def test_a_model_learns_more_than_frequencies(run):
     ended = run(*arguments(*shape, "--learning-rate", "3e-3", "--batch-size", "16", "--limit", 3000, steps=600))
     assert ended.code == 0, ended.err
     result = json.loads(Path("run/run.json").read_text())["result"]
-    assert result["scores"]["loss"] < result["baseline"]["loss"] - 0.5
+    assert result["scores"]["loss"] < result["baselines"]["token frequencies"]["loss"] - 0.5
     assert result["scores"]["perplexity"] == pytest.approx(math.exp(result["scores"]["loss"]))
-    assert "unigram baseline" in ended.out
+    assert "(token frequencies)" in ended.out
     assert "bertkit finetune cola --model run" in ended.out
     assert (Path("run") / "report.html").is_file()
     assert "Held-out text" in (Path("run") / "README.md").read_text()

@@ -79,6 +79,7 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     from bertkit.data.checks import share_of
+    from bertkit.metrics.baselines import tabulate
 
     for result in results:
         rows = format_rows(result.rows)
@@ -97,6 +98,7 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
         if result.interval_methods:
             print_text(f"  95% CI: {describe_methods(result.interval_methods)}")
         _print_undefined(result.undefined)
+        print_table("baselines", tabulate(result.baselines))
         for title, table in result.tables.items():
             print_table(title, table)
         for warning in result.warnings:
@@ -106,7 +108,7 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
 def _print_undefined(undefined: Mapping[str, Mapping[str, str]]) -> None:
     """Print why there is no number; where a metric is undefined, so are its interval and its baseline."""
     shown: set[str] = set()
-    for part, of in (("scores", ""), ("intervals", "interval of "), ("baseline", "baseline of ")):
+    for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {name: reason for name, reason in undefined.get(part, {}).items() if name not in shown}
         for reason in dict.fromkeys(reasons.values()):
             print_text(f"  n/a: {of}{', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")

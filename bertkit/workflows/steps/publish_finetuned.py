@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.evaluation.baselines import BASELINES_FILE, ScoredBaselines, find_warnings, write_learned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
-from bertkit.metrics.basic import LOWER_IS_BETTER, why_undefined
+from bertkit.metrics.baselines import tabulate
+from bertkit.metrics.basic import why_undefined
 from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
@@ -53,7 +54,7 @@ def publish(
     fit_result: FitResult,
     checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
-    baseline: Mapping[str, dict[str, float]],
+    baselines: ScoredBaselines,
     compared_models: Sequence[Mapping[str, Any]] = (),
 ) -> list[Result]:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
@@ -63,7 +64,7 @@ def publish(
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
-    results = [_result(inputs, name, scored[name], details[name], baseline[name], seconds) for name in scored]
+    results = [_result(inputs, name, scored[name], details[name], baselines.scores[name], seconds) for name in scored]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
     published = export_model(checkpoint.model, setup.tokenizer, folder)
     with_rows = [
@@ -71,13 +72,14 @@ def publish(
         for name, split in scored.items()
         for file in write_predictions(folder, inputs.splits[name], split.predictions, details[name])
     ]
-    write_settings(run, setup.recipe, fit_result, private=[*with_rows, "report.html"])
+    write_settings(run, setup.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
     record = finished_record(
         run,
         fit_result,
         round(seconds, 3),
         tuned=_tuned(inputs, setup.recipe),
+        baselines=write_learned(folder, baselines.learned),
         results=[without_folder(dataclasses.asdict(result)) for result in results],
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
@@ -91,9 +93,14 @@ def publish(
 
 
 def _result(
-    inputs: FinetuneInputs, name: str, scored: Scored, details: Details, baseline: dict[str, float], seconds: float
+    inputs: FinetuneInputs,
+    name: str,
+    scored: Scored,
+    details: Details,
+    baselines: Mapping[str, dict[str, float]],
+    seconds: float,
 ) -> Result:
-    warnings, metric = find_warnings(inputs, scored, baseline), inputs.recipe.best_metric
+    warnings, metric = _find_warnings(inputs, name, scored, baselines), inputs.recipe.best_metric
     if name == inputs.validation.name and (tuned := _tuned(inputs, scored.setup.recipe)):
         warnings.append(
             f"{', '.join(tuned)} was chosen on these rows: their scores and intervals are a little too high."
@@ -112,7 +119,7 @@ def _result(
         warnings=warnings + details.warnings,
         data_warnings=list(inputs.warnings),
         tables=details.tables,
-        **describe_scores(inputs.task, scored, baseline),
+        **describe_scores(inputs.task, scored, baselines),
     )
 
 
@@ -121,23 +128,17 @@ def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
 
 
-def find_warnings(inputs: FinetuneInputs, scored: Scored, baseline: Mapping[str, float]) -> list[str]:
+def _find_warnings(
+    inputs: FinetuneInputs, name: str, scored: Scored, baselines: Mapping[str, dict[str, float]]
+) -> list[str]:
     """Return what a reader of the scores must know."""
-    warnings, recipe = list[str](), inputs.recipe
+    recipe, warnings = inputs.recipe, list[str]()
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
-    answers = {str(prediction["prediction"]) for prediction in scored.predictions}
-    if len(answers) == 1 and len(scored.predictions) > 1:
-        warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
-    metric = recipe.best_metric
-    score, least = scored.scores[metric], baseline.get(metric, math.nan)
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    if sign * score <= sign * least:
-        layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
-        warnings.append(
-            f"The {metric} of {score:.4f} is no better than the {least:.4f} of a baseline that reads no text. "
-            f"Try more --epochs, another --learning-rate{layers}, or more rows."
-        )
+    gold = [row[inputs.task.COLUMNS.gold] for row in inputs.splits[name].rows]
+    layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
+    remedy = f" Try more --epochs, another --learning-rate{layers}, or more rows."
+    warnings += find_warnings(gold, scored, baselines, recipe.best_metric, remedy)
     if recipe.data.limit is not None:
         warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
     return warnings
@@ -190,14 +191,14 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         intervals=first.intervals,
         interval_methods=first.interval_methods,
         no_interval=first.undefined.get("intervals", {}),
-        baseline=first.baseline,
+        baselines=first.baselines,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         history=outcome.fit_result.history,
         best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
-        tables=outcome.details[split.name].tables,
+        tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_provenance(inputs, record),

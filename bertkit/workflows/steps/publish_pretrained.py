@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bertkit.metrics.baselines import strongest_scores, tabulate
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
@@ -29,8 +30,8 @@ class Pretrained:
     objective: str
     scores: dict[str, float]
     """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
-    baseline: dict[str, float]
-    """Of the same text, by the frequencies of the training tokens alone; of the scores that it has."""
+    baselines: dict[str, dict[str, float]]
+    """Name of a baseline -> what it scores on the same text, of the scores that it has."""
     parameters: int
     steps: int
     tokens: int
@@ -42,6 +43,11 @@ class Pretrained:
     compared_models: list[dict[str, Any]] = field(default_factory=list)
     """A teacher and its student side by side; see `beside_teacher`."""
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each score that any has."""
+        return strongest_scores(self.baselines)
 
 
 def publish(
@@ -84,11 +90,10 @@ def _gather_facts(
         seed=recipe.training.seed,
         best_metric=best_metric,
         scores=result.scores,
-        baseline=result.baseline,
-        baseline_name="the frequencies of tokens alone",
+        baselines=result.baselines,
         history=fit_result.history,
         best_step=fit_result.best_step,
-        tables={"Text": texts, "Teacher and student": result.compared_models},
+        tables={"baselines": tabulate(result.baselines), "Text": texts, "Teacher and student": result.compared_models},
         warnings=result.warnings,
         provenance={
             "seed": str(recipe.training.seed),

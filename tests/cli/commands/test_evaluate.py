@@ -18,7 +18,7 @@ RESULT = Result(
     seconds=1.5,
     intervals={"matthews_correlation": (-0.1654, 0.0), "accuracy": (0.55, 0.74)},
     interval_methods={"matthews_correlation": "bootstrap", "accuracy": "Wilson"},
-    baseline={"accuracy": 0.67},
+    baselines={"most frequent label": {"accuracy": 0.67}},
     source="demo",
     warnings=["Look at the rows."],
     tables={"by label": [{"label": "yes", "f1": 0.5}]},
@@ -57,11 +57,11 @@ def test_a_number_that_is_undefined_says_why(capsys):
         scores={"spearmanr": None, "r2": 0.5},
         intervals={"spearmanr": None, "r2": None},
         interval_methods={},
-        baseline={"spearmanr": None, "r2": None},
+        baselines={"mean": {"spearmanr": None, "r2": None}},
         undefined={
             "scores": {"spearmanr": "one row has no correlation"},
             "intervals": {"spearmanr": one, "r2": one},
-            "baseline": {"spearmanr": same, "r2": same},
+            "baselines": {"spearmanr": same, "r2": same},
         },
         tables={},
     )
@@ -73,6 +73,23 @@ def test_a_number_that_is_undefined_says_why(capsys):
         "  n/a: spearmanr (one row has no correlation)",
         "  n/a: interval of r2 (one row cannot be resampled)",
         "  n/a: baseline of r2 (all predictions are the same)",
+        "  Look at the rows.",
+    ]
+
+
+def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
+    baselines = {
+        "most frequent label": {"accuracy": 0.5, "f1": 0.0},
+        "text alone": {"accuracy": 0.4, "f1": None},
+    }
+    result = replace(RESULT, scores={"accuracy": 0.6}, interval_methods={}, baselines=baselines, tables={})
+    print_results([result], as_json=False)
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  accuracy  0.6000  95% CI 0.5500 to 0.7400    baseline  0.5000",
+        "  baselines",
+        "    baseline             accuracy      f1",
+        "    most frequent label    0.5000  0.0000",
+        "    text alone             0.4000     n/a",
         "  Look at the rows.",
     ]
 

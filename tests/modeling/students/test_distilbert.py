@@ -41,7 +41,7 @@ def test_a_run_leaves_a_student_beside_its_teacher(command, run):
     teacher, student = result["compared_models"]
     assert (teacher["role"], student["role"]) == ("teacher", "student")
     assert teacher["parameters"] > student["parameters"] == result["parameters"]
-    assert list(result["baseline"]) == ["perplexity"]
+    assert list(result["baselines"]["token frequencies"]) == ["perplexity"]
     assert "A student of" in Path("run/README.md").read_text()
     logged = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     assert {"loss_soft", "loss_mlm", "loss_cosine"} <= {name for entry in logged for name in entry}

@@ -109,14 +109,18 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(result))
         return
+    from bertkit.metrics.baselines import strongest, tabulate
+
     print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
         f"{result.tokens:,} tokens in {format_duration(result.seconds)}"
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
-        baseline = f"  unigram baseline {format_number(result.baseline[name])}" if name in result.baseline else ""
+        of_baseline, least = strongest(result.baselines, name)
+        baseline = "" if least is None else f"  baseline {format_number(least)} ({of_baseline})"
         print_text(f"  {name:<23} {format_number(score)}{baseline}")
+    print_table("baselines", tabulate(result.baselines))
     print_table("teacher and student on this machine", [_model_line(model) for model in result.compared_models])
     for warning in result.warnings:
         print_text(f"  {warning}")

@@ -21,7 +21,7 @@ PRETRAINED = Pretrained(
     model="tiny",
     objective="mlm",
     scores={"loss": 5.7959, "perplexity": 328.945},
-    baseline={"perplexity": 129.682},
+    baselines={"token frequencies": {"perplexity": 129.682}},
     parameters=530_960,
     steps=4,
     tokens=129_401,
@@ -42,7 +42,7 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "mlm: tiny, 530,960 parameters, 4 steps, 129,401 tokens in 3 min 20 s",
         "  held-out documents           16",
         "  loss                     5.7959",
-        "  perplexity              328.945  unigram baseline 129.682",
+        "  perplexity              328.945  baseline 129.682 (token frequencies)",
         "  teacher and student on this machine",
         "    model    parameters   MB  ms/block  blocks/s",
         "    teacher     690,529  2.8       2.5     378.9",
@@ -52,6 +52,19 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "  open runs/mlm/report.html",
         "  bertkit finetune cola --model runs/mlm",
         "  hf upload YOUR_NAME/mlm runs/mlm",
+    ]
+
+
+def test_the_chance_level_of_pairs_stands_beside_their_accuracy(capsys):
+    chance = {"more frequent label": {"pair_accuracy": 0.513}, "segment lengths": {"pair_accuracy": 0.505}}
+    result = replace(PRETRAINED, scores={"pair_accuracy": 0.74}, baselines={**PRETRAINED.baselines, **chance})
+    print_pretrained(result, as_json=False)
+    assert capsys.readouterr().out.splitlines()[2:7] == [
+        "  pair_accuracy            0.7400  baseline  0.5130 (more frequent label)",
+        "  baselines",
+        "    baseline             perplexity  pair_accuracy",
+        "    token frequencies       129.682",
+        "    more frequent label                     0.5130",
     ]
 
 
