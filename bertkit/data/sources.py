@@ -16,7 +16,7 @@ from bertkit.data.rows import Columns, Split, read_split
 from bertkit.data.text import Record
 from bertkit.demo.rows import demo_rows
 from bertkit.demo.sets import demo_set_for
-from bertkit.errors import DataError, closest
+from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Data, Recipe, Row
 
 if TYPE_CHECKING:
@@ -180,6 +180,9 @@ def _read_hub(data: Data, columns: Columns, read: Read, choose: Choose) -> dict[
 
 
 def _read_demo(recipe: Recipe, columns: Columns, read: Read, choose: Choose) -> dict[str, Split]:
+    if recipe.data.files:
+        what = f"the demo data has no files, but data.files names {next(iter(recipe.data.files.values()))}"
+        raise RecipeError(what, "leave data.files out, or --data with a folder of files")
     demo_set = demo_set_for(recipe)
     names = ["train", "validation", *(name for name in recipe.data.splits if is_validation(name)), "test"]
     splits = {}

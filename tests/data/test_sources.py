@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.rows import Columns, is_blank
 from bertkit.data.sources import is_validation, read_splits, single_file, unsplit_file
-from bertkit.errors import DataError, UnavailableError, UsageError
+from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
 from tests.conftest import toy_rows, write_csv
 
@@ -173,3 +173,9 @@ def test_a_pipe_is_named_as_one(here):
         read({"data.source": "train.csv"})
     with pytest.raises(UsageError, match="a pipe or device, not a file"):
         read({"data.source": "/dev/zero"})
+
+
+def test_files_beside_the_demo_rows_are_refused():
+    recipe = load_recipe("cola", {"data.source": "demo", "data.files.train": "mine.csv"})
+    with pytest.raises(RecipeError, match="the demo data has no files, but data.files names .*mine.csv"):
+        read_splits(recipe, Columns(("text",), "label"), lambda row: row, lambda _name: True)
