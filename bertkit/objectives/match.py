@@ -57,7 +57,7 @@ BEST_METRIC = "loss"
 examples = mlm.examples
 feature = mlm.feature
 collator = distil.collator
-auxiliary_checkpoints = mlm.auxiliary_checkpoints
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 encoder = distil.encoder
 
 
