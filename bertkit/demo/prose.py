@@ -1,7 +1,8 @@
 """The demo text to pretrain on: paragraphs that use the grammar as written English does.
 
-Sentences stand beside others that say the same, follow from them or differ in a word, joined by words such as `in other
-words`, `so` and `but`; questions stand beside their answers; names and words of several senses stand in sentences.
+Sentences stand beside others that say the same, follow from them or differ in a word, joined by words such as `indeed`,
+`so` and `but`, or followed by words that say what the two have in common; questions stand beside their answers; names
+and words of several senses stand in sentences.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from bertkit.demo import texts
 from bertkit.demo.choices import write_choice, write_continuation
-from bertkit.demo.grammar import CATEGORY_OF, Clause, join, pick_clause, sentence
+from bertkit.demo.grammar import CATEGORY_OF, Clause, join, pick_clause, pick_location, sentence
 from bertkit.demo.names import write_named
 from bertkit.demo.questions import write_question
 from bertkit.demo.senses import write_sense
@@ -34,9 +35,14 @@ class Paragraph(NamedTuple):
 WriteParagraph = Callable[[Random], Paragraph]
 
 
-def write_paragraph(rng: Random) -> str:
-    """Write a paragraph of one of the writers, which holds no text of validation or test rows."""
-    (write,) = rng.choices(list(WRITERS), list(WRITERS.values()))
+def write_paragraph(rng: Random, *, longer: bool = False) -> str:
+    """Write a paragraph of one of the writers, which holds no text of validation or test rows.
+
+    Args:
+        rng: makes every choice.
+        longer: choose the writers by the second of their shares, for the second text.
+    """
+    (write,) = rng.choices(list(WRITERS), [shares[longer] for shares in WRITERS.values()])
     while True:
         paragraph = write(rng)
         if all(split_of(text) == "train" for text in paragraph.row_texts):
@@ -71,14 +77,25 @@ def _continued(rng: Random, write: Callable[[Random, str], Row]) -> Paragraph:
     return Paragraph(join(row["context"], row.get("stem", ""), row["choices"][row["label"]]), (row["context"],))
 
 
-def _answered(rng: Random) -> Paragraph:
-    """Write a question, its answer, and the text that has it, in one of two orders."""
-    row = write_question(rng, "train", most_others=2)
-    (answer,) = row["answers"]["text"]
+def _answered(rng: Random, most_others: int) -> Paragraph:
+    """Write a question, its answer, and the text that has it or not, in one of two orders."""
+    row = write_question(rng, "train", 0.15, most_others)
+    answer = (row["answers"]["text"] or ["Nobody knows"])[0]
     asked = f"{row['question']} {answer[0].upper()}{answer[1:]}."
     context = row["context"]
     text = rng.choice([f"{asked} {context}", f"{context} {asked}"])
     return Paragraph(text, (context, row["question"]))
+
+
+def _looked_for(rng: Random) -> Paragraph:
+    """Write a question, and sentences of which each is followed by `No`, or by `Yes` and the answer."""
+    row = write_question(rng, "train", unanswerable=0.15)
+    context, answer = row["context"], (row["answers"]["text"] or [""])[0]
+    start, paragraph = (row["answers"]["answer_start"] or [-1])[0], row["question"]
+    for match in re.finditer(r"[^.]+\.", context):
+        answers = match.start() <= start < match.end()
+        paragraph += f" {match[0].strip()} " + (f"Yes , {answer[0].lower()}{answer[1:]}." if answers else "No.")
+    return Paragraph(paragraph.replace(" ,", ","), (context, row["question"]))
 
 
 def _two_reviews(rng: Random) -> texts.Texts:
@@ -116,25 +133,60 @@ def _related(rng: Random, it: Clause, link: str) -> Clause:
     return texts.reworded(rng, replace(it, negated=it.negated != (link == "Yet")))
 
 
+def _commented(rng: Random) -> Paragraph:
+    """Write two clauses or questions, and which of their parts are the same: `the same subject, another verb, ...`."""
+    it = pick_clause(rng)
+    it = replace(it, location=pick_location(rng) if rng.random() < 0.7 else it.location)
+    other, parts = it, ["subject", "verb", "object", "location"]
+    if rng.random() < 0.12:
+        other = texts.changed(rng, it, "roles")
+    elif rng.random() < 0.66:
+        for part in rng.sample(parts, rng.choice([1, 1, 2, 2, 3, 4])):
+            other = texts.changed(rng, other, part)
+    first, second = texts.in_other_words(rng, it), texts.in_other_words(rng, other)
+    form = rng.random()
+    if form < 0.2:
+        first, second = _write_question(rng, it), _write_question(rng, texts.reworded(rng, other))
+    elif form < 0.3:
+        first = _write_question(rng, it)
+    elif form < 0.6:
+        asked = rng.choice(["subject", "object", "location"] if it.location else ["subject", "object"])
+        parts.remove(asked)
+        first = sentence(it.question_about(asked))
+    if not (it.location or other.location):
+        parts.remove("location")
+    comment = [f"{'the same' if _part(it, part) == _part(other, part) else 'another'} {part}" for part in parts]
+    return Paragraph(f"{first} {second} {sentence(' , '.join(comment))}", (first, second))
+
+
+def _part(it: Clause, part: str) -> str:
+    """Return the noun of the subject or the object, or the verb or the location."""
+    value = getattr(it, part)
+    return value if isinstance(value, str) else value.noun
+
+
 def _write_question(rng: Random, it: Clause) -> str:
     return sentence(rng.choice([it.question(), it.passive_question()]))
 
 
 _GRADES = {str(half / 2): "Similarly" if half > 7 else "Besides" if half > 3 else "Whereas" for half in range(11)}
-WRITERS: dict[WriteParagraph, float] = {
-    partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): 2.5,
-    partial(_plain, write=_two_reviews): 1,
-    partial(_plain, write=_definition): 0.1,
-    partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): 5,
-    partial(_compared, links="Indeed But", write=_write_question): 2,
-    partial(_joined, write=texts.write_similarity, links=_GRADES): 1,
-    partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): 1.2,
-    partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): 0.5,
-    _answered: 2.5,
-    partial(_words, write=write_named): 0.6,
-    partial(_words, write=write_word_classes): 0.5,
-    partial(_words, write=write_sense): 0.7,
-    partial(_continued, write=write_continuation): 0.6,
-    partial(_continued, write=write_choice): 0.3,
+WRITERS: dict[WriteParagraph, tuple[float, float]] = {
+    partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): (2.5, 2.5),
+    partial(_plain, write=_two_reviews): (1, 1),
+    partial(_plain, write=_definition): (0.1, 0.1),
+    partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): (5, 5),
+    partial(_compared, links="Indeed But", write=_write_question): (1, 1),
+    _commented: (9, 8),
+    partial(_joined, write=texts.write_similarity, links=_GRADES): (1, 1),
+    partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): (1.2, 1.2),
+    partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): (0.5, 0.5),
+    partial(_answered, most_others=4): (6, 0),
+    partial(_words, write=write_named): (0.6, 0.6),
+    partial(_words, write=write_word_classes): (0.5, 0.5),
+    partial(_words, write=write_sense): (0.7, 0.7),
+    partial(_continued, write=write_continuation): (0.6, 0.6),
+    partial(_continued, write=write_choice): (0.3, 0.3),
+    partial(_answered, most_others=3): (0, 3),
+    _looked_for: (0, 7),
 }
-"""Writer of a paragraph -> how often it is used."""
+"""Writer of a paragraph -> how often it is used in the first text, and in the second."""

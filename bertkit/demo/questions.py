@@ -15,7 +15,7 @@ PARTS = ("subject", "object", "location")
 """The parts of a clause that a question may ask for."""
 
 
-def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_others: int = 4) -> Row:
+def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_others: int = 3) -> Row:
     """Write a context, a question, and the position of its answer, as in SQuAD (Rajpurkar et al. 2016, 2018).
 
     Args:

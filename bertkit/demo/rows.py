@@ -42,11 +42,11 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     return list(rows.values())
 
 
-def demo_text(paragraphs: int, seed: int) -> Iterator[str]:
-    """Write paragraphs to pretrain on; no text of validation or test rows is in them."""
+def demo_text(paragraphs: int, seed: int, *, longer: bool = False) -> Iterator[str]:
+    """Write paragraphs to pretrain on, of the first text or the second; none has a text of validation or test rows."""
     rng = Random(f"text/{seed}")
     for _ in range(paragraphs):
-        yield write_paragraph(rng)
+        yield write_paragraph(rng, longer=longer)
 
 
 def _main_text(row: Row) -> str:

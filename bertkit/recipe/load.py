@@ -103,7 +103,9 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
-        values = _merge(values, read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0])
+        settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
+        for of_task in (settings["any"], settings.get(values.get("task"), {})):
+            values = _merge(values, of_task)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set(values, key, value)

@@ -177,5 +177,5 @@ def test_a_pipe_is_named_as_one(here):
 
 def test_files_beside_the_demo_rows_are_refused():
     recipe = load_recipe("cola", {"data.source": "demo", "data.files.train": "mine.csv"})
-    with pytest.raises(RecipeError, match="the demo data has no files, but data.files names .*mine.csv"):
+    with pytest.raises(RecipeError, match=r"the demo data has no files, but data.files names .*mine\.csv"):
         read_splits(recipe, Columns(("text",), "label"), lambda row: row, lambda _name: True)

@@ -75,7 +75,7 @@ def test_the_model_is_made_anew_with_the_same_bytes(tmp_path, monkeypatch):
     written = []
     for name in ("first", "second"):
         (tmp_path / name / "model").mkdir(parents=True)
-        tool.pretrain(tmp_path / name, 400)
+        tool.pretrain(tmp_path / name, (400, 300))
         tool.publish(tmp_path / name / "run", tmp_path / name / "tokenizer", tmp_path / name / "model")
         files = sorted((tmp_path / name / "model").iterdir())
         written.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
