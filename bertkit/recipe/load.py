@@ -104,7 +104,7 @@ def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, 
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for of_task in (settings["any"], settings.get(values.get("task"), {})):
+        for of_task in (settings["any"], settings.get(str(values.get("task")), {})):
             values = _merge(values, of_task)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
