@@ -14,7 +14,7 @@ from bertkit.errors import DataError
 from tests.demo.common import OTHERS, PAIRS_OR_TEXTS, all_text, rows_of
 
 
-@pytest.mark.parametrize(("names", "digest"), [(PAIRS_OR_TEXTS, "741d7aff58948808"), (OTHERS, "17cc681db9278af4")])
+@pytest.mark.parametrize(("names", "digest"), [(PAIRS_OR_TEXTS, "741d7aff58948808"), (OTHERS, "807471bc09fb3c09")])
 def test_rows_are_the_same_in_every_process(names, digest):
     rows = [rows_of(name, "validation", 20) for name in sorted(names)]
     assert hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16] == digest
@@ -61,7 +61,7 @@ def test_what_there_is_not_is_refused():
 def test_text_to_pretrain_on_is_the_same_in_every_process():
     text = "\n".join(demo_text(500, seed=1))
     # the demo model was trained on this text: where it changes, `make demo-model`
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "22fe4c9a482e77f7"
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "1eee59ce69a35566"
     assert text.startswith("\n".join(demo_text(50, seed=1)))
     assert list(demo_text(50, seed=1)) != list(demo_text(50, seed=2))
 
