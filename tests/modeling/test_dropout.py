@@ -8,6 +8,7 @@ from scipy.stats import chisquare
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
+from bertkit.modeling import dropout
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 
 
@@ -100,6 +101,36 @@ def test_attention_drops_weights_of_tokens_and_never_reads_padding():
         padded = model(**{**batch, "input_ids": changed}).logits
     assert not torch.allclose(first, second)
     assert torch.allclose(second, padded, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "fused"), [(6, False), (300, True)])
+def test_short_rows_in_bf16_do_without_fused_attention_if_nothing_is_dropped(tokens, fused, monkeypatch):
+    calls, sdpa = [], dropout.sdpa_attention_forward
+    monkeypatch.setattr(
+        dropout, "sdpa_attention_forward", lambda *args, **named: calls.append(1) or sdpa(*args, **named)
+    )
+    model, ids = make_bert(0.0), torch.arange(4 * tokens).reshape(4, tokens) % 50
+    batch = {"input_ids": ids, "attention_mask": ids.ne(0).long(), "labels": torch.zeros(4, dtype=torch.long)}
+
+    def gradients():
+        model.zero_grad()
+        model(**batch).loss.backward()
+        return torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+    expected = gradients()
+    with fast_dropout(model.train(), DropoutStream(0)), torch.autocast("cpu", torch.bfloat16):
+        assert (gradients() - expected).norm() < 0.02 * expected.norm()
+        assert bool(calls) == fused
+        with torch.no_grad():
+            model(**batch)
+        assert calls
+
+
+def test_several_queries_may_share_a_key():
+    query, key, value = (torch.randn(2, heads, 5, 8) for heads in (4, 2, 2))
+    attended, _ = dropout._attend(DropoutStream(0), torch.nn.Module(), query, key, value, None, dropout=1e-6)
+    expected = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    assert torch.allclose(attended, expected.transpose(1, 2), atol=1e-6)
 
 
 def test_scores_in_evaluation_are_those_of_the_model_as_it_was():
