@@ -136,7 +136,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
 
 
 def shorten_student(words: list[str]) -> list[str]:
-    """Give a student one layer, or return what makes a new one small, with the heads of the demo model."""
+    """Set the layers of a student to one; return what makes a new student small, with the heads of the demo model."""
     if "--student-layers" in words:
         words[words.index("--student-layers") + 1] = "1"
         return []

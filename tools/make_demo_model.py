@@ -20,6 +20,7 @@ from typing import Any
 
 from transformers import BertForMaskedLM, BertTokenizer
 
+from bertkit.demo.prose import SECOND_TEXT
 from bertkit.demo.rows import demo_text
 
 PARAGRAPHS = 100_000, 50_000
@@ -54,7 +55,7 @@ def pretrain(folder: Path, paragraphs: tuple[int, int]) -> dict[str, float]:
     the sentence that answers.
     """
     first, second = paragraphs
-    texts = list(demo_text(first, seed=1)), list(demo_text(second, seed=2, longer=True))
+    texts = list(demo_text(first, seed=1)), list(demo_text(second, seed=2, writers=SECOND_TEXT))
     make_tokenizer(texts[0]).save_pretrained(folder / "tokenizer")
     run_pretrain(texts[0], folder / "first", "--tokenizer", folder / "tokenizer")
     result = run_pretrain(texts[1], folder / "run", "--model", folder / "first", "--learning-rate", "1e-3")

@@ -186,21 +186,22 @@ def _randomize(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Gener
     order = np.lexsort((random.random(count), length))
     rank = np.empty(count, dtype=np.int64)
     rank[order] = np.arange(count)
-    left = np.flatnonzero(bounds[:, 4] == RANDOM)
-    side = random.choice([-1, 1], len(left))
+    unresolved = np.flatnonzero(bounds[:, 4] == RANDOM)
+    direction = random.choice([-1, 1], len(unresolved))
     source = np.arange(count)
     for distance in range(1, _TRIES + 1):
-        nearest = rank[left] + side * distance
+        nearest = rank[unresolved] + direction * distance
         outside = (nearest < 0) | (nearest >= count)
-        nearest = np.clip(np.where(outside, rank[left] - side * distance, nearest), 0, count - 1)
-        source[left] = order[nearest]
-        same = document[source[left]] == document[left]
-        left, side = left[same], side[same]
+        nearest = np.clip(np.where(outside, rank[unresolved] - direction * distance, nearest), 0, count - 1)
+        source[unresolved] = order[nearest]
+        same = document[source[unresolved]] == document[unresolved]
+        unresolved, direction = unresolved[same], direction[same]
     # Where one document has nearly all the text, no near pair may be of another: take any. The pairs of a document are
     # neighbors, so draw among as many fewer, and skip over them.
-    first, end = (np.searchsorted(document, document[left], side=side) for side in ("left", "right"))
-    anywhere = random.integers(count - (end - first))
-    source[left] = anywhere + (anywhere >= first) * (end - first)
+    first = np.searchsorted(document, document[unresolved], side="left")
+    own = np.searchsorted(document, document[unresolved], side="right") - first
+    anywhere = random.integers(count - own)
+    source[unresolved] = anywhere + (anywhere >= first) * own
     return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
 

@@ -35,14 +35,14 @@ class Paragraph(NamedTuple):
 WriteParagraph = Callable[[Random], Paragraph]
 
 
-def write_paragraph(rng: Random, *, longer: bool = False) -> str:
+def write_paragraph(rng: Random, writers: Mapping[WriteParagraph, float]) -> str:
     """Write a paragraph of one of the writers, which holds no text of validation or test rows.
 
     Args:
         rng: makes every choice.
-        longer: choose the writers by the second of their shares, for the second text.
+        writers: writer -> how often it is chosen.
     """
-    (write,) = rng.choices(list(WRITERS), [shares[longer] for shares in WRITERS.values()])
+    (write,) = rng.choices(list(writers), list(writers.values()))
     while True:
         paragraph = write(rng)
         if all(split_of(text) == "train" for text in paragraph.row_texts):
@@ -170,23 +170,29 @@ def _write_question(rng: Random, it: Clause) -> str:
 
 
 _GRADES = {str(half / 2): "Similarly" if half > 7 else "Besides" if half > 3 else "Whereas" for half in range(11)}
-WRITERS: dict[WriteParagraph, tuple[float, float]] = {
-    partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): (2.5, 2.5),
-    partial(_plain, write=_two_reviews): (1, 1),
-    partial(_plain, write=_definition): (0.1, 0.1),
-    partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): (5, 5),
-    partial(_compared, links="Indeed But", write=_write_question): (1, 1),
-    _commented: (9, 8),
-    partial(_joined, write=texts.write_similarity, links=_GRADES): (1, 1),
-    partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): (1.2, 1.2),
-    partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): (0.5, 0.5),
-    partial(_answered, most_others=4): (6, 0),
-    partial(_words, write=write_named): (0.6, 0.6),
-    partial(_words, write=write_word_classes): (0.5, 0.5),
-    partial(_words, write=write_sense): (0.7, 0.7),
-    partial(_continued, write=write_continuation): (0.6, 0.6),
-    partial(_continued, write=write_choice): (0.3, 0.3),
-    partial(_answered, most_others=3): (0, 3),
-    _looked_for: (0, 7),
+_answered_or_not = partial(_answered, most_others=4)
+FIRST_TEXT: dict[WriteParagraph, float] = {
+    partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): 2.5,
+    partial(_plain, write=_two_reviews): 1,
+    partial(_plain, write=_definition): 0.1,
+    partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): 5,
+    partial(_compared, links="Indeed But", write=_write_question): 1,
+    _commented: 9,
+    partial(_joined, write=texts.write_similarity, links=_GRADES): 1,
+    partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): 1.2,
+    partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): 0.5,
+    _answered_or_not: 6,
+    partial(_words, write=write_named): 0.6,
+    partial(_words, write=write_word_classes): 0.5,
+    partial(_words, write=write_sense): 0.7,
+    partial(_continued, write=write_continuation): 0.6,
+    partial(_continued, write=write_choice): 0.3,
 }
-"""Writer of a paragraph -> how often it is used in the first text, and in the second."""
+"""Writer of a paragraph -> how often it is used."""
+SECOND_TEXT: dict[WriteParagraph, float] = {
+    **FIRST_TEXT,
+    _commented: 8,
+    _answered_or_not: 0,
+    partial(_answered, most_others=3): 3,
+    _looked_for: 7,
+}

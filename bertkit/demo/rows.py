@@ -5,10 +5,10 @@ A text belongs to one split by its checksum, so no text of training can occur in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
-from bertkit.demo.prose import write_paragraph
+from bertkit.demo.prose import FIRST_TEXT, WriteParagraph, write_paragraph
 from bertkit.demo.sets import DemoSet
 from bertkit.demo.splits import split_of
 from bertkit.errors import DataError, closest
@@ -42,11 +42,11 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     return list(rows.values())
 
 
-def demo_text(paragraphs: int, seed: int, *, longer: bool = False) -> Iterator[str]:
-    """Write paragraphs to pretrain on, of the first text or the second; none has a text of validation or test rows."""
+def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float] = FIRST_TEXT) -> Iterator[str]:
+    """Write paragraphs to pretrain on; none has a text of validation or test rows."""
     rng = Random(f"text/{seed}")
     for _ in range(paragraphs):
-        yield write_paragraph(rng, longer=longer)
+        yield write_paragraph(rng, writers)
 
 
 def _main_text(row: Row) -> str:

@@ -106,6 +106,11 @@ def find_architecture(model_type: str) -> Architecture:
     return ARCHITECTURES.get(model_type) or Architecture(model_type)
 
 
+def shares_layers(config: PretrainedConfig) -> bool:
+    """Tell whether several layers have the same weights, as ALBERT's do."""
+    return hasattr(config, "num_hidden_groups")
+
+
 def first_position(config: PretrainedConfig) -> int:
     """Find the number of a text's first position: RoBERTa and its kin count on from the padding token.
 

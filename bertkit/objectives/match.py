@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
 from bertkit.modeling.info import info_of
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.objectives import PretrainSetup, Totals, distil, mlm
@@ -70,8 +70,8 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
     student = _student_config(setup)
     for config in (setup.config, student):
-        if hasattr(config, "num_hidden_groups"):
-            what = f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"  # type: ignore[union-attr]
+        if config is not None and shares_layers(config):
+            what = f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
             raise ModelError(what, "use another model, or another size")
     if student is not None:
         _check_student(student, setup)
@@ -133,9 +133,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     else:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))
-    encoder: PreTrainedModel = (
-        student.base_model
-    )  # unlike one that is built alone, it has no pooler, which nobody trains
+    # Unlike an encoder that is built alone, the base of a model with a head has no pooler, which nobody trains.
+    encoder: PreTrainedModel = student.base_model
     layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
     terms = Distillation(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})

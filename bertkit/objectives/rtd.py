@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.corpus.packing import Block, Blocks, join_block
 from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import ModelError, RecipeError
+from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain
@@ -180,7 +181,7 @@ def score(totals: Totals) -> dict[str, float]:
 def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute what is scored by taking every token for a replaced one."""
     share = scores["replaced_share"]
-    return {"every token replaced": {"precision": share, "recall": 1.0, "f1": 2 * share / (1 + share)}}
+    return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
 
 
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:

@@ -23,7 +23,7 @@ COMMAND = ["finetune", "classify", "--model", "me/tiny", "--data", "me/toy", *LE
 
 
 def fill(loopback: Hub, model: Path, folder: Path) -> None:
-    """Give a hub the model, beside weights that are never read, and a data set of Parquet files."""
+    """Put the model into a hub, beside weights that are never read, and a data set of Parquet files."""
     import shutil
 
     import datasets

@@ -73,13 +73,12 @@ def command(
 
 def print_results(results: Sequence[Result], *, as_json: bool) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
-    from bertkit.metrics.intervals import describe_methods
-
     if as_json:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
     from bertkit.data.checks import share_of
     from bertkit.metrics.baselines import tabulate
+    from bertkit.metrics.intervals import describe_methods
 
     for result in results:
         rows = format_rows(result.rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import architecture_of, types_with
+from bertkit.modeling.architectures import architecture_of, shares_layers, types_with
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
@@ -63,7 +63,7 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
     architecture = architecture_of(config)
     if architecture.student_type is None:
         what = f"no student can be made of the layers of a teacher of type {config.model_type!r}"
-        why = "they share their weights" if hasattr(config, "num_hidden_groups") else "they are not known"
+        why = "they share their weights" if shares_layers(config) else "they are not known"
         raise ModelError(f"{what}: {why}", f"use one of type {', '.join(types_with('student_type'))}")
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)

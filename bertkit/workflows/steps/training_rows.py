@@ -58,11 +58,9 @@ def find_training_rows(
         for name in filter(is_validation, splits):
             split = mark_training_rows(splits[name], gold, np.setdiff1d(earlier, own))
             if split.training_rows:
-                share, first = (
-                    share_of(len(split.training_rows), len(split.rows)),
-                    split.lines[min(split.training_rows)],
-                )
-                what = f"{share} {name} rows are rows that {model} was trained on, such as {split.source}:{first}."
+                share = share_of(len(split.training_rows), len(split.rows))
+                example = f"{split.source}:{split.lines[min(split.training_rows)]}"
+                what = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
                 warnings.append(f"{what} Scores may be too high.")
     marked = {
         name: mark_training_rows(split, gold, trained) if is_validation(name) else split
