@@ -139,8 +139,10 @@ class CommonTraining(Section):
 class Training(CommonTraining):
     """How a model is fine-tuned."""
 
-    batching: Literal["sorted", "random"] = Field(
-        "sorted", description="`sorted` batches rows of similar length, which leaves little padding"
+    batching: Literal["auto", "sorted", "random"] = Field(
+        "auto",
+        description="`sorted` batches rows of similar length, which leaves little padding; `auto` is that, "
+        "or `random` for tags where padding is not computed",
     )
     cls_only_last_layer: bool = Field(
         True,

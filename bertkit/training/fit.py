@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
@@ -70,11 +72,12 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         evaluate: Evaluate,
         dropout: DropoutStream,
         embeddings: OccurringEmbeddings | None,
+        padding: str | None,
         **arguments: Any,
     ) -> None:
         super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
-        self.evaluate_with, self.dropout, self.embeddings = evaluate, dropout, embeddings
+        self.evaluate_with, self.dropout, self.embeddings, self.padding = evaluate, dropout, embeddings, padding
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
@@ -82,7 +85,12 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of this process's share of the batches."""
-        return self.batches.loader(self.collate, processes=self.args.world_size, process=self.args.process_index)
+        return self.batches.loader(
+            self.collate,
+            processes=self.args.world_size,
+            process=self.args.process_index,
+            padding=self.padding,
+        )
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
@@ -215,23 +223,17 @@ def fit(
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
-    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    # numbers, and the layout without padding would be gone.
-    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
     # An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
     # do more. Features have no padding, but batches look it up.
     tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
-    with speed_paths(
-        model,
-        dropout if training.fast_dropout and runs_once else None,
-        unpad=training.unpad and runs_once,
-        tokens={*tokens, trainee.tokenizer.pad_token_id} if tokens else None,
-    ) as embeddings:
+    tokens = {*tokens, trainee.tokenizer.pad_token_id} if tokens else None
+    with _on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
             embeddings=embeddings,
+            padding=_why_padding_is_computed(model, training, machine),
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],
@@ -246,6 +248,37 @@ def fit(
     if stop.signal:
         raise stop.error()
     return load_best(model, folder)
+
+
+def _on_speed_paths(
+    model: PreTrainedModel,
+    training: CommonTraining,
+    machine: Machine,
+    dropout: DropoutStream,
+    tokens: Iterable[int] | None,
+) -> AbstractContextManager[OccurringEmbeddings | None]:
+    """Return `speed_paths` for a model as the recipe and the machine allow."""
+    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
+    # numbers, and the layout without padding would be gone.
+    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    return speed_paths(
+        model,
+        dropout if training.fast_dropout and runs_once else None,
+        unpad=training.unpad and runs_once,
+        tokens=tokens,
+    )
+
+
+def _why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
+    """Say why a model on its speed paths computes the padding of batches; None where it does not."""
+    if info_of(model).speed_paths.unpadded_layers:
+        return None
+    if machine.device != "cpu":
+        return "a GPU computes padding"
+    if training.gradient_checkpointing or not training.unpad:
+        setting = "gradient_checkpointing: true" if training.gradient_checkpointing else "unpad: false"
+        return f"padding is computed with {setting}"
+    return f"padding is computed in this {model.config.model_type} model"
 
 
 def _train(trainer: _Trainer, folder: Path) -> None:

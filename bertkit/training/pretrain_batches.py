@@ -63,7 +63,7 @@ class PretrainBatches(Dataset[Feature]):
     def __len__(self) -> int:
         return self.steps * self.training.gradient_accumulation
 
-    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+    def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
         """Build the loader of one process's share of all steps."""
         self.shares = Shares(self.training.gradient_accumulation, processes, process)
         return DataLoader(

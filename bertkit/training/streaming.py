@@ -14,7 +14,7 @@ from bertkit.errors import UsageError
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of
 from bertkit.tokens.features import Collator, Feature, count_tokens
-from bertkit.training.batching import Shares, plan_epoch, sort_window_of
+from bertkit.training.batching import Shares, choose_batching, plan_epoch, sort_window_of
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
@@ -35,14 +35,17 @@ class StreamedBatches(Dataset[Feature]):
         self.buffers, self.encode, self.training = StreamBuffers(stream), encode, training
         self.rows: int | None = None
         self.budget: Budget | None = None
+        self.batching: str = training.batching
+        self.padding: str | None = None
         self.shares = Shares(training.gradient_accumulation)
         self.buffer, self.first_step = -1, 0  # number of the buffer in memory, and its first step
         self.batches: list[list[Feature]] = []
         self.states: list[dict[str, Any]] = []
         self.totals = [0, 0, 0]  # steps, rows and tokens so far
 
-    def loader(self, collate: Collator, *, processes: int, process: int) -> DataLoader[Any]:
+    def loader(self, collate: Collator, *, processes: int, process: int, padding: str | None = None) -> DataLoader[Any]:
         """Build the loader of one process's share of all steps; each process reads and encodes all rows."""
+        self.padding = padding
         self.shares = Shares(self.training.gradient_accumulation, processes, process)
         numbers = BatchSampler(range(len(self)), 1, drop_last=False)
         return DataLoader(self, batch_sampler=numbers, collate_fn=collate, generator=torch.Generator())
@@ -69,7 +72,8 @@ class StreamedBatches(Dataset[Feature]):
 
     def state(self, step: int) -> dict[str, Any]:
         """Return where the buffer of the next step (or one before it) begins; a loader may be one step ahead."""
-        return [state for state in self.states if state["step"] <= step][-1]
+        last = [state for state in self.states if state["step"] <= step][-1]
+        return {**last, "batching": self.batching}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what `state` returned, past the rows before it.
@@ -81,7 +85,9 @@ class StreamedBatches(Dataset[Feature]):
             log.info(f"skipping the first {state['rows']:,} rows, which this run has been trained on")
             # one less, since `_read_buffer` counts up before it reads
             self.buffer, self.first_step = state["window"] - 1, state["step"]
-            self.buffers.load_state({name: value for name, value in state.items() if name not in ("window", "step")})
+            self.batching = state.get("batching", self.batching)
+            ours = ("window", "step", "batching")
+            self.buffers.load_state({name: value for name, value in state.items() if name not in ours})
 
     def _read_buffer(self) -> None:
         self.buffer, self.first_step = self.buffer + 1, self.first_step + len(self.batches)
@@ -92,14 +98,15 @@ class StreamedBatches(Dataset[Feature]):
         rows = self.buffers.read()
         features = self.encode(rows)
         lengths = [count_tokens(feature) for feature in features]
-        training, shares = self.training, self.shares.count
+        training, shares, items = self.training, self.shares.count, items_of(features)
+        self.batching = choose_batching(self.batching, items, self.padding)
         plan = plan_epoch(
             lengths,
             training.batch_size,
             training.seed,
             self.buffer,
-            sort_window_of(training),
-            items=items_of(features),
+            sort_window_of(self.batching),
+            items=items,
             min_rows=shares,
         )
         if min(map(len, plan)) < shares:  # rows of several features each do not divide evenly

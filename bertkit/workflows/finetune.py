@@ -63,7 +63,14 @@ def run_inputs(
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
         if inputs.stream is None:
             write_training_rows(inputs.plan.folder, inputs.trained)
-        return _train_and_publish(inputs, run, progress, compare)
+        return _train_and_publish(_as_begun(inputs, run.record), run, progress, compare)
+
+
+def _as_begun(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:
+    """Return the inputs with the batches that a run began with: its recipe may have named what is ``auto`` now."""
+    batching = record["identity"]["recipe"]["training"]["batching"]
+    training = inputs.recipe.training.model_copy(update={"batching": batching})
+    return replace(inputs, recipe=inputs.recipe.model_copy(update={"training": training}))
 
 
 def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 
@@ -124,6 +125,15 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
     assert runs.check_claim(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
     with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 asked\)"):
         runs.check_claim(tmp_path, {"recipe": {"seed": 2}})
+
+
+@pytest.mark.parametrize(("there", "asked", "is_refused"), [("random", "auto", 0), ("auto", "random", 1)])
+def test_a_run_that_named_its_batches_is_the_one_of_auto_and_not_the_reverse(tmp_path, there, asked, is_refused):
+    (tmp_path / "checkpoint-1").mkdir()
+    identity = {choice: {"recipe": {"training": {"batching": choice}}} for choice in (there, asked)}
+    runs.write_record(tmp_path, runs.new_record(identity[there]))
+    with pytest.raises(UsageError, match=r"auto there, random asked") if is_refused else nullcontext():
+        assert runs.check_claim(tmp_path, identity[asked])["identity"] == identity[there]
 
 
 def test_a_run_without_a_checkpoint_is_started_again(tmp_path):

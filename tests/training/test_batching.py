@@ -10,8 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.data.streams import SORT_WINDOW
+from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import SeededBatches, Shares, plan_epoch, split_batch
+from bertkit.training.batching import InMemoryBatches, SeededBatches, Shares, plan_epoch, split_batch
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,3 +114,49 @@ def test_items_are_counted_where_labels_belong_to_tokens():
     assert items_of([{"input_ids": [1, 2], "labels": [0.0, 1.0]}]) is None
     assert items_of([]) is None
     assert items_of([{"input_ids": [1, 2, 3]}]) is None
+
+
+LENGTHS = np.random.default_rng(0).integers(3, 40, 90).tolist()
+
+
+def features_of(family: str) -> list[dict]:
+    """Make rows with a label each, or with one per token as taggers have."""
+    return [{"input_ids": [5] * length, "labels": [1] * length if family == "tags" else 1} for length in LENGTHS]
+
+
+def plan_of(batches: InMemoryBatches, padding: str | None) -> list[list[int]]:
+    return list(batches.loader(list, processes=1, process=0, padding=padding).batch_sampler)
+
+
+@pytest.mark.parametrize("padding", [None, "a GPU computes padding"])
+@pytest.mark.parametrize("family", ["rows", "tags"])
+@pytest.mark.parametrize("batching", ["auto", "sorted", "random"])
+def test_batches_are_random_where_asked_or_where_tags_need_no_padding(batching, family, padding, caplog):
+    caplog.set_level("INFO", logger="bertkit")
+    features = features_of(family)
+    plan = plan_of(InMemoryBatches(features, Training(batching=batching, batch_size=4)), padding)
+    is_random = batching == "random" or (batching == "auto" and family == "tags" and not padding)
+    window = 1 if is_random else SORT_WINDOW
+    expected = plan_epoch(LENGTHS, 4, 42, 0, window, items=items_of(features))
+    assert plan == [batch.tolist() for batch in expected]
+    lines = {None: "batching: random, since padding is not computed here"}
+    line = lines.get(padding, f"batching: sorted by length, since {padding}")
+    assert caplog.messages == ([line] if (batching, family) == ("auto", "tags") else [])
+
+
+@pytest.mark.parametrize(("there", "here"), [(None, "a GPU computes padding"), ("a GPU computes padding", None)])
+def test_a_run_goes_on_with_its_batches_on_another_machine(there, here, caplog):
+    caplog.set_level("INFO", logger="bertkit")
+    settings = Training(batch_size=4)
+    before, resumed = (InMemoryBatches(features_of("tags"), settings) for _ in range(2))
+    planned = plan_of(before, there)
+    resumed.load_state(before.state(7))
+    caplog.clear()
+    assert plan_of(resumed, here) == planned
+    assert not caplog.messages
+
+
+def test_a_checkpoint_that_does_not_tell_its_batches_has_those_of_the_recipe():
+    batches = InMemoryBatches(features_of("tags"), Training(batch_size=4, batching="random"))
+    batches.load_state({})
+    assert batches.batching == "random"

@@ -16,7 +16,7 @@ from bertkit.training.streaming import StreamedBatches
 LENGTHS = np.random.default_rng(0).integers(2, 40, 333).tolist()
 
 
-def batches_of(several: bool = False, **training) -> StreamedBatches:
+def batches_of(several: bool = False, tagged: bool = False, **training) -> StreamedBatches:
     """A stream of 333 rows in windows of 200, whose features are the row's number, as often as it is long."""
     settings = Training(**{"batch_size": 4, "steps": 170, "seed": 5, **training})
     rows = [{"number": number} for number in range(len(LENGTHS))]
@@ -24,6 +24,7 @@ def batches_of(several: bool = False, **training) -> StreamedBatches:
     def encode(read):
         return [
             {"input_ids": [row["number"]] * LENGTHS[row["number"]]}
+            | ({"labels": [1] * LENGTHS[row["number"]]} if tagged else {})
             for row in read
             for _ in range(1 + several * (row["number"] % 3))
         ]
@@ -104,6 +105,20 @@ def test_shares_make_up_the_batches_of_one_process(several, parts, processes):
 def test_a_batch_that_leaves_a_process_without_a_row_is_refused():
     with pytest.raises(UsageError, match="batch_size 4 is too small for 4 shares of a batch - make it 8"):
         load(batches_of(several=True, gradient_accumulation=2), processes=2)
+
+
+@pytest.mark.parametrize(("there", "here"), [(None, "a GPU computes padding"), ("a GPU computes padding", None)])
+def test_a_stream_of_tags_goes_on_with_its_batches_on_another_machine(there, here):
+    from accelerate.data_loader import skip_first_batches
+
+    before, resumed = batches_of(tagged=True), batches_of(tagged=True)
+    planned = list(before.loader(numbers, processes=1, process=0, padding=there))
+    items = LENGTHS[:200]
+    expected = plan_epoch(items, 4, 5, 0, 50 if there else 1, items=items)
+    assert planned[:50] == [batch.tolist() for batch in expected]
+    resumed.load_state(before.state(169))
+    loader = resumed.loader(numbers, processes=1, process=0, padding=here)
+    assert list(skip_first_batches(loader, 160)) == planned[160:]
 
 
 def test_only_one_window_is_held():

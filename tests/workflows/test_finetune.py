@@ -149,3 +149,18 @@ def test_regression_on_pairs(run, tiny_model):
     row = ["--row", f"text={kept['text']}", "--row", f"text_pair={kept['text_pair']}"]
     predicted = json.loads(run("predict", "regress", "--model", "runs/regress", *row).out)
     assert predicted["prediction"] == pytest.approx(kept["prediction"], abs=1e-5)
+
+
+def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto_now():
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.finetune import _as_begun
+    from bertkit.workflows.steps.finetune_inputs import read_inputs
+
+    begun, now = (
+        read_inputs(load_recipe("tag", {"model": "demo", "data.source": "demo", **changes}), "run")
+        for changes in ({"training.batching": "random"}, {})
+    )
+    assert now.recipe.training.batching == "auto"
+    record = {"identity": dict(begun.plan.identity)}
+    assert _as_begun(now, record).recipe == begun.recipe
+    assert _as_begun(now, {"identity": dict(now.plan.identity)}).recipe == now.recipe
