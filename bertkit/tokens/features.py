@@ -23,6 +23,7 @@ IGNORED = -100
 """The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
+_SHORT, _STEP = 64, 8  # tokens of a batch: above the first, padded to a multiple of the second
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
 
@@ -164,7 +165,7 @@ def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
-    """Build the collator that pads a batch on the right to its longest row.
+    """Build the collator that pads a batch on the right to its longest row; a long one to a multiple of 8 tokens.
 
     A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
     have them. If every feature has ``labels``, theirs are of shape (rows,) or (rows, labels); with `label_per_token`
@@ -173,6 +174,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     import numpy as np
     import torch
 
+    limit = max_tokens(setup)
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
     if label_per_token:
         padding["labels"] = IGNORED
@@ -182,17 +184,30 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
         # (rows, 1), since ids do not tell: the token of a missing choice (see `multiple_choice.collator`) may have
         # the id of padding.
         lengths = np.array([len(feature["input_ids"]) for feature in features])
+        width = _padded_width(int(lengths.max()), limit)
         batch = {}
         for name in [name for name in padding if name in features[0]]:
-            batch[name] = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
+            batch[name] = np.full((len(features), width), padding[name], dtype=np.int64)
             for line, feature, length in zip(batch[name], features, lengths, strict=True):
                 line[:length] = feature[name]
-        batch["attention_mask"] = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate
+
+
+def _padded_width(longest: int, limit: int) -> int:
+    """Return the tokens that a batch is padded to: above 64 a multiple of 8, up to the limit of its rows.
+
+    oneDNN compiles products for every shape, and never frees a part of what it has compiled: about 2 MB per shape and
+    model. So long rows, of which a batch holds many different numbers, should have few lengths.
+
+    >>> [_padded_width(longest, 100) for longest in (5, 64, 65, 97, 100)]
+    [5, 64, 72, 100, 100]
+    """
+    return longest if longest <= _SHORT else max(longest, min(-(-longest // _STEP) * _STEP, limit))
 
 
 def count_items(batch: Mapping[str, Any]) -> int:

@@ -105,6 +105,19 @@ def test_a_batch_is_padded_to_its_longest_row():
     assert "labels" not in padding_collator(setup)([features[0], {"input_ids": [2, 3]}])
 
 
+@pytest.mark.parametrize(
+    ("longest", "limit", "padded"), [(64, 128, 64), (65, 128, 72), (97, 100, 100), (120, 128, 120)]
+)
+def test_long_batches_have_few_lengths_within_the_limit_of_the_model(longest, limit, padded):
+    features = [{"input_ids": [5] * length, "labels": [1] * length} for length in (3, longest)]
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = limit
+    batch = padding_collator(make_setup(tokenizer), label_per_token=True)(features)
+    assert {values.shape for values in batch.values()} == {(2, padded)}
+    assert batch["attention_mask"].sum(dim=1).tolist() == [3, longest]
+    assert (batch["labels"] == 1).sum() == 3 + longest
+
+
 def test_labels_of_tokens_are_padded_with_one_that_losses_ignore():
     features = [{"input_ids": [2, 9, 3], "labels": [IGNORED, 1, IGNORED]}, {"input_ids": [2], "labels": [0]}]
     batch = padding_collator(make_setup(), label_per_token=True)(features)
