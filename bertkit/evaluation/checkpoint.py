@@ -69,11 +69,12 @@ class SavedCheckpoint:
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
     def _detect_hardware(self) -> Machine:
-        from bertkit.hardware.precision import restore_hardware
+        from bertkit.hardware.precision import product_widths, restore_hardware
 
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
-        return detect_machine(self.recipe.training.precision, read_config(self.folder)["model_type"])
+        config = read_config(self.folder)
+        return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
 
     def _report_max_length(self) -> None:
         trained = self.record.get("identity", {}).get("recipe", {}).get("training", {})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
+_TOKENS, _MULTIPLICATIONS = 1024, 2**31  # of a product that is tried: fewer tokens where widths are large
+_WIDEST = 8192  # a config may name any number
+_TURNS, _SECONDS = 20, 0.08  # of a trial at most, but at least two turns
+_WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
 _FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
 
@@ -29,30 +33,44 @@ class Machine:
     matmul_backend: str = "torch"
 
 
-def detect_hardware(precision: str, *, avoid_bf16: bool = False) -> Machine:
+def detect_hardware(precision: str, *, avoid_bf16: bool = False, widths: tuple[int, int] | None = None) -> Machine:
     """Choose the device and the precision.
 
     Args:
         precision: ``fp32``, ``bf16``, or ``auto``: bf16 where a trial shows that its matrix products are faster.
         avoid_bf16: whether ``auto`` is fp32, since the model overflows in bf16.
+        widths: hidden and intermediate size of the model, whose products are tried; None where they are not known.
     """
     import torch
 
     device, threads, name = _describe()
+    widths = widths or _WIDTHS
     if precision == "auto" and avoid_bf16:
         precision, why = "fp32", "this model overflows in bf16"
     elif precision == "auto":
-        gain = _gain(device, torch.bfloat16)
+        gain = _gain(device, torch.bfloat16, widths)
         precision = "bf16" if gain >= _WORTHWHILE else "fp32"
-        why = f"bf16 matrix products are {gain:.1f} times as fast here"
+        why = f"bf16 matrix products of this model's sizes are {gain:.1f} times as fast here"
     else:
         why = "as asked"
     backend = "torch"
     if precision == "fp32" and device == "cpu" and onednn_is_exact():
-        gain = _gain(device, torch.float32)
+        gain = _gain(device, torch.float32, widths)
         backend = "onednn" if gain >= _NOT_SLOWER else "torch"
         why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
     return Machine(device, precision, threads, f"{name}: {precision} ({why})", backend)
+
+
+def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the hidden and the intermediate size that a config names; None where it names none.
+
+    >>> product_widths({"hidden_size": 384, "intermediate_size": 1536}), product_widths({"dim": 768})
+    ((384, 1536), None)
+    """
+    hidden = config.get("hidden_size", config.get("dim"))
+    intermediate = config.get("intermediate_size", config.get("hidden_dim"))
+    named = [size for size in (hidden, intermediate) if isinstance(size, int) and size > 0]
+    return (named[0], named[1]) if len(named) == 2 else None
 
 
 def restore_hardware(before: dict[str, Any], why: str) -> Machine:
@@ -63,9 +81,12 @@ def restore_hardware(before: dict[str, Any], why: str) -> Machine:
 
 
 def use_matmul_backend(machine: Machine) -> None:
-    """Let torch multiply fp32 matrices with the backend that was chosen for this machine."""
+    """Let torch multiply fp32 matrices with the backend that was chosen for this machine; on a GPU, in TF32."""
     import torch
 
+    if machine.device == "cuda":
+        torch.set_float32_matmul_precision("high")  # the newer setting is one that torch.compile cannot read
+        return
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
 
 
@@ -111,25 +132,32 @@ def _describe() -> tuple[str, int, str]:
     return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _gain(device: str, dtype: Any) -> float:
-    """Time trial products in a dtype (float32: by oneDNN); return how many times as fast they are as torch's fp32."""
+def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:
+    """Time a layer's two largest products in a dtype (float32: by oneDNN), and return their gain over torch's fp32.
+
+    The gain in bf16 includes the casts of autocast, which take a large part of the time where widths are small.
+    """
     import torch
+    from torch.nn.functional import linear
 
     clock = time.perf_counter if device == "cuda" else time.process_time  # other work may share the CPU
+    hidden, intermediate = (min(width, _WIDEST) for width in widths)
+    tokens = max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
+    states = torch.ones(tokens, hidden, device=device)
+    up, down = (torch.ones(shape, device=device) for shape in ((intermediate, hidden), (hidden, intermediate)))
 
-    def seconds(operand: torch.Tensor) -> float:
+    def seconds(trial: AbstractContextManager[Any]) -> float:
         start = clock()
-        for _ in range(4):
-            operand @ operand
+        with trial:
+            linear(linear(states, up).float(), down).float()  # a layer computes in fp32 between the two
         if device == "cuda":
             torch.cuda.synchronize()
         return clock() - start
 
-    plain = torch.ones(640, 640, device=device)
-    converted = plain.to(dtype)
-    usual, trial = math.inf, math.inf
-    for _ in range(8):  # by turns, the first as warm-up; the fastest counts, since other work only slows down
-        usual = min(usual, seconds(plain))
-        with _onednn() if dtype == torch.float32 else nullcontext():
-            trial = min(trial, seconds(converted))
+    usual, trial, start, turns = math.inf, math.inf, clock(), 0
+    # by turns, the first as warm-up; the fastest counts, since other work only slows down
+    while turns < 2 or (turns < _TURNS and clock() - start < _SECONDS):
+        usual = min(usual, seconds(nullcontext()))
+        trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device, dtype)))
+        turns += 1
     return usual / trial

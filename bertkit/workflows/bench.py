@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
+    from bertkit.workflows.steps.run import RunPlan
 
 log = logging.getLogger("bertkit")
 
@@ -139,7 +140,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"
             raise UsageError(what, f"give --batch-size at most {rows}")
     precisions = dict.fromkeys(recipe.training.precision for recipe in recipes)
-    machines = {precision: _choose_machines(precision, inputs.plan.model_type) for precision in precisions}
+    machines = {precision: _choose_machines(precision, inputs.plan) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
     from bertkit.training.signals import caught_signals
 
@@ -156,12 +157,12 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     )
 
 
-def _choose_machines(precision: str, model_type: str) -> list[Machine]:
+def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
     """Detect the hardware; where ``auto`` is bf16, return it in both precisions, to compare them."""
-    machine = detect_machine(precision, model_type)
+    machine = detect_machine(precision, plan.model_type, plan.widths)
     log.info(machine.reason)
     both = precision == "auto" and machine.precision == "bf16"
-    return [detect_machine("fp32", model_type), machine] if both else [machine]
+    return [detect_machine("fp32", plan.model_type, plan.widths), machine] if both else [machine]
 
 
 def _measure(case: _Case, steps: int, progress: Progress) -> Speed:

@@ -42,7 +42,7 @@ def test_the_trial_leaves_the_setting_as_it_was():
 @pytest.mark.parametrize(("gain", "products"), [(2.2, "onednn"), (1.0, "onednn"), (0.5, "torch")])
 def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, products):
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype: gain)
+    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: gain)
     machine = precision.detect_hardware("fp32")
     assert machine.matmul_backend == products
     assert f"{gain} times" in machine.reason
@@ -56,10 +56,42 @@ def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, p
 
 @pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bf16"), (1.1, "fp32")])
 def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch, gain, chosen):
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype: gain)
+    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: gain)
     assert precision.detect_hardware("auto").precision == chosen
     assert precision.detect_hardware("auto", avoid_bf16=True).precision == "fp32"
     assert precision.detect_hardware("bf16").precision == "bf16"
+
+
+@pytest.mark.parametrize(("widths", "tried"), [((128, 512), (128, 512)), (None, (768, 3072))])
+def test_products_of_the_sizes_of_the_model_are_tried(monkeypatch, widths, tried):
+    asked = []
+    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: asked.append(widths) or 2.0)
+    monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
+    for name in ("auto", "fp32"):
+        precision.detect_hardware(name, widths=widths)
+    assert asked == [tried, tried]
+
+
+def test_the_trial_of_bf16_pays_for_the_casts_of_autocast(monkeypatch):
+    linear, dtypes = torch.nn.functional.linear, []
+
+    def noted(states, weights):
+        assert {states.dtype, weights.dtype} == {torch.float32}
+        product = linear(states, weights)
+        dtypes.append(product.dtype)
+        return product
+
+    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+    assert precision._gain("cpu", torch.bfloat16, (8, 16)) > 0
+    assert dtypes[:4] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
+
+
+def test_a_gpu_multiplies_fp32_in_tf32(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    for device in ("cpu", "cuda"):
+        precision.use_matmul_backend(precision.Machine(device, "fp32", 1, ""))
+    assert chosen == ["high"]
 
 
 def test_records_without_a_choice_of_products_still_load():

@@ -270,6 +270,6 @@ def test_the_table_needs_no_torch():
 @pytest.mark.parametrize(("model_type", "avoids"), [("deberta", True), ("bert", False), ("brand-new", False)])
 def test_bf16_is_avoided_where_the_record_says_that_it_overflows(model_type, avoids, monkeypatch):
     asked = []
-    monkeypatch.setattr(precision, "detect_hardware", lambda name, *, avoid_bf16: asked.append((name, avoid_bf16)))
-    detect_machine("auto", model_type)
-    assert asked == [("auto", avoids)]
+    monkeypatch.setattr(precision, "detect_hardware", lambda name, **others: asked.append((name, others)))
+    detect_machine("auto", model_type, (2, 3))
+    assert asked == [("auto", {"avoid_bf16": avoids, "widths": (2, 3)})]

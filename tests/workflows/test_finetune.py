@@ -161,6 +161,7 @@ def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto
         for changes in ({"training.batching": "random"}, {})
     )
     assert now.recipe.training.batching == "auto"
+    assert now.plan.widths == (128, 512)  # those of the demo model, whose products are tried
     record = {"identity": dict(begun.plan.identity)}
     assert _as_begun(now, record).recipe == begun.recipe
     assert _as_begun(now, {"identity": dict(now.plan.identity)}).recipe == now.recipe

@@ -68,7 +68,7 @@ def estimate(
 
     inputs = read_inputs(recipe, output, progress)
     setup, training = inputs.setup, inputs.setup.recipe.training
-    machine = detect_machine(training.precision, setup.config.model_type)
+    machine = detect_machine(training.precision, inputs.plan.model_type, inputs.plan.widths)
     log.info(machine.reason)
     use_matmul_backend(machine)
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)

@@ -15,6 +15,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError
+from bertkit.hardware.precision import product_widths
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
@@ -139,6 +140,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
             "split_file": file_fingerprint(file) if file else None,
         },
         model_type=config["model_type"],
+        widths=product_widths(config),
     )
     return FinetuneInputs(
         plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)

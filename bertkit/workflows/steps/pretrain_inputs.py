@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import hub
 from bertkit.corpus.documents import find_corpus
 from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.precision import product_widths
 from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
@@ -89,6 +90,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
         },
         facts={"model": recipe.model or recipe.size},
         model_type=setup.config.model_type,
+        widths=product_widths(setup.config.to_dict()),
     )
     return PretrainInputs(plan, objective, setup, corpus)
 

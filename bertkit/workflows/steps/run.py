@@ -50,6 +50,8 @@ class RunPlan:
     """What its record holds beside."""
     model_type: str
     """Of the model it starts from; not every type can be computed in every precision."""
+    widths: tuple[int, int] | None = None
+    """Hidden and intermediate size of that model; they tell too in which precision it is fast."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
     with stage(progress, "loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
-        machine = detect_machine(plan.recipe.training.precision, plan.model_type)
+        machine = detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
