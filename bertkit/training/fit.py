@@ -84,13 +84,21 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.logged_terms = LoggedTerms(list(self.terms.weights), self.args.device)
 
     def get_train_dataloader(self) -> Any:
-        """Return the loader of this process's share of the batches."""
-        return self.batches.loader(
+        """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
+        loader = self.batches.loader(
             self.collate,
             processes=self.args.world_size,
             process=self.args.process_index,
             padding=self.padding,
         )
+        loader.pin_memory = self.args.dataloader_pin_memory and self.args.device.type == "cuda"
+        return loader
+
+    def _prepare_input(self, data: Any) -> Any:
+        """Move a tensor of a batch to the device; from pinned memory, nothing waits for it."""
+        if isinstance(data, torch.Tensor):
+            return data.to(self.args.device, non_blocking=True)
+        return super()._prepare_input(data)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""

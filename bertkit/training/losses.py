@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, closest
 from bertkit.recipe import Training
-from bertkit.tokens.features import count_items
+from bertkit.tokens.features import IGNORED, count_items
 
 if TYPE_CHECKING:
     import torch
@@ -68,17 +68,30 @@ class LoggedTerms:
 
 def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
+    import torch
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
         # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
-        items = count_items(batch)
         outputs = model(**batch)
-        if not items:
-            return {"gold": outputs.logits.sum() * 0}  # a mean over no labels is not a number
-        return {"gold": loss(outputs.logits, batch["labels"]) if loss else outputs.loss * items}
+        if loss:
+            return {"gold": loss(outputs.logits, batch["labels"])}
+        items = count_on_device(batch)
+        # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
+        return {"gold": torch.where(items > 0, outputs.loss, 0.0) * items}
 
     return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
+
+
+def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Count the items of a batch as `count_items` does, as a tensor where it is, so that no program waits for it."""
+    import torch
+
+    labels: torch.Tensor | None = batch.get("labels")
+    if labels is not None and not labels.is_floating_point():
+        return (labels != IGNORED).sum()
+    values: torch.Tensor = next(iter(batch.values()))
+    return torch.tensor(len(values), device=values.device)
 
 
 def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:

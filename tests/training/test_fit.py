@@ -118,6 +118,22 @@ def test_why_padding_is_computed(model_type, device, settings, why):
         assert fit._why_padding_is_computed(model, training, machine) == why
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeypatch):
+    from types import SimpleNamespace
+
+    from bertkit.training import fit
+
+    copied = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *place, **how: copied.append((place, how)) or self)
+    arguments = SimpleNamespace(world_size=1, process_index=0, dataloader_pin_memory=True, device=torch.device(device))
+    batches = SimpleNamespace(loader=lambda *_, **__: SimpleNamespace(pin_memory=False))
+    trainer = SimpleNamespace(args=arguments, batches=batches, collate=None, padding=None)
+    assert fit._Trainer.get_train_dataloader(trainer).pin_memory == (device == "cuda")
+    fit._Trainer._prepare_input(trainer, torch.ones(1))
+    assert copied == [((torch.device(device),), {"non_blocking": True})]
+
+
 LAUNCHERS = {
     "torchrun": ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
     "accelerate": [

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sklearn.utils
 import torch
+from torch.nn import functional
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.training.losses import LoggedTerms, class_weights, make_loss
+from bertkit.tokens.features import count_items
+from bertkit.training.losses import LoggedTerms, class_weights, make_loss, task_terms
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -83,3 +86,34 @@ def test_several_processes_go_on_from_the_mean_of_their_sums():
     terms.add([torch.tensor(1.0), torch.tensor(2.0)])
     assert terms.state(OtherProcess()) == {"sums": [2.0, 3.5], "step": 0}
     assert terms.sums.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "labels", [[[1, -100], [0, 2]], [[-100, -100], [-100, -100]], [1, 2], [[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]]
+)
+def test_the_loss_of_a_micro_batch_is_a_sum_that_waits_for_no_gpu(labels, monkeypatch):
+    torch.manual_seed(0)
+    labels = torch.tensor(labels)
+    logits = torch.randn(*labels.shape[: 1 if labels.is_floating_point() else None], 3, requires_grad=True)
+
+    def model(labels):
+        if labels.is_floating_point():
+            loss = functional.binary_cross_entropy_with_logits(logits, labels)
+        else:
+            loss = functional.cross_entropy(logits.view(-1, 3), labels.view(-1))
+        return SimpleNamespace(logits=logits, loss=loss)
+
+    items = count_items({"labels": labels})
+    expected = model(labels).loss * items if items else torch.tensor(0.0)
+
+    def waits(*_):
+        raise AssertionError("the program waits for the GPU")
+
+    with monkeypatch.context() as patch:
+        for name in ("__bool__", "__int__", "__float__", "__index__", "item", "tolist"):
+            patch.setattr(torch.Tensor, name, waits)
+        loss = task_terms(None).sums(model, {"labels": labels})["gold"]
+        loss.backward()
+    assert torch.equal(loss, expected)
+    assert logits.grad.isfinite().all()
+    assert bool(logits.grad.any()) == bool(items)
