@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.hardware.memory import keep_freed_memory
+
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
 _TOKENS, _MULTIPLICATIONS = 1024, 2**31  # of a product that is tried: fewer tokens where widths are large
@@ -129,6 +131,7 @@ def _describe() -> tuple[str, int, str]:
     threads = torch.get_num_threads()
     if torch.cuda.is_available():
         return "cuda", threads, torch.cuda.get_device_name()
+    keep_freed_memory()
     return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
