@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,8 @@ from transformers.trainer_utils import set_seed
 from bertkit.errors import ResourceError
 from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import rank_step
-from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
@@ -31,6 +28,7 @@ from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, split_batch
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms
+from bertkit.training.paths import on_speed_paths, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
 from bertkit.training.signals import StopFlag
 
@@ -235,13 +233,13 @@ def fit(
     # do more. Features have no padding, but batches look it up.
     tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
     tokens = {*tokens, trainee.tokenizer.pad_token_id} if tokens else None
-    with _on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
+    with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
             embeddings=embeddings,
-            padding=_why_padding_is_computed(model, training, machine),
+            padding=why_padding_is_computed(model, training, machine),
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],
@@ -256,37 +254,6 @@ def fit(
     if stop.signal:
         raise stop.error()
     return load_best(model, folder)
-
-
-def _on_speed_paths(
-    model: PreTrainedModel,
-    training: CommonTraining,
-    machine: Machine,
-    dropout: DropoutStream,
-    tokens: Iterable[int] | None,
-) -> AbstractContextManager[OccurringEmbeddings | None]:
-    """Return `speed_paths` for a model as the recipe and the machine allow."""
-    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    # numbers, and the layout without padding would be gone.
-    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
-    return speed_paths(
-        model,
-        dropout if training.fast_dropout and runs_once else None,
-        unpad=training.unpad and runs_once,
-        tokens=tokens,
-    )
-
-
-def _why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
-    """Say why a model on its speed paths computes the padding of batches; None where it does not."""
-    if info_of(model).speed_paths.unpadded_layers:
-        return None
-    if machine.device != "cpu":
-        return "a GPU computes padding"
-    if training.gradient_checkpointing or not training.unpad:
-        setting = "gradient_checkpointing: true" if training.gradient_checkpointing else "unpad: false"
-        return f"padding is computed with {setting}"
-    return f"padding is computed in this {model.config.model_type} model"
 
 
 def _train(trainer: _Trainer, folder: Path) -> None:

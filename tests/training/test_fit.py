@@ -87,37 +87,6 @@ def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "device", "settings", "why"),
-    [
-        ("bert", "cpu", {}, None),
-        ("bert", "cuda", {}, "a GPU computes padding"),
-        ("bert", "cpu", {"unpad": False}, "padding is computed with unpad: false"),
-        ("bert", "cpu", {"gradient_checkpointing": True}, "padding is computed with gradient_checkpointing: true"),
-        ("mpnet", "cpu", {}, "padding is computed in this mpnet model"),
-    ],
-)
-def test_why_padding_is_computed(model_type, device, settings, why):
-    from transformers import AutoConfig, AutoModelForTokenClassification
-
-    from bertkit.hardware.precision import Machine
-    from bertkit.modeling.dropout import DropoutStream
-    from bertkit.recipe import Training
-    from bertkit.training import fit
-
-    sizes = {
-        "vocab_size": 9,
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
-    model = AutoModelForTokenClassification.from_config(AutoConfig.for_model(model_type, **sizes))
-    training, machine = Training(**settings), Machine(device, "fp32", 1, "")
-    with fit._on_speed_paths(model, training, machine, DropoutStream(1), None):
-        assert fit._why_padding_is_computed(model, training, machine) == why
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_batches_for_a_gpu_are_pinned_and_copied_without_waiting(device, monkeypatch):
     from types import SimpleNamespace

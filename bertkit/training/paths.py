@@ -1,0 +1,48 @@
+"""The speed paths that a recipe and a machine allow a model in training, and whether they leave out padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.attention import speed_paths
+from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.info import info_of
+from bertkit.recipe import CommonTraining
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def on_speed_paths(
+    model: PreTrainedModel,
+    training: CommonTraining,
+    machine: Machine,
+    dropout: DropoutStream,
+    tokens: Iterable[int] | None,
+) -> AbstractContextManager[OccurringEmbeddings | None]:
+    """Return `speed_paths` for a model as the recipe and the machine allow."""
+    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
+    # numbers, and the layout without padding would be gone.
+    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    return speed_paths(
+        model,
+        dropout if training.fast_dropout and runs_once else None,
+        unpad=training.unpad and runs_once,
+        tokens=tokens,
+    )
+
+
+def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
+    """Say why a model on its speed paths computes the padding of batches; None where it does not."""
+    if info_of(model).speed_paths.unpadded_layers:
+        return None
+    if machine.device != "cpu":
+        return "a GPU computes padding"
+    if training.gradient_checkpointing or not training.unpad:
+        setting = "gradient_checkpointing: true" if training.gradient_checkpointing else "unpad: false"
+        return f"padding is computed with {setting}"
+    return f"padding is computed in this {model.config.model_type} model"

@@ -1,0 +1,41 @@
+"""Where padding is computed, and why."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoConfig, AutoModelForTokenClassification
+
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.architectures import layers_of
+from bertkit.modeling.dropout import DropoutStream
+from bertkit.recipe import Training
+from bertkit.training.paths import on_speed_paths, why_padding_is_computed
+
+
+@pytest.fixture
+def model():
+    sizes = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+    layers = {"num_hidden_layers": 1, "num_attention_heads": 1}
+    return AutoModelForTokenClassification.from_config(AutoConfig.for_model("bert", **sizes, **layers))
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "why"),
+    [
+        ("cpu", {}, None),
+        ("cuda", {}, "a GPU computes padding"),
+        ("cpu", {"unpad": False}, "padding is computed with unpad: false"),
+        ("cpu", {"gradient_checkpointing": True}, "padding is computed with gradient_checkpointing: true"),
+    ],
+)
+def test_why_padding_is_computed(model, device, settings, why):
+    training, machine = Training(**settings), Machine(device, "fp32", 1, "")
+    with on_speed_paths(model, training, machine, DropoutStream(1), None):
+        assert why_padding_is_computed(model, training, machine) == why
+
+
+def test_padding_is_computed_where_the_layers_of_a_model_are_read(model):
+    training, machine = Training(), Machine("cpu", "fp32", 1, "")
+    layers_of(model)[0].register_forward_hook(lambda *_: None)
+    with on_speed_paths(model, training, machine, DropoutStream(1), None):
+        assert why_padding_is_computed(model, training, machine) == "padding is computed in this bert model"
