@@ -53,14 +53,20 @@ class _LayerNames(NamedTuple):
 _LAYER_NAMES = {
     "encoder.layer": _LayerNames(),
     "transformer.layer": _LayerNames(
-        *(f"attention.{name}_lin" for name in ("q", "k", "v", "out")),
-        *("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attended="attention.out_lin",
+        attended_norm="sa_layer_norm",
+        wide="ffn.lin1",
+        narrow="ffn.lin2",
+        norm="output_layer_norm",
     ),
 }
 
 
 @dataclass
-class Answers(ModelOutput):
+class Answers(ModelOutput):  # type: ignore[misc]
     """Outputs of a head; those that it lacks, and the loss, are None."""
 
     loss: torch.Tensor | None = None
@@ -190,8 +196,8 @@ class InferenceModel(nn.Module):
         logits = self._in_fp32(self._last(), hidden)
         if self.per_token == "classifier":
             return Answers(logits=logits)
-        start, end = logits.split(1, dim=-1)
-        return Answers(start_logits=start.squeeze(-1).contiguous(), end_logits=end.squeeze(-1).contiguous())
+        start, end = logits.unbind(dim=-1)
+        return Answers(start_logits=start.contiguous(), end_logits=end.contiguous())
 
     def _embed(self, ids: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         if self.first_position:  # padding has the position before the first

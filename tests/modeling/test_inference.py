@@ -1,4 +1,4 @@
-"""A model that only answers gives the outputs of transformers' own to the last bit, or leaves the checkpoint to that."""
+"""A model for inference has the outputs of transformers' own to the last bit, or leaves the checkpoint to that."""
 
 from __future__ import annotations
 
