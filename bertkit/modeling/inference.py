@@ -23,8 +23,9 @@ from transformers.utils import ModelOutput
 
 from bertkit.modeling.architectures import TextHead, architecture_of, first_position
 from bertkit.modeling.info import tagger_head
-from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
+from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -92,6 +93,30 @@ def load_for_inference(
         return None
     model = InferenceModel(config, auto_class, len(labels), cls_only=cls_only)
     return cast("PreTrainedModel", model) if model.fill(folder) else None
+
+
+def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
+    """Load a model with one output per label for every token, for inference where the setup says so.
+
+    Args:
+        folder: the checkpoint.
+        setup: its labels are in the order of the outputs.
+        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
+        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
+
+    Raises:
+        ModelError: as `load_model` does.
+    """
+    auto_class: Any = "AutoModelForTokenClassification"
+    if not new_head:
+        head = tagger_head(read_config(folder))
+    if head is not None:
+        from bertkit.modeling.taggers import tagger_class
+
+        auto_class = tagger_class
+    elif setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):
+        return model
+    return load_model(auto_class, folder, setup.labels, new_head=new_head, head=head)
 
 
 def _is_known(config: PretrainedConfig, auto_class: str) -> bool:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.modeling import load as models
-from bertkit.modeling.info import tagger_head
 from bertkit.recipe import LayerMap
-from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class LayerChoice(NamedTuple):
@@ -36,33 +29,6 @@ LAYER_CHOICES: Mapping[str, LayerChoice] = {
 
 TAGGERS = ("linear", "bilstm")
 """What may stand over these layers."""
-
-
-def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
-    """Load a model with one output per label for every token.
-
-    Args:
-        folder: the checkpoint.
-        setup: its labels are in the order of the outputs.
-        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
-        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
-
-    Raises:
-        ModelError: as `models.load_model` does.
-    """
-    auto_class: Any = "AutoModelForTokenClassification"
-    if not new_head:
-        head = tagger_head(models.read_config(folder))
-    if head is not None:
-        from bertkit.modeling.taggers import tagger_class
-
-        auto_class = tagger_class
-    elif setup.inference:
-        from bertkit.modeling.inference import load_for_inference
-
-        if model := load_for_inference(auto_class, folder, setup.labels):
-            return model
-    return models.load_model(auto_class, folder, setup.labels, new_head=new_head, head=head)
 
 
 def layers_to_take(choice: int | list[int], count: int) -> list[int]:

@@ -19,7 +19,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import entities, tag_schemes
 from bertkit.modeling import load as models
-from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS, load_tagger
+from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
@@ -78,6 +78,8 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
+    from bertkit.modeling.inference import load_tagger
+
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
     return load_tagger(folder, setup, head, new_head=new_head)

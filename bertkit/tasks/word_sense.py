@@ -18,7 +18,7 @@ from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
-from bertkit.modeling.layers import LAYER_CHOICES, load_tagger
+from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, no_tuning
@@ -83,6 +83,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
+    from bertkit.modeling.inference import load_tagger
+
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
     return load_tagger(folder, setup, head, new_head=new_head)
