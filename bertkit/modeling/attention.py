@@ -18,7 +18,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import patched_attention
-from bertkit.modeling.unpadding import unpadded
+from bertkit.modeling.unpadding.layers import unpadded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -30,6 +30,8 @@ def make_tiny(model_type: str, auto_class: Any, dropout: float = 0.0, **options:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = dropout
     return model
 
 
