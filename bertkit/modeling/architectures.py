@@ -27,6 +27,9 @@ class Architecture:
     is_bert_like: bool = False
     """Its layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last can be
     computed for one token."""
+    is_rotary: bool = False
+    """Its layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
+    three, so the last can be computed for one token."""
     can_unpad: bool = False
     """Layers compute each token by itself but for attention, and attention may be sdpa or is relative, so padding can be
     left out between first and last."""
@@ -56,7 +59,7 @@ _BERT_LIKE: dict[str, Any] = {
     "separates_documents": True,
     "has_plain_products": True,
 }
-_ROTARY: dict[str, Any] = {"layers": "layers", "can_unpad": True}
+_ROTARY: dict[str, Any] = {"layers": "layers", "is_rotary": True, "can_unpad": True, "separates_documents": True}
 
 _TABLE = (
     Architecture("albert", can_unpad=True, separates_documents=True, has_pair_head=True, has_plain_products=True),

@@ -36,6 +36,11 @@ def _bert(layers: int, hidden: int, parameters: int) -> Size:
     return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
 
 
+def _ettin(layers: int, hidden: int, intermediate: int, heads: int, parameters: int) -> Size:
+    """Build the size of an Ettin encoder, which has the layers of ModernBERT (Weller et al. 2025)."""
+    return Size("modernbert", layers, hidden, heads, 50_368, parameters, {"intermediate_size": intermediate})
+
+
 # 512 positions come after the padding token's id, which is 1 (fairseq's way)
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DEBERTA = {
@@ -47,6 +52,11 @@ _DEBERTA = {
     "share_att_key": True,
     "pos_att_type": ["p2c", "c2p"],
     "position_biased_input": False,
+}
+_MMBERT = {  # rotary positions of one base in layers of both types
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 160_000.0} for kind in ("full_attention", "sliding_attention")
+    }
 }
 _SIZES = {
     "tiny": _bert(2, 128, 4_385_920),
@@ -72,6 +82,15 @@ _SIZES = {
     ),
     "modernbert-base": Size("modernbert", 22, 768, 12, 50_368, 149_014_272),
     "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
+    "ettin-17m": _ettin(7, 256, 384, 4, 16_797_440),
+    "ettin-32m": _ettin(10, 384, 576, 6, 31_883_136),
+    "ettin-68m": _ettin(19, 512, 768, 8, 68_144_640),
+    "ettin-150m": _ettin(22, 768, 1152, 12, 149_014_272),
+    "ettin-400m": _ettin(28, 1024, 2624, 16, 394_781_696),
+    "ettin-1b": _ettin(28, 1792, 3840, 28, 1_028_050_688),
+    "mmbert-small": Size("modernbert", 22, 384, 6, 256_000, 140_493_696, {**_MMBERT, "intermediate_size": 1152}),
+    "mmbert-base": Size("modernbert", 22, 768, 12, 256_000, 306_939_648, _MMBERT),
+    "eurobert-210m": Size("eurobert", 12, 768, 12, 128_256, 211_766_016),
     "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
     "deberta-v3-base": Size("deberta-v2", 12, 768, 12, 128_100, 183_831_552, _DEBERTA),
     "deberta-v3-large": Size("deberta-v2", 24, 1024, 16, 128_100, 434_012_160, {**_DEBERTA, "intermediate_size": 4096}),
