@@ -31,8 +31,8 @@ class Architecture:
     """Its layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
     three, so the last can be computed for one token."""
     can_unpad: bool = False
-    """Layers compute each token by itself but for attention, and attention may be sdpa or is relative, so padding can be
-    left out between first and last."""
+    """Layers compute each token by itself but for attention, and attention may be sdpa or is relative, so padding can
+    be left out between first and last."""
     attends_relatively: bool = False
     """Layers compute attention with relative positions themselves: a bias as in MPNet, or products as in DeBERTa-v2."""
     separates_documents: bool = False
@@ -82,9 +82,7 @@ _TABLE = (
     Architecture("eurobert", **_ROTARY, reads_token_types=False, student_type="eurobert"),
     Architecture("gte", **_ROTARY, student_type="gte"),
     Architecture("jina_embeddings_v3", **_ROTARY, student_type="jina_embeddings_v3"),
-    Architecture(
-        "modernbert", **_ROTARY, reads_token_types=False, first_layer_differs=True, student_type="modernbert"
-    ),
+    Architecture("modernbert", **_ROTARY, reads_token_types=False, first_layer_differs=True, student_type="modernbert"),
     Architecture(
         "mpnet",
         layers="encoder.layer",

@@ -68,9 +68,7 @@ def _forward_bert(
     return layer.feed_forward_chunk(attended)
 
 
-def _forward_rotary(
-    layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, **named: Any
-) -> Any:
+def _forward_rotary(layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, **named: Any) -> Any:
     """Run a layer on the first token, with its norm before or after each sum; its attention gets all tokens too."""
     sees_all = "flash" in _attention_of(layer).config._attn_implementation  # it has windows of its own
     if sees_all or (attention_mask is not None and attention_mask.dim() != 4):

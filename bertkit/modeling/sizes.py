@@ -96,7 +96,7 @@ _SIZES = {
     "deberta-v3-large": Size("deberta-v2", 24, 1024, 16, 128_100, 434_012_160, {**_DEBERTA, "intermediate_size": 4096}),
 }
 _NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
-    *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
     *("architectures", "transformers_version", "dtype", "return_dict", "output_hidden_states", "sparse_prediction"),
     *("id2label", "label2id", "problem_type"),
@@ -130,7 +130,7 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
         RecipeError: no such size, no such field, a value out of its range, or fewer tokens than the tokenizer has.
     """
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
-    for name in ("pad", "bos", "eos", "cls", "sep"):
+    for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         number = getattr(tokenizer, f"{name}_token_id")
         if number is None:  # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
             number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))

@@ -13,6 +13,10 @@ import transformers
 from torch import nn
 from torch.nn import functional
 from transformers import MODEL_MAPPING, PreTrainedModel
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
 
 if TYPE_CHECKING:
@@ -68,7 +72,9 @@ class ChoiceHead:
         **named: Any,
     ) -> Any:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
-        rows = (None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids))
+        rows = (
+            None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids)
+        )
         first = _run_encoder(self, *rows, named)[:, 0]
         logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
@@ -93,7 +99,11 @@ def class_with_head(head: type, config_class: type, ending: str) -> type:
     # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
     # for transformers' own models with a head.
     base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
-    return type(encoder.__name__.removesuffix("Model") + ending, (head, base), {"__module__": head.__module__})
+    family = encoder.__name__.removesuffix("Model")
+    # transformers renames weights by the name of a class, as its own classes of this encoder do
+    if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
+        register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
+    return type(family + ending, (head, base), {"__module__": head.__module__})
 
 
 def build_encoder(config: PretrainedConfig) -> PreTrainedModel:

@@ -36,7 +36,10 @@ class Group:
 
     @property
     def is_attended(self) -> torch.Tensor:
-        """Which tokens others attend to, (rows, 1, 1, length); all in a row without any: softmax over nothing is NaN."""
+        """Which tokens others attend to, (rows, 1, 1, length).
+
+        All in a row that holds none: softmax over nothing is NaN.
+        """
         return (self.is_real | ~self.is_real.any(dim=1, keepdim=True))[:, None, None]
 
     def mask(self, attended: torch.Tensor) -> torch.Tensor:
@@ -195,5 +198,3 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         return _gather(gradients[0], ctx.saved_tensors[0], ctx.size), None, None
-
-

@@ -64,7 +64,7 @@ def _disentangled(
     mask: torch.Tensor,
     output_attentions: bool = False,
     *,
-    rel_embeddings: torch.Tensor | None,
+    rel_embeddings: torch.Tensor | None = None,
     **named: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend with products of tokens and distances, as DeBERTa-v2 does.
@@ -73,14 +73,14 @@ def _disentangled(
     occur. Here only the distances that a group has are multiplied.
     """
     layout = batch.layout
-    if not module.training or output_attentions or rel_embeddings is None:
+    if layout is None and (not module.training or output_attentions or rel_embeddings is None):
         return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)  # type: ignore[no-any-return]
     projections = module.query_proj, module.key_proj, module.value_proj
     projected = [_split_heads(project(states), module) for project in projections]
     groups = [(*projected, mask.bool())] if layout is None else _in_groups(layout, projected)
     longest = max(query.shape[2] for query, *_ in groups)
-    distances = _project_distances(module, rel_embeddings, longest)
-    scale = (module.attention_head_size * (1 + len(distances))) ** -0.5
+    distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
+    scale = (module.attention_head_size * (1 + len({"c2p", "p2c"} & {*module.pos_att_type}))) ** -0.5
     attended = []
     for query, key, value, mask in groups:
         length, bias = query.shape[2], torch.zeros(())
