@@ -49,7 +49,7 @@ bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU
 	$(BIN)/python -m benchmarks.gpu
 	$(BIN)/python -m benchmarks.report
 
-demo-model: install ## train the demo model again, a quarter of an hour on one core
+demo-model: install ## train the demo model again, half an hour on one core
 	$(BIN)/python tools/make_demo_model.py
 
 demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md

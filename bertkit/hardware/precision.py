@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.hardware.memory import keep_freed_memory
+
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
 _FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
@@ -108,6 +110,7 @@ def _describe() -> tuple[str, int, str]:
     threads = torch.get_num_threads()
     if torch.cuda.is_available():
         return "cuda", threads, torch.cuda.get_device_name()
+    keep_freed_memory()
     return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 

@@ -1,0 +1,43 @@
+"""Freed memory stays with the process, so a step does not wait for the system to clear pages."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from bertkit.hardware import memory
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from bertkit.hardware.memory import keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.empty(64 << 20, dtype=np.uint8).fill(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+faults()
+print(faults())
+"""
+
+
+def count_faults(choice: str) -> int:
+    done = subprocess.run([sys.executable, "-c", FAULTS, choice], check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_a_block_that_was_freed_is_used_again():
+    assert count_faults("kept") < 10
+    assert count_faults("usual") > 20  # a page each, even if pages are huge
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("", ""))
+    assert not memory.keep_freed_memory()
