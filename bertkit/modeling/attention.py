@@ -110,7 +110,8 @@ def keep_windows(model: PreTrainedModel) -> None:
 
     transformers takes a mask of shape (rows, 1, tokens, tokens) as it is for layers of every type.
     """
-    types, narrowed = getattr(model.config, "layer_types", None) or [], []
+    types: list[str] = getattr(model.config, "layer_types", None) or []
+    narrowed: list[torch.Tensor] = []  # the mask of the batch at hand
 
     def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask")

@@ -72,10 +72,10 @@ class ChoiceHead:
         **named: Any,
     ) -> Any:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
-        rows = (
+        ids, mask, segments = (
             None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids)
         )
-        first = _run_encoder(self, *rows, named)[:, 0]
+        first = _run_encoder(self, ids, mask, segments, named)[:, 0]
         logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
@@ -110,7 +110,7 @@ def build_encoder(config: PretrainedConfig) -> PreTrainedModel:
     """Build the encoder of a config, without a pooler."""
     encoder = MODEL_MAPPING[type(config)]
     options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-    return encoder(config, **options)  # type: ignore[no-any-return]
+    return encoder(config, **options)
 
 
 def _run_encoder(

@@ -137,7 +137,7 @@ def _layers_without_padding(model: PreTrainedModel) -> list[nn.Module]:
     """
     architecture, paths = architecture_of(model.config), info_of(model).speed_paths
     splits_rows = architecture.attends_relatively or paths.attention_splits_rows(model.config._attn_implementation)
-    if not (architecture.can_unpad and splits_rows) or getattr(model.config, "conv_kernel_size", 0):
+    if not (architecture.can_unpad and splits_rows) or getattr(model.config, "conv_kernel_size", None):
         return []  # a convolution would read across rows
     layers = [model.base_model.encoder] if shares_layers(model.config) else layers_of(model)
     if any(layer._forward_hooks for layer in layers):

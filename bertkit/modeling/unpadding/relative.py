@@ -34,7 +34,7 @@ def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterato
                 attend = _biased if hasattr(module, "o") else _disentangled if hasattr(module, "pos_att_type") else None
                 if attend is not None:
                     # an attribute of the instance comes before the method of its class, so deleting it restores that
-                    module.forward = partial(attend, module, module.forward, batch)  # type: ignore[method-assign]
+                    module.forward = partial(attend, module, module.forward, batch)
                     patches.callback(delattr, module, "forward")
         yield
 
@@ -98,7 +98,7 @@ def _disentangled(
 
 def _split_heads(values: torch.Tensor, module: Any) -> torch.Tensor:
     """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
-    return values.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)
+    return values.view(*values.shape[:-1], module.num_attention_heads, -1).transpose(1, 2)
 
 
 def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
@@ -116,7 +116,7 @@ def _project_distances(module: Any, embeddings: torch.Tensor, longest: int) -> d
         distances = make_log_bucket_position(distances, module.position_buckets, module.max_relative_positions)
     rows = (distances.long() + span).clamp(0, 2 * span - 1)
     known = module.pos_dropout(embeddings[rows[0] : rows[-1] + 1])[None]
-    projections = (
+    projections: dict[str, Any] = (
         {"c2p": module.key_proj, "p2c": module.query_proj}
         if module.share_att_key
         else {"c2p": getattr(module, "pos_key_proj", None), "p2c": getattr(module, "pos_query_proj", None)}
@@ -139,8 +139,8 @@ def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor
     # One product per head over the tokens of all rows, (heads, rows * length, 2 * length). A row of it is one longer
     # than a step along the diagonal, so a view with rows one shorter moves what row i needs to its beginning.
     products = states.transpose(0, 1).flatten(1, 2) @ distances.transpose(1, 2)
-    shifted = products.view(heads, rows, -1)[..., length - 1 : -1].unflatten(-1, (length, 2 * length - 1))
-    return shifted[..., :length].transpose(0, 1)
+    shifted = products.view(heads, rows, -1)[..., length - 1 : -1]
+    return shifted.view(heads, rows, length, -1)[..., :length].transpose(0, 1)
 
 
 def _attend(

@@ -265,15 +265,13 @@ def _examples(outcome: _Outcome) -> list[Example]:
 
 
 def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
-    import transformers
-
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
-        auto_class=f"AutoModelFor{head}" if hasattr(transformers, type(model).__name__) else "",
+        auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows=inputs.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
