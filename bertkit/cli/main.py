@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import importlib
@@ -74,7 +75,10 @@ def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
     stdio.prepare()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    gc.set_threshold(200_000, 50, 100)  # the default thresholds cost a fifth of the time of importing torch
+    # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
+    # short command's time. Training lowers the threshold.
+    gc.set_threshold(2_000_000, 50, 100)
+    atexit.register(gc.freeze)
     _log_to_stderr()
     code = _run()
     if (lost := stdio.lost_output()) and code == 0:

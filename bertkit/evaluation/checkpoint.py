@@ -48,8 +48,10 @@ class SavedCheckpoint:
     record: Mapping[str, Any]
     """The record of its run; empty for a plain Hugging Face folder."""
 
-    def load(self, machine: Machine | None = None) -> Checkpoint:
+    def load(self, machine: Machine | None = None, *, inference: bool = False) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
+
+        With `inference` the model computes outputs and no loss, and need not be one of transformers'.
 
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
@@ -64,7 +66,7 @@ class SavedCheckpoint:
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        setup = with_options(Setup(self.recipe, load_tokenizer(self.folder), self.labels), tuned)
+        setup = with_options(Setup(self.recipe, load_tokenizer(self.folder), self.labels, inference), tuned)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class TextHead:
+    """How a head reads a text: by a layer over the first token, an activation, and a layer with the outputs."""
+
+    layer: str
+    activation: str
+    """Name of a function of torch."""
+    outputs: str = "classifier"
+
+
+@dataclass(frozen=True)
 class Architecture:
     """What is known of one model type; the defaults are safe for a type of which nothing is known."""
 
@@ -50,8 +60,17 @@ class Architecture:
     """Its first layer has no norm before attention, so it can only be the first."""
     student_type: str | None = None
     """Type of the students that are made of its layers; None where none can be made."""
+    counts_from_padding: bool | None = None
+    """Its positions count on from the padding token; None where a model has to show it."""
+    prefix: str | None = None
+    """Of the names of the encoder's weights; None where only transformers computes the type."""
+    classifier: TextHead | None = None
+    """Of its model for texts."""
+    chooser: TextHead | None = None
+    """Of its model for choices."""
 
 
+_POOLED = TextHead("pooler.dense", "tanh")
 _BERT_LIKE: dict[str, Any] = {
     "layers": "encoder.layer",
     "is_bert_like": True,
@@ -60,11 +79,27 @@ _BERT_LIKE: dict[str, Any] = {
     "has_plain_products": True,
 }
 _ROTARY: dict[str, Any] = {"layers": "layers", "is_rotary": True, "can_unpad": True, "separates_documents": True}
+_ROBERTA_LIKE: dict[str, Any] = {
+    **_BERT_LIKE,
+    "counts_from_padding": True,
+    "prefix": "roberta",
+    "classifier": TextHead("classifier.dense", "tanh", "classifier.out_proj"),
+    "chooser": _POOLED,
+}
 
 _TABLE = (
     Architecture("albert", can_unpad=True, separates_documents=True, has_pair_head=True, has_plain_products=True),
-    Architecture("bert", **_BERT_LIKE, has_pair_head=True, student_type="distilbert"),
-    Architecture("camembert", **_BERT_LIKE, student_type="camembert"),
+    Architecture(
+        "bert",
+        **_BERT_LIKE,
+        has_pair_head=True,
+        student_type="distilbert",
+        counts_from_padding=False,
+        prefix="bert",
+        classifier=_POOLED,
+        chooser=_POOLED,
+    ),
+    Architecture("camembert", **_ROBERTA_LIKE, student_type="camembert"),
     Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, student_type="deberta"),
     Architecture(
         "deberta-v2", layers="encoder.layer", can_unpad=True, attends_relatively=True, student_type="deberta-v2"
@@ -77,8 +112,20 @@ _TABLE = (
         reads_token_types=False,
         has_plain_products=True,
         student_type="distilbert",
+        counts_from_padding=False,
+        prefix="distilbert",
+        classifier=TextHead("pre_classifier", "relu"),
+        chooser=TextHead("pre_classifier", "relu"),
     ),
-    Architecture("electra", **_BERT_LIKE, has_discriminator=True, student_type="electra"),
+    Architecture(
+        "electra",
+        **_BERT_LIKE,
+        has_discriminator=True,
+        student_type="electra",
+        counts_from_padding=False,
+        prefix="electra",
+        classifier=TextHead("classifier.dense", "gelu", "classifier.out_proj"),
+    ),
     Architecture("eurobert", **_ROTARY, reads_token_types=False, student_type="eurobert"),
     Architecture("gte", **_ROTARY, student_type="gte"),
     Architecture("jina_embeddings_v3", **_ROTARY, student_type="jina_embeddings_v3"),
@@ -93,9 +140,9 @@ _TABLE = (
         student_type="mpnet",
     ),
     Architecture("nomic_bert", **_ROTARY, student_type="nomic_bert"),
-    Architecture("roberta", **_BERT_LIKE, student_type="roberta"),
+    Architecture("roberta", **_ROBERTA_LIKE, student_type="roberta"),
     Architecture("ultrabert", **_ROTARY, reads_token_types=False, student_type="ultrabert"),
-    Architecture("xlm-roberta", **_BERT_LIKE, student_type="xlm-roberta"),
+    Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
 )
 
 _PORTS = {
@@ -134,6 +181,11 @@ def first_position(config: PretrainedConfig) -> int:
     Their position embeddings have a padding index, which a model without memory for its weights shows. A config that no
     encoder can be built from gets 0: it is refused where its weights are loaded.
     """
+    counts_from_padding, padding = architecture_of(config).counts_from_padding, config.pad_token_id
+    if counts_from_padding is False:
+        return 0
+    if counts_from_padding and isinstance(padding, int) and 0 <= padding < config.max_position_embeddings:
+        return padding + 1
     import copy
 
     import torch
@@ -145,12 +197,14 @@ def first_position(config: PretrainedConfig) -> int:
     except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError, ImportError):
         return 0
     found = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
-    padding = [module.padding_idx for module in found if getattr(module, "padding_idx", None) is not None]
-    return padding[0] + 1 if padding else 0
+    indices = [module.padding_idx for module in found if getattr(module, "padding_idx", None) is not None]
+    return indices[0] + 1 if indices else 0
 
 
 def has_attention_mask(config: PretrainedConfig) -> bool:
     """Tell whether an encoder can be told what is padding; FNet, which mixes all tokens of a row, cannot."""
+    if config.model_type in ARCHITECTURES:
+        return True  # without importing the model
     import inspect
 
     from transformers import MODEL_MAPPING

@@ -1,6 +1,7 @@
 """The head of a masked language model, computed at masked positions only.
 
-One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder.
+One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder. A
+second head may be over pairs of segments.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _MAX_EXPONENT = 700.0  # exp of more is no float
+_PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
 
 
 def run_at_masked(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
@@ -67,3 +69,41 @@ def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the perplexity of masked tokens, and the share of them that is predicted correctly."""
     mean = totals["mlm"] / totals["masked"]
     return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}
+
+
+def count_pairs(batch: Mapping[str, torch.Tensor]) -> tuple[int, int]:
+    """Count the masked tokens and the pairs of a batch."""
+    return int((batch["labels"] != IGNORED).sum()), len(batch["pair_labels"])
+
+
+def sum_pair_losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum the cross-entropies of a batch's masked tokens, and those of its pairs."""
+    logits, labels, pair_logits = _run_both(model, batch)
+    return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
+
+
+def accumulate_pairs(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Sum up what `score_pairs` needs: losses, counts and correct predictions."""
+    logits, labels, pair_logits = _run_both(model, batch)
+    gold = batch["pair_labels"]
+    pairs = {
+        "pair": float(sum_of_losses(pair_logits, gold)),
+        "pairs": float(len(gold)),
+        "pairs_found": float((pair_logits.argmax(-1) == gold).sum()),
+    }
+    return {**masked_totals(logits, labels), **pairs}
+
+
+def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
+    """Compute the loss, the scores of masked tokens, and the accuracy over pairs."""
+    loss = totals["mlm"] / totals["masked"] + totals["pair"] / totals["pairs"]
+    return {"loss": loss, **masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
+
+
+def _run_both(
+    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return logits (masked, vocabulary) and labels (masked,) of masked tokens, and logits (rows, 2) of pairs."""
+    outputs, labels = run_at_masked(model, {name: values for name, values in batch.items() if name != "pair_labels"})
+    pair_logits = next(outputs[name] for name in _PAIR_LOGITS if name in outputs)
+    return outputs["prediction_logits"][0], labels, pair_logits

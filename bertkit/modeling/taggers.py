@@ -19,7 +19,6 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from bertkit.modeling import load as models
 from bertkit.modeling.heads.generic import build_encoder, class_with_head
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
@@ -127,24 +126,6 @@ class _StateReader(nn.Module):
 
     def forward(self, labels: Any = None, **inputs: Any) -> dict[str, Any]:
         return {"states": self.tagger.read_states(**inputs)}
-
-
-def load_tagger(folder: Path, labels: Sequence[str], head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
-    """Load a model with one output per label for every token.
-
-    Args:
-        folder: the checkpoint.
-        labels: in the order of the outputs.
-        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
-        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
-
-    Raises:
-        ModelError: as `models.load_model` does.
-    """
-    if not new_head:
-        head = tagger_head(models.read_config(folder))
-    auto_class = "AutoModelForTokenClassification" if head is None else tagger_class
-    return models.load_model(auto_class, folder, labels, new_head=new_head, head=head)
 
 
 def tagger_class(config_class: type) -> type:

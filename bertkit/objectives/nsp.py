@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.pair_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
+from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
 from bertkit.objectives import PretrainSetup, mlm
 from bertkit.tokens.features import Collator, Feature
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.sentence_pairs import Pairs
 from bertkit.corpus.tokenized import TokenizedCorpus
-from bertkit.modeling.pair_head import count_pairs, sum_pair_losses
+from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
 from bertkit.objectives import PretrainSetup, nsp
 
 if TYPE_CHECKING:

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns, is_blank
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics.basic import (
-    CLASSIFICATION,
-    EVALUATE_PREFIX,
-    REGRESSION,
-    check_metrics,
-    compute_metrics,
-)
+from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
@@ -186,6 +180,7 @@ def load_pretrained(
     new_head: bool,
     problem_type: str | None = None,
     cls_only: bool = False,
+    inference: bool = False,
 ) -> PreTrainedModel:
     """Load a checkpoint with a head of transformers, or refuse one whose weights do not fit.
 
@@ -196,10 +191,16 @@ def load_pretrained(
         new_head: whether the head may be untrained; `info_of` the model tells whether it is.
         problem_type: of the config; chooses the loss.
         cls_only: compute only the first token in the last layer, where the head reads nothing else.
+        inference: as in `Setup`; the model then need not be one of transformers'.
 
     Raises:
         ModelError: the checkpoint is damaged, of an unsuitable model type, or lacks a trained head.
     """
+    if inference:
+        from bertkit.modeling.inference import load_for_inference
+
+        if model := load_for_inference(auto_class, folder, label_names, problem_type=problem_type, cls_only=cls_only):
+            return model
     from bertkit.modeling.load import load_model
 
     return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)

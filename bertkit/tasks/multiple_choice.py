@@ -98,6 +98,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         placeholder_names(2),
         new_head=new_head,
         cls_only=setup.recipe.training.cls_only_last_layer,
+        inference=setup.inference,
     )
     mask_missing_choices(model)
     return model

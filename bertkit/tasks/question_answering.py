@@ -64,9 +64,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            raise DataError(
-                f"{answers.question_name(row)}no {column}", "fill it in, or leave the row out", column=column
-            )
+            what = f"{answers.question_name(row)}no {column}"
+            raise DataError(what, "fill it in, or leave the row out", column=column)
     if "answers" not in row:
         return row
     texts, starts = answers.read_answers(row)
@@ -78,7 +77,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
-    return load_pretrained("AutoModelForQuestionAnswering", folder, placeholder_names(2), new_head=new_head)
+    names = placeholder_names(2)
+    return load_pretrained("AutoModelForQuestionAnswering", folder, names, new_head=new_head, inference=setup.inference)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -77,6 +77,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         new_head=new_head,
         problem_type=problem,
         cls_only=setup.recipe.training.cls_only_last_layer,
+        inference=setup.inference,
     )
 
 

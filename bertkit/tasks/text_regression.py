@@ -80,6 +80,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         new_head=new_head,
         problem_type="regression",
         cls_only=setup.recipe.training.cls_only_last_layer,
+        inference=setup.inference,
     )
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}

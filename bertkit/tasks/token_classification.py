@@ -78,11 +78,11 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
-    from bertkit.modeling.taggers import load_tagger
+    from bertkit.modeling.inference import load_tagger
 
     layers, tagger, size = (_option(setup.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
-    return load_tagger(folder, setup.labels, head, new_head=new_head)
+    return load_tagger(folder, setup, head, new_head=new_head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -83,11 +83,11 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
-    from bertkit.modeling.taggers import load_tagger
+    from bertkit.modeling.inference import load_tagger
 
     nearest = _option(setup.recipe, "method") == "nearest"
     head = {"layers": _option(setup.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
-    return load_tagger(folder, setup.labels, head, new_head=new_head)
+    return load_tagger(folder, setup, head, new_head=new_head)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

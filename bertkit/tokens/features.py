@@ -34,6 +34,8 @@ class Setup:
     recipe: Recipe
     tokenizer: PreTrainedTokenizerFast
     labels: tuple[str, ...]
+    inference: bool = False
+    """Whether the model is there to answer only: not to be trained, and not to be read from inside."""
 
 
 @dataclass(frozen=True)

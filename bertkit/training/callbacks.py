@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from bertkit.training.signals import StopFlag
 MANIFEST_LOSSES = "losses"
 MANIFEST_STATE = "state"
 MANIFEST_SECONDS = "seconds"
+_GARBAGE = 200_000  # objects between two searches for garbage while a model is trained
 
 
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]
@@ -43,6 +45,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
+        if gc.get_threshold()[0] > _GARBAGE:  # of the command line, for its imports
+            gc.set_threshold(_GARBAGE, 50, 100)
         self.began, self.first_step, used = time.perf_counter(), state.global_step, 0.0
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)

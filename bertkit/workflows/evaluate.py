@@ -53,7 +53,7 @@ def evaluate(
 def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
     recipe = saved.recipe
     with stage(progress, f"loading {recipe.model_name}"):
-        checkpoint = saved.load()
+        checkpoint = saved.load(inference=True)
     task, learned = checkpoint.task, read_learned(saved)
     results = []
     for name, rows in splits.items():

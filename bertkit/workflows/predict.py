@@ -96,7 +96,7 @@ def _predict(
     first = next(chunks)
     _refuse_clash(first[0][0], _predicted_fields(saved, in_columns), name)
     with stage(progress, f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load()
+        checkpoint = saved.load(inference=True)
     return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, in_columns)
 
 

@@ -8,6 +8,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -228,3 +230,10 @@ def test_a_name_that_is_too_long_is_a_mistake_of_the_command_line(run, arguments
     assert ended.code in (2, 3, 4)
     assert len(ended.last) < 400
     assert ended.last.startswith("error: ")
+
+
+def test_the_end_of_a_command_looks_for_no_garbage(tmp_path):
+    script = "import atexit, gc, sys; from bertkit.cli.main import main; sys.argv = ['bertkit', 'version']\n"
+    script += "atexit.register(lambda: print(gc.get_freeze_count()))\nmain()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert int(ended.stdout.splitlines()[-1]) > 10_000

@@ -173,6 +173,18 @@ def test_positions_start_where_the_embeddings_say(model_type):
     torch.testing.assert_close(model(ids, position_ids=positions)[0], model(ids)[0], rtol=0, atol=1e-6)
 
 
+@walk
+def test_padding_can_be_masked_in_every_type_of_the_table(model_type):
+    assert "attention_mask" in inspect.signature(make_tiny(model_type, AutoModel).forward).parameters
+
+
+def test_positions_of_a_model_without_a_padding_token_start_at_zero():
+    config = make_tiny("roberta", AutoModel).config
+    assert first_position(config) == 2
+    config.pad_token_id = None
+    assert first_position(config) == 0
+
+
 @pytest.mark.parametrize("model_type", types_with("separates_documents"))
 def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
     model, ids = make_tiny(model_type, AutoModelForMaskedLM).eval(), make_tiny_batch((9,))["input_ids"]

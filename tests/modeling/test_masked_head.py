@@ -10,8 +10,18 @@ import torch
 import transformers
 from sklearn.metrics import accuracy_score, log_loss
 
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import (
+    accumulate_pairs,
+    count_pairs,
+    masked_scores,
+    masked_totals,
+    run_at_masked,
+    score_pairs,
+    sum_of_losses,
+    sum_pair_losses,
+)
 from bertkit.tokens.features import IGNORED
+from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
@@ -82,3 +92,34 @@ def test_the_totals_give_perplexity_and_accuracy():
     right = math.log(1 + 2 * math.exp(-9))
     assert scores["masked_accuracy"] == 0.75
     assert scores["perplexity"] == pytest.approx(math.exp((4 * right + 9) / 4), rel=1e-5)
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    batch = make_tiny_batch()
+    labels = torch.full_like(batch["input_ids"], IGNORED)
+    labels[:, 1] = batch["input_ids"][:, 1]
+    return {**batch, "labels": labels, "pair_labels": torch.tensor([0, 1, 1, 0])}
+
+
+@pytest.mark.parametrize("model_type", ["bert", "albert"])
+def test_losses_are_those_of_transformers(model_type, batch):
+    model = make_tiny(model_type, transformers.AutoModelForPreTraining).eval()
+    masked, pairs = count_pairs(batch)
+    assert (masked, pairs) == (4, 4)
+    masked_loss, pair_loss = sum_pair_losses(model, batch)
+    name = {"bert": "next_sentence_label", "albert": "sentence_order_label"}[model_type]
+    theirs = model(
+        **{("labels" if key == "labels" else name if key == "pair_labels" else key): batch[key] for key in batch}
+    )
+    assert (masked_loss / masked + pair_loss / pairs).item() == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
+def test_scores_are_means_over_tokens_and_over_pairs(batch):
+    with torch.no_grad():
+        totals = accumulate_pairs(make_tiny("bert", transformers.AutoModelForPreTraining).eval(), batch)
+    doubled = {name: 2 * value for name, value in totals.items()}
+    assert score_pairs(doubled) == score_pairs(totals)
+    scores = score_pairs({"mlm": 8.0, "masked": 4.0, "found": 1.0, "pair": 2.0, "pairs": 4.0, "pairs_found": 3.0})
+    assert (scores["loss"], scores["pair_accuracy"], scores["masked_accuracy"]) == (2.5, 0.75, 0.25)
+    assert scores["perplexity"] == pytest.approx(math.exp(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -76,3 +77,10 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
     monkeypatch.setattr(checkpoints, "commit", lambda folder, facts: (saved.append(folder.name), commit(folder, facts)))
     assert finetune(run, tiny_model, toy_data, "--epochs", 2).code == 0
     assert saved == ["checkpoint-6", "checkpoint-8", "checkpoint-12"]
+
+
+def test_garbage_is_looked_for_more_often_in_training_than_during_imports(run, tiny_model, toy_data):
+    assert run("version").code == 0
+    during_imports = gc.get_threshold()[0]
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+    assert gc.get_threshold()[0] <= 200_000 < during_imports

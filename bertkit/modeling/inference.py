@@ -1,0 +1,288 @@
+"""Fine-tuned models of BERT's kin that answer, in plain torch.
+
+Importing transformers' modeling code takes longer than importing torch: it brings in torch's compiler, tensors that
+several devices share, and losses of object detectors. To predict a text, a forward pass is enough. This one does the
+same operations in the same order, so its outputs are equal to the last bit. What it does not know is left to
+transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional
+from transformers.models.auto import modeling_auto
+from transformers.utils import ModelOutput
+
+from bertkit.modeling.architectures import TextHead, architecture_of, first_position
+from bertkit.modeling.info import tagger_head
+from bertkit.modeling.load import load_model, quiet_transformers, read_config
+from bertkit.modeling.weights import load_config
+from bertkit.tokens.features import Setup
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_CLASS_NAMES: dict[str, Mapping[str, str]] = {
+    "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    "AutoModelForMultipleChoice": modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
+    "AutoModelForTokenClassification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+    "AutoModelForQuestionAnswering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+}
+
+
+class _LayerNames(NamedTuple):
+    """Names of the weights of a layer."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attended: str = "attention.output.dense"
+    attended_norm: str = "attention.output.LayerNorm"
+    wide: str = "intermediate.dense"
+    narrow: str = "output.dense"
+    norm: str = "output.LayerNorm"
+
+
+_LAYER_NAMES = {
+    "encoder.layer": _LayerNames(),
+    "transformer.layer": _LayerNames(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attended="attention.out_lin",
+        attended_norm="sa_layer_norm",
+        wide="ffn.lin1",
+        narrow="ffn.lin2",
+        norm="output_layer_norm",
+    ),
+}
+
+
+@dataclass
+class Answers(ModelOutput):  # type: ignore[misc]
+    """Outputs of a head; those that it lacks, and the loss, are None."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    start_logits: torch.Tensor | None = None
+    end_logits: torch.Tensor | None = None
+
+
+def load_for_inference(
+    auto_class: str, folder: Path, labels: Sequence[str], *, problem_type: str | None = None, cls_only: bool = False
+) -> PreTrainedModel | None:
+    """Load a fine-tuned checkpoint without transformers' modeling code; None where that is needed, or knows the error.
+
+    The model stands in for one of transformers', in float32, as far as a forward pass needs it. The arguments are those
+    of `bertkit.modeling.load.load_model`.
+
+    Raises:
+        ModelError: as `bertkit.modeling.weights.load_config` does.
+    """
+    quiet_transformers()
+    config = load_config(folder)
+    if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
+        return None
+    model = InferenceModel(config, auto_class, len(labels), cls_only=cls_only)
+    return cast("PreTrainedModel", model) if model.fill(folder) else None
+
+
+def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
+    """Load a model with one output per label for every token, for inference where the setup says so.
+
+    Args:
+        folder: the checkpoint.
+        setup: its labels are in the order of the outputs.
+        head: layers, tagger and size over a frozen encoder; None for an encoder that is trained, with a linear layer.
+        new_head: whether the head may be untrained; if not, it is the checkpoint's, whatever `head` says.
+
+    Raises:
+        ModelError: as `load_model` does.
+    """
+    auto_class: Any = "AutoModelForTokenClassification"
+    if not new_head:
+        head = tagger_head(read_config(folder))
+    if head is not None:
+        from bertkit.modeling.taggers import tagger_class
+
+        auto_class = tagger_class
+    elif setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):
+        return model
+    return load_model(auto_class, folder, setup.labels, new_head=new_head, head=head)
+
+
+def _is_known(config: PretrainedConfig, auto_class: str) -> bool:
+    """Tell whether a checkpoint is of a known class, and no setting changes how it computes or what it returns."""
+    architecture = architecture_of(config)
+    usual = {
+        "architectures": [_CLASS_NAMES[auto_class].get(config.model_type)],
+        "hidden_act": "gelu",
+        "activation": "gelu",
+        "chunk_size_feed_forward": 0,
+        "return_dict": True,
+        "_attn_implementation": "sdpa",
+        **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
+    }
+    return (
+        architecture.prefix is not None
+        and (auto_class != "AutoModelForMultipleChoice" or architecture.chooser is not None)
+        and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
+        and config.hidden_size % config.num_attention_heads == 0
+        and tagger_head(config) is None
+    )
+
+
+class InferenceModel(nn.Module):
+    """An encoder of BERT's kin with a head, for its outputs only: it computes no loss, and nothing at random."""
+
+    def __init__(self, config: PretrainedConfig, auto_class: str, outputs: int, *, cls_only: bool) -> None:
+        super().__init__()
+        architecture = architecture_of(config)
+        heads = {
+            "AutoModelForSequenceClassification": architecture.classifier,
+            "AutoModelForMultipleChoice": architecture.chooser,
+        }
+        self.config = config
+        self.outputs = 1 if auto_class == "AutoModelForMultipleChoice" else outputs
+        self.head: TextHead | None = heads.get(auto_class)
+        self.per_token = "qa_outputs" if auto_class == "AutoModelForQuestionAnswering" else "classifier"
+        self.cls_only = cls_only and architecture.is_bert_like
+        self.prefix, self.path = f"{architecture.prefix}.", str(architecture.layers)
+        self.names = _LAYER_NAMES[self.path]
+        self.reads_token_types = architecture.reads_token_types
+        self.first_position = first_position(config)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each weight, by the name that it has in a checkpoint."""
+        config, width = self.config, self.config.hidden_size
+        inner = getattr(config, "intermediate_size", None) or config.hidden_dim
+        narrow = getattr(config, "embedding_size", width)
+        tables = {"word": config.vocab_size, "position": config.max_position_embeddings}
+        if self.reads_token_types:
+            tables["token_type"] = config.type_vocab_size
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{self.prefix}embeddings.{name}_embeddings.weight": (size, narrow) for name, size in tables.items()
+        }
+        modules: dict[str, tuple[int, ...]] = {f"{self.prefix}embeddings.LayerNorm": (narrow,)}
+        if narrow != width:
+            modules[f"{self.prefix}embeddings_project"] = (width, narrow)
+        for layer in range(config.num_hidden_layers):
+            square, vector = (width, width), (width,)
+            of_layer = (square, square, square, square, vector, (inner, width), (width, inner), vector)
+            modules.update((self._name(layer, name), size) for name, size in zip(self.names, of_layer, strict=True))
+        if self.head is not None:
+            modules[self._summary()] = (width, width)
+        modules[self._last()] = (self.outputs, width)
+        for name, size in modules.items():
+            shapes |= {f"{name}.weight": size, f"{name}.bias": size[:1]}
+        return shapes
+
+    def fill(self, folder: Path) -> bool:
+        """Read the weights; return False where they are not exactly those of this model, all of them finite."""
+        try:
+            weights = load_file(folder / "model.safetensors")
+        except (OSError, SafetensorError):
+            return False
+        if {name: tuple(weight.shape) for name, weight in weights.items()} != self.shapes():
+            return False
+        for name, weight in weights.items():
+            if (
+                not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite()
+            ):  # tells of each of them
+                return False
+            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.float()))
+        return True
+
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: Any = None, **_: Any
+    ) -> Answers:
+        """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
+        rows = input_ids.shape[:-1]
+        ids, mask = input_ids.flatten(0, -2), attention_mask.flatten(0, -2)
+        types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
+        hidden = self._embed(ids, types)
+        # of each text (1, tokens to compute, tokens to attend to), where anything is padding
+        allowed = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, ids.shape[1], -1)
+        for layer in range(self.config.num_hidden_layers):
+            is_last = layer == self.config.num_hidden_layers - 1
+            hidden = self._layer(layer, hidden, allowed, first_only=self.cls_only and is_last)
+        if self.head is not None:
+            activation = getattr(functional if self.head.activation == "gelu" else torch, self.head.activation)
+            logits = self._in_fp32(self._last(), activation(self._in_fp32(self._summary(), hidden[:, 0])))
+            return Answers(logits=logits.view(rows) if len(rows) > 1 else logits)
+        logits = self._in_fp32(self._last(), hidden)
+        if self.per_token == "classifier":
+            return Answers(logits=logits)
+        start, end = logits.unbind(dim=-1)
+        return Answers(start_logits=start.contiguous(), end_logits=end.contiguous())
+
+    def _embed(self, ids: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        if self.first_position:  # padding has the position before the first
+            real = ids.ne(self.first_position - 1).int()
+            positions = (real.cumsum(dim=1).type_as(real) * real).long() + self.first_position - 1
+        else:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        hidden = functional.embedding(ids, self._weight(f"{self.prefix}embeddings.word_embeddings.weight"))
+        if self.reads_token_types:
+            table = self._weight(f"{self.prefix}embeddings.token_type_embeddings.weight")
+            hidden = hidden + functional.embedding(types, table)
+        table = self._weight(f"{self.prefix}embeddings.position_embeddings.weight")
+        hidden = self._norm(f"{self.prefix}embeddings.LayerNorm", hidden + functional.embedding(positions, table))
+        if hidden.shape[-1] == self.config.hidden_size:
+            return hidden
+        return self._linear(f"{self.prefix}embeddings_project", hidden)
+
+    def _layer(self, layer: int, hidden: torch.Tensor, allowed: torch.Tensor | None, *, first_only: bool) -> Any:
+        """Compute a layer, or of its outputs the first token's: (texts, tokens or 1, width)."""
+        names = _LayerNames(*(self._name(layer, name) for name in self.names))
+        size = self.config.hidden_size // self.config.num_attention_heads
+
+        def split_heads(values: torch.Tensor) -> torch.Tensor:
+            return values.view(*values.shape[:-1], -1, size).transpose(1, 2)
+
+        queries = hidden[:, :1] if first_only else hidden
+        summed = functional.scaled_dot_product_attention(
+            split_heads(self._linear(names.query, queries)),
+            split_heads(self._linear(names.key, hidden)),
+            split_heads(self._linear(names.value, hidden)),
+            attn_mask=allowed[:, :, :1] if first_only and allowed is not None else allowed,
+            scale=size**-0.5,
+        )
+        summed = summed.transpose(1, 2).contiguous().reshape(*queries.shape[:-1], -1)
+        attended = self._norm(names.attended_norm, self._linear(names.attended, summed) + queries)
+        wide = functional.gelu(self._linear(names.wide, attended))
+        return self._norm(names.norm, self._linear(names.narrow, wide) + attended)
+
+    def _name(self, layer: int, name: str) -> str:
+        return f"{self.prefix}{self.path}.{layer}.{name}"
+
+    def _summary(self) -> str:
+        assert self.head is not None
+        return f"{self.prefix if self.head.layer.startswith('pooler') else ''}{self.head.layer}"
+
+    def _last(self) -> str:
+        return self.head.outputs if self.head is not None else self.per_token
+
+    def _weight(self, name: str) -> Any:
+        return self._parameters[name.replace(".", "/")]
+
+    def _linear(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        return functional.linear(values, self._weight(f"{name}.weight"), self._weight(f"{name}.bias"))
+
+    def _in_fp32(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Compute a layer of a head as `bertkit.modeling.heads.compute_head_in_fp32` lets it be computed."""
+        with torch.autocast(values.device.type, enabled=False):
+            return self._linear(name, values.float())
+
+    def _norm(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        epsilon = getattr(self.config, "layer_norm_eps", 1e-12)
+        weight, bias = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")
+        return functional.layer_norm(values, values.shape[-1:], weight, bias, epsilon)

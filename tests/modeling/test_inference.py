@@ -1,0 +1,132 @@
+"""A model for inference has the outputs of transformers' own to the last bit, or leaves the checkpoint to that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.inference import InferenceModel, load_for_inference
+from bertkit.modeling.info import set_tagger_head
+from bertkit.modeling.load import load_model
+from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+
+HEADS = {
+    "AutoModelForSequenceClassification": "single_label_classification",
+    "AutoModelForMultipleChoice": None,
+    "AutoModelForTokenClassification": None,
+    "AutoModelForQuestionAnswering": None,
+}
+LABELS = ("no", "yes")
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+CASES = [(name, head) for name in KNOWN for head in HEADS if (name, head) != ("electra", "AutoModelForMultipleChoice")]
+
+
+def save_tiny(folder: Path, model_type: str, head: str) -> Path:
+    model = make_tiny(model_type, getattr(transformers, head))
+    with torch.no_grad():
+        for parameter in model.parameters():  # no bias is 0, no norm is 1
+            parameter += torch.randn_like(parameter) / 10
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("model_type", "head"), CASES)
+def test_outputs_are_equal_to_the_last_bit(model_type, head, tmp_path):
+    folder = save_tiny(tmp_path, model_type, head)
+    options = {"problem_type": HEADS[head], "cls_only": True}
+    wide = load_model(head, folder, LABELS, new_head=False, **options).eval()
+    narrow = load_for_inference(head, folder, LABELS, **options)
+    assert isinstance(narrow, InferenceModel)
+    for lengths in ((3, 9, 5, 4), (7, 7)):
+        batch = make_tiny_batch(lengths)
+        if ARCHITECTURES[model_type].reads_token_types:
+            batch["token_type_ids"] = (torch.arange(max(lengths)) > 2).long().expand_as(batch["input_ids"])
+        if head == "AutoModelForMultipleChoice":
+            batch = {name: values.view(-1, 2, values.shape[1]) for name, values in batch.items()}
+        for in_bf16 in (False, True):
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
+                expected, found = dict(wide(**batch)), dict(narrow(**batch))
+            assert expected.keys() == found.keys()
+            for name, values in expected.items():
+                assert torch.equal(found[name], values), (name, lengths, in_bf16)
+
+
+def test_it_has_the_parameters_of_the_whole_model(tmp_path):
+    folder = save_tiny(tmp_path, "bert", "AutoModelForSequenceClassification")
+    narrow = load_for_inference("AutoModelForSequenceClassification", folder, LABELS)
+    wide = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    assert sum(map(torch.numel, narrow.parameters())) == wide.num_parameters()
+
+
+def spoil_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def drop_weight(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.pooler.dense.bias"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def damage_file(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"none")
+
+
+def set_keys(**keys):
+    def change(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | keys))
+
+    return change
+
+
+def add_tagger(folder: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(folder)
+    set_tagger_head(config, {"layers": "last", "tagger": "linear", "size": 0})
+    config.save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(spoil_weight, drop_weight, damage_file, add_tagger),
+        set_keys(architectures=["BertForMaskedLM"]),
+        set_keys(hidden_act="relu"),
+        set_keys(output_hidden_states=True),
+        set_keys(is_decoder=True),
+        set_keys(problem_type="regression"),
+        set_keys(vocab_size=61),
+        set_keys(num_attention_heads=3),
+    ],
+)
+def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
+    folder = save_tiny(tmp_path, "bert", "AutoModelForSequenceClassification")
+    options = {"problem_type": "single_label_classification"}
+    assert load_for_inference("AutoModelForSequenceClassification", folder, LABELS, **options)
+    change(folder)
+    assert load_for_inference("AutoModelForSequenceClassification", folder, LABELS, **options) is None
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head"), [("albert", "Sequence"), ("deberta-v2", "Sequence"), ("mpnet", "Token")]
+)
+def test_other_types_are_left_to_transformers(model_type, head, tmp_path):
+    head = f"AutoModelFor{head}Classification"
+    assert load_for_inference(head, save_tiny(tmp_path, model_type, head), LABELS) is None
+
+
+def test_a_prediction_imports_no_modeling_code(tmp_path, trained, light_zygote):
+    """What only that brings: sympy with torch's compiler and shared tensors, scipy with losses, and accelerate."""
+    imported = light_zygote.imports(
+        tmp_path, ["predict", trained / "recipe.yaml", "--model", trained, "--text", "good"]
+    )
+    assert {"torch", "transformers"} <= imported
+    assert not {"sympy", "scipy", "accelerate", "datasets", "sklearn", "pandas"} & imported
