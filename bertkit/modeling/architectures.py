@@ -37,9 +37,14 @@ class Architecture:
     is_bert_like: bool = False
     """Its layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last can be
     computed for one token."""
+    is_rotary: bool = False
+    """Its layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
+    three, so the last can be computed for one token."""
     can_unpad: bool = False
-    """Layers compute each token by itself but for attention, and attention may be sdpa, so padding can be left out
-    between first and last."""
+    """Layers compute each token by itself but for attention, and attention may be sdpa or is relative, so padding can
+    be left out between first and last."""
+    attends_relatively: bool = False
+    """Layers compute attention with relative positions themselves: a bias as in MPNet, or products as in DeBERTa-v2."""
     separates_documents: bool = False
     """Masks of shape (rows, 1, tokens, tokens), boolean, and positions keep the documents of a packed block apart."""
     reads_token_types: bool = True
@@ -73,6 +78,7 @@ _BERT_LIKE: dict[str, Any] = {
     "separates_documents": True,
     "has_plain_products": True,
 }
+_ROTARY: dict[str, Any] = {"layers": "layers", "is_rotary": True, "can_unpad": True, "separates_documents": True}
 _ROBERTA_LIKE: dict[str, Any] = {
     **_BERT_LIKE,
     "counts_from_padding": True,
@@ -82,7 +88,7 @@ _ROBERTA_LIKE: dict[str, Any] = {
 }
 
 _TABLE = (
-    Architecture("albert", separates_documents=True, has_pair_head=True, has_plain_products=True),
+    Architecture("albert", can_unpad=True, separates_documents=True, has_pair_head=True, has_plain_products=True),
     Architecture(
         "bert",
         **_BERT_LIKE,
@@ -95,7 +101,9 @@ _TABLE = (
     ),
     Architecture("camembert", **_ROBERTA_LIKE, student_type="camembert"),
     Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, student_type="deberta"),
-    Architecture("deberta-v2", layers="encoder.layer", student_type="deberta-v2"),
+    Architecture(
+        "deberta-v2", layers="encoder.layer", can_unpad=True, attends_relatively=True, student_type="deberta-v2"
+    ),
     Architecture(
         "distilbert",
         layers="transformer.layer",
@@ -118,13 +126,22 @@ _TABLE = (
         prefix="electra",
         classifier=TextHead("classifier.dense", "gelu", "classifier.out_proj"),
     ),
+    Architecture("eurobert", **_ROTARY, reads_token_types=False, student_type="eurobert"),
+    Architecture("gte", **_ROTARY, student_type="gte"),
+    Architecture("jina_embeddings_v3", **_ROTARY, student_type="jina_embeddings_v3"),
+    Architecture("modernbert", **_ROTARY, reads_token_types=False, first_layer_differs=True, student_type="modernbert"),
     Architecture(
-        "modernbert", layers="layers", reads_token_types=False, first_layer_differs=True, student_type="modernbert"
+        "mpnet",
+        layers="encoder.layer",
+        can_unpad=True,
+        attends_relatively=True,
+        reads_token_types=False,
+        has_plain_products=True,
+        student_type="mpnet",
     ),
-    Architecture(
-        "mpnet", layers="encoder.layer", reads_token_types=False, has_plain_products=True, student_type="mpnet"
-    ),
+    Architecture("nomic_bert", **_ROTARY, student_type="nomic_bert"),
     Architecture("roberta", **_ROBERTA_LIKE, student_type="roberta"),
+    Architecture("ultrabert", **_ROTARY, reads_token_types=False, student_type="ultrabert"),
     Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
 )
 

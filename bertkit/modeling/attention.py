@@ -15,10 +15,11 @@ from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError
+from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import patched_attention
-from bertkit.modeling.unpadding import unpadded
+from bertkit.modeling.unpadding.layers import unpadded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,6 +103,31 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
         for layer in layers:
             hooks.callback(layer.register_forward_hook(keep).remove)
         yield
+
+
+def keep_windows(model: PreTrainedModel) -> None:
+    """Let layers with a sliding window keep it where tokens may attend to some others of their row only.
+
+    transformers takes a mask of shape (rows, 1, tokens, tokens) as it is for layers of every type.
+    """
+    types: list[str] = getattr(model.config, "layer_types", None) or []
+    narrowed: list[torch.Tensor] = []  # the mask of the batch at hand
+
+    def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        mask = named.get("attention_mask")
+        narrowed.clear()
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+            positions = torch.arange(mask.shape[-1], device=mask.device)
+            narrowed.append(mask & ((positions[:, None] - positions).abs() <= model.config.sliding_window))
+
+    def use_mask(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        return (arguments, {**named, "attention_mask": narrowed[0]}) if narrowed else None
+
+    if "sliding_attention" in types:
+        model.base_model.register_forward_pre_hook(narrow_mask, with_kwargs=True)
+        for layer, kind in zip(layers_of(model), types, strict=False):
+            if kind == "sliding_attention":
+                layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:

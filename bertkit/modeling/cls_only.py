@@ -7,6 +7,8 @@ is the same. It saves a seventh of an encoder with six layers, and a fourteenth 
 
 from __future__ import annotations
 
+import inspect
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +16,31 @@ from bertkit.modeling.architectures import architecture_of, layers_of
 from bertkit.modeling.info import info_of
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 
 def cls_only_last_layer(model: PreTrainedModel) -> None:
-    """Let the last layer return the first token only, shape (rows, 1, width), where its submodules are BERT's.
+    """Let the last layer return the first token only, shape (rows, 1, width), where its submodules are known.
 
-    A last layer that does so already stays as it is.
+    A last layer that does so already stays as it is, and so does one whose head reads a mean of all tokens.
     """
-    layers = layers_of(model) if architecture_of(model.config).is_bert_like else []
-    paths = info_of(model).speed_paths
-    if layers and paths.cls_only_layer is not layers[-1]:
-        layer = paths.cls_only_layer = layers[-1]
-        layer.forward = partial(_forward, layer, layer.forward)
+    architecture, paths = architecture_of(model.config), info_of(model).speed_paths
+    reads_first = getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
+    known = architecture.is_bert_like or (architecture.is_rotary and reads_first)
+    layers = layers_of(model) if known else []
+    if not layers or paths.cls_only_layer is layers[-1]:
+        return
+    layer = paths.cls_only_layer = layers[-1]
+    if architecture.is_rotary:
+        attention = _attention_of(layer)
+        attention.forward = partial(_attend_rotary, attention, attention.forward)
+        layer.forward = partial(_forward_rotary, layer, layer.forward)
+    else:
+        layer.forward = partial(_forward_bert, layer, layer.forward)
 
 
-def _forward(
+def _forward_bert(
     layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, *others: Any, **kwargs: Any
 ) -> Any:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -39,10 +50,7 @@ def _forward(
         return forward_all(hidden_states, attention_mask, *others, **kwargs)
     attention = layer.attention.self
     first = hidden_states[:, :1]
-
-    def split_heads(values: Any) -> Any:
-        return values.view(*values.shape[:-1], -1, attention.attention_head_size).transpose(1, 2)
-
+    split_heads = partial(_split_heads, width=attention.attention_head_size)
     # One query per row, (rows, heads, 1, width), attends to the keys and values of all tokens. Products after this one
     # see (rows, 1, width), so their cost does not depend on the length of the texts.
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.config._attn_implementation, eager_attention_forward)
@@ -58,3 +66,78 @@ def _forward(
     )
     attended = layer.attention.output(summed.reshape(first.shape[0], 1, -1), first)
     return layer.feed_forward_chunk(attended)
+
+
+def _forward_rotary(layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, **named: Any) -> Any:
+    """Run a layer on the first token, with its norm before or after each sum; its attention gets all tokens too."""
+    sees_all = "flash" in _attention_of(layer).config._attn_implementation  # it has windows of its own
+    if sees_all or (attention_mask is not None and attention_mask.dim() != 4):
+        return forward_all(hidden_states, attention_mask=attention_mask, **named)
+    norm = next((getattr(layer, name) for name in ("attn_norm", "input_layernorm") if hasattr(layer, name)), None)
+    named["all_states"] = hidden_states if norm is None else norm(hidden_states)
+    mask = None if attention_mask is None else attention_mask[:, :, :1]
+    # the class's own function, without checkpointing, which would lose the gradients of named tensors
+    forward = inspect.unwrap(type(layer).forward)
+    return forward(layer, hidden_states[:, :1], attention_mask=mask, **named)
+
+
+def _attend_rotary(
+    attention: Any,
+    forward_all: Any,
+    hidden_states: torch.Tensor,
+    attention_mask: Any = None,
+    position_embeddings: Any = None,
+    *,
+    all_states: torch.Tensor | None = None,
+    **named: Any,
+) -> Any:
+    """Attend from the first token, (rows, 1, width), to all tokens, with the functions of the model's own module."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if all_states is None:
+        return forward_all(
+            hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **named
+        )
+    module = sys.modules[type(attention).__module__]
+    query, key, value = (
+        _split_heads(states, attention.head_dim) for states in _project(attention, hidden_states, all_states)
+    )
+    # the one query is broadcast over the positions of all keys, and stands at the first of them
+    query, key = module.apply_rotary_pos_emb(query, key, *position_embeddings)
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(
+        attention.config._attn_implementation, module.eager_attention_forward
+    )
+    summed, _ = attend(
+        attention,
+        query[:, :, :1],
+        key,
+        value,
+        attention_mask,
+        dropout=attention.attention_dropout if attention.training else 0.0,
+        scaling=attention.head_dim**-0.5,
+    )
+    summed = summed.reshape(*hidden_states.shape[:2], -1)
+    is_fused = hasattr(attention, "Wqkv")
+    return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None
+
+
+def _project(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Compute queries of the first token, and keys and values of all."""
+    from torch.nn import functional
+
+    if not hasattr(attention, "Wqkv"):
+        return attention.q_proj(first), attention.k_proj(states), attention.v_proj(states)
+    weight, bias = attention.Wqkv.weight, attention.Wqkv.bias  # of queries, then keys, then values
+    width = len(weight) // 3
+    biases = (None, None) if bias is None else (bias[:width], bias[width:])
+    key_value = functional.linear(states, weight[width:], biases[1])
+    return functional.linear(first, weight[:width], biases[0]), *key_value.chunk(2, dim=-1)
+
+
+def _attention_of(layer: Any) -> Any:
+    return layer.attn if hasattr(layer, "attn") else layer.self_attn
+
+
+def _split_heads(values: torch.Tensor, width: int) -> torch.Tensor:
+    """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
+    return values.view(*values.shape[:-1], -1, width).transpose(1, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
 from bertkit.modeling.architectures import first_position
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.heads import compute_head_in_fp32
+from bertkit.modeling.heads.outputs import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
     check_config,
@@ -198,13 +199,16 @@ def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedCo
         ModelError: weights that do not fit the config, or that are not finite.
     """
     quiet_transformers()
+    from bertkit.modeling.attention import keep_windows
+
     if folder is None:
-        build = getattr(model_class, "from_config", model_class)
-        return build(config)
-    model, report = load_weights(model_class, folder, config)
-    refuse_misfit(model, report, folder)
-    refuse_non_finite(model.named_parameters(), folder)
-    info_of(model).new_weights = sorted(report["missing_keys"])
+        model: PreTrainedModel = getattr(model_class, "from_config", model_class)(config)
+    else:
+        model, report = load_weights(model_class, folder, config)
+        refuse_misfit(model, report, folder)
+        refuse_non_finite(model.named_parameters(), folder)
+        info_of(model).new_weights = sorted(report["missing_keys"])
+    keep_windows(model)
     return model
 
 
@@ -239,17 +243,17 @@ def load_model(
             untrained head.
     """
     quiet_transformers()
-    import transformers
+    from bertkit.modeling.heads import generic
 
     config = load_config(folder)
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
     config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
     config.problem_type = problem_type
-    model_class = getattr(transformers, auto_class) if isinstance(auto_class, str) else auto_class(type(config))
+    find_class = partial(generic.model_class, auto_class) if isinstance(auto_class, str) else auto_class
     saved_head = tagger_head(config)
     set_tagger_head(config, head)
-    model, report = load_weights(model_class, folder, config)
+    model, report = load_weights(find_class(type(config)), folder, config)
     refuse_misfit(model, report, folder)
     same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):

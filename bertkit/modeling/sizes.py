@@ -36,6 +36,11 @@ def _bert(layers: int, hidden: int, parameters: int) -> Size:
     return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
 
 
+def _ettin(layers: int, hidden: int, intermediate: int, heads: int, parameters: int) -> Size:
+    """Build the size of an Ettin encoder, which has the layers of ModernBERT (Weller et al. 2025)."""
+    return Size("modernbert", layers, hidden, heads, 50_368, parameters, {"intermediate_size": intermediate})
+
+
 # 512 positions come after the padding token's id, which is 1 (fairseq's way)
 _ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 _DEBERTA = {
@@ -47,6 +52,11 @@ _DEBERTA = {
     "share_att_key": True,
     "pos_att_type": ["p2c", "c2p"],
     "position_biased_input": False,
+}
+_MMBERT = {  # rotary positions of one base in layers of both types
+    "rope_parameters": {
+        kind: {"rope_type": "default", "rope_theta": 160_000.0} for kind in ("full_attention", "sliding_attention")
+    }
 }
 _SIZES = {
     "tiny": _bert(2, 128, 4_385_920),
@@ -72,12 +82,21 @@ _SIZES = {
     ),
     "modernbert-base": Size("modernbert", 22, 768, 12, 50_368, 149_014_272),
     "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
+    "ettin-17m": _ettin(7, 256, 384, 4, 16_797_440),
+    "ettin-32m": _ettin(10, 384, 576, 6, 31_883_136),
+    "ettin-68m": _ettin(19, 512, 768, 8, 68_144_640),
+    "ettin-150m": _ettin(22, 768, 1152, 12, 149_014_272),
+    "ettin-400m": _ettin(28, 1024, 2624, 16, 394_781_696),
+    "ettin-1b": _ettin(28, 1792, 3840, 28, 1_028_050_688),
+    "mmbert-small": Size("modernbert", 22, 384, 6, 256_000, 140_493_696, {**_MMBERT, "intermediate_size": 1152}),
+    "mmbert-base": Size("modernbert", 22, 768, 12, 256_000, 306_939_648, _MMBERT),
+    "eurobert-210m": Size("eurobert", 12, 768, 12, 128_256, 211_766_016),
     "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
     "deberta-v3-base": Size("deberta-v2", 12, 768, 12, 128_100, 183_831_552, _DEBERTA),
     "deberta-v3-large": Size("deberta-v2", 24, 1024, 16, 128_100, 434_012_160, {**_DEBERTA, "intermediate_size": 4096}),
 }
 _NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
-    *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
     *("architectures", "transformers_version", "dtype", "return_dict", "output_hidden_states", "sparse_prediction"),
     *("id2label", "label2id", "problem_type"),
@@ -111,7 +130,7 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
         RecipeError: no such size, no such field, a value out of its range, or fewer tokens than the tokenizer has.
     """
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
-    for name in ("pad", "bos", "eos", "cls", "sep"):
+    for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         number = getattr(tokenizer, f"{name}_token_id")
         if number is None:  # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
             number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))

@@ -7,10 +7,8 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from bertkit.modeling.heads.generic import build_encoder, class_with_head
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, touch, writing
@@ -29,7 +27,7 @@ from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
@@ -41,9 +39,7 @@ class LayerTagger:
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        encoder = MODEL_MAPPING[type(config)]
-        options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
         # The hidden states are the embeddings and the output of every layer. Weights of 0 are equal ones after the
@@ -132,15 +128,9 @@ class _StateReader(nn.Module):
         return {"states": self.tagger.read_states(**inputs)}
 
 
-@cache
 def tagger_class(config_class: type) -> type:
     """Build the class of a tagger over a config class's encoder, which loads from any checkpoint of that encoder."""
-    encoder = MODEL_MAPPING[config_class]
-    # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
-    # for transformers' own models with a head.
-    base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
-    name = f"{encoder.__name__.removesuffix('Model')}ForLayerTagging"
-    return type(name, (LayerTagger, base), {"__module__": __name__})
+    return class_with_head(LayerTagger, config_class, "ForLayerTagging")
 
 
 def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:

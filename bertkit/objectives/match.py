@@ -129,7 +129,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     config = _student_config(setup)
     teacher = load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config).requires_grad_(False).eval()
     if config is not None:
-        student = AutoModelForMaskedLM.from_config(config)
+        student = load_to_pretrain(AutoModelForMaskedLM, None, config)
     else:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))

@@ -90,7 +90,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
-    from bertkit.modeling.heads import mask_missing_choices
+    from bertkit.modeling.heads.outputs import mask_missing_choices
 
     model = load_pretrained(
         "AutoModelForMultipleChoice",

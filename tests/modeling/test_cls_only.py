@@ -7,6 +7,8 @@ import torch
 from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification, BertConfig
 
 from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.info import info_of
+from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 SIZES = {
     "vocab_size": 60,
@@ -82,3 +84,28 @@ def test_checkpointed_activations_give_the_same_gradients():
         model(**batch).loss.backward()
     for name, gradient in gradients(whole).items():
         assert torch.allclose(gradients(short)[name], gradient, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("model_type", "pooling", "is_used"),
+    [
+        ("modernbert", "cls", True),
+        ("modernbert", "mean", False),
+        ("eurobert", "late", False),
+        ("ultrabert", "cls", True),
+    ],
+)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, pooling, is_used, attention):
+    options = {"config": {"classifier_pooling": pooling}, "attn_implementation": attention}
+    whole, short = (make_tiny(model_type, AutoModelForSequenceClassification, **options) for _ in range(2))
+    cls_only_last_layer(short)
+    short.activation_checkpointing_enable()
+    assert (info_of(short).speed_paths.cls_only_layer is not None) == is_used
+    for model in (whole, short):
+        logits = model(**make_tiny_batch()).logits
+        logits.square().sum().backward()
+    torch.testing.assert_close(logits, whole(**make_tiny_batch()).logits, rtol=0, atol=1e-6)
+    assert gradients(short).keys() == gradients(whole).keys()
+    for name, gradient in gradients(whole).items():
+        torch.testing.assert_close(gradients(short)[name], gradient, rtol=1e-5, atol=1e-5, msg=name)

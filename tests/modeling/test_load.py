@@ -17,6 +17,7 @@ from bertkit.modeling.info import info_of
 from tests.conftest import make_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 FAMILIES = {
     "bert": SMALL,
     "roberta": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
@@ -27,14 +28,12 @@ FAMILIES = {
     "deberta": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "deberta-v2": {**SMALL, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "mpnet": {**SMALL, "pad_token_id": 0, "max_position_embeddings": 66},
-    "modernbert": {
-        **SMALL,
-        "pad_token_id": 0,
-        "bos_token_id": 2,
-        "eos_token_id": 3,
-        "cls_token_id": 2,
-        "sep_token_id": 3,
-    },
+    "modernbert": {**SMALL, **SPECIAL, "cls_token_id": 2, "sep_token_id": 3},
+    "eurobert": {**SMALL, **SPECIAL, "mask_token_id": 4},
+    "gte": {**SMALL, **SPECIAL},
+    "jina_embeddings_v3": {**SMALL, **SPECIAL},
+    "nomic_bert": {**SMALL, **SPECIAL},
+    "ultrabert": {**SMALL, **SPECIAL},
 }
 
 

@@ -27,6 +27,7 @@ def test_the_written_number_of_parameters_is_the_counted_one(name):
 @pytest.mark.parametrize(
     ("name", "options", "millions"),
     [  # Devlin 2019; Turc 2019; Jiao 2020; Lan 2020; Sanh 2019; Clark 2020; Liu 2019; Warner 2024; He 2023;
+        # Weller 2025 (Ettin); Marone 2025 (mmBERT); Boizard 2025 (EuroBERT);
         # 3 and 6 layers: Sun 2019 (PKD). Lan 2020 says 235 of albert-xxlarge, and its released weights are 223.
         ("base", {}, 110),
         ("large", {}, 335),
@@ -44,6 +45,15 @@ def test_the_written_number_of_parameters_is_the_counted_one(name):
         ("roberta-large", {}, 355),
         ("modernbert-base", {}, 149),
         ("modernbert-large", {}, 395),
+        ("ettin-17m", {}, 17),
+        ("ettin-32m", {}, 32),
+        ("ettin-68m", {}, 68),
+        ("ettin-150m", {}, 150),
+        ("ettin-400m", {}, 395),
+        ("ettin-1b", {}, 1028),
+        ("mmbert-small", {}, 140),
+        ("mmbert-base", {}, 307),
+        ("eurobert-210m", {}, 210),
         ("deberta-v3-small", {}, 44 + 98),
         ("deberta-v3-base", {}, 86 + 98),
         ("deberta-v3-large", {}, 304 + 131),
@@ -77,6 +87,7 @@ def test_tokens_and_special_ids_come_from_the_tokenizer():
     assert config.max_position_embeddings == 518  # 512 after the id of the padding token
     assert make_config("roberta-base", tokenizer(pad=1, cls=0, sep=2), {}).max_position_embeddings == 514
     assert make_config("modernbert-base", BERT, {}).sep_token_id == 3
+    assert make_config("eurobert-210m", BERT, {}).mask_token_id == 4
     assert make_config("base", BERT, {}).bos_token_id is None
     assert make_config("base", BERT, {}).max_position_embeddings == 512
 

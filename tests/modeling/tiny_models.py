@@ -17,19 +17,35 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "electra": {"embedding_size": 8},
+    "eurobert": {"num_key_value_heads": 1, "classifier_pooling": "bos"},
+    "modernbert": {"local_attention": 6, "layer_types": ["full_attention", "sliding_attention"]},
+    "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
 }
 LENGTHS = (3, 9, 5, 4)
 
 
-def make_tiny(model_type: str, auto_class: Any, dropout: float = 0.0, **options: Any) -> PreTrainedModel:
-    """Build a model in training mode, the same one at each call, with one dropout probability everywhere."""
+def make_tiny(
+    model_type: str, auto_class: Any, dropout: float = 0.0, *, config: dict[str, Any] | None = None, **options: Any
+) -> PreTrainedModel:
+    """Build a model in training mode, the same one at each call, with one dropout probability everywhere.
+
+    Args:
+        model_type: of the model; its own fields are in `OWN_FIELDS`.
+        auto_class: one of transformers' classes, or a class of models.
+        dropout: the probability.
+        config: more fields of the config.
+        options: of the class.
+    """
     torch.manual_seed(0)
     fields = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, **SHAPE, **SPECIAL}
-    config = AutoConfig.for_model(model_type, **{**fields, **OWN_FIELDS.get(model_type, {})})
-    model = auto_class.from_config(config, **options).train()
+    fields |= OWN_FIELDS.get(model_type, {}) | (config or {})
+    build = getattr(auto_class, "from_config", auto_class)
+    model = build(AutoConfig.for_model(model_type, **fields), **options).train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = dropout
     return model
 
 

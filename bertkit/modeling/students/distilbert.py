@@ -87,12 +87,15 @@ def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedM
 
 
 def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+    from bertkit.modeling.attention import keep_windows
+
     config = copy.deepcopy(teacher.config)
     config.num_hidden_layers = len(layers)
     if types := getattr(config, "layer_types", None):
         config.layer_types = [types[layer] for layer in layers]
     student = type(teacher)(config)
     student.load_state_dict(_take(teacher, layers))
+    keep_windows(student)
     return student
 
 

@@ -15,7 +15,6 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
-from bertkit.modeling.info import tagger_head
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card
 from bertkit.reports.examples import Example
@@ -272,7 +271,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
-        auto_class="" if tagger_head(model.config) else f"AutoModelFor{head}",
+        auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows=inputs.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from contextlib import nullcontext
 
 import pytest
@@ -18,7 +17,7 @@ from transformers import (
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.unpadding import group_rows, unpadded
+from bertkit.modeling.unpadding.layers import unpadded
 
 LENGTHS = [3, 12, 5, 5, 4, 11]
 
@@ -80,7 +79,7 @@ def widths():
         hook.remove()
 
 
-@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+@pytest.mark.parametrize("model_type", ["bert", "distilbert", "modernbert", "deberta-v2", "mpnet"])
 def test_logits_and_gradients_are_those_of_padded_rows(model_type, widths):
     model = make_model(model_type)
     shapes = widths(model)
@@ -143,13 +142,10 @@ def test_dropout_falls_on_real_tokens_only():
     assert drawn.count(64 * 32) == 6  # two a layer; embeddings and head see padding
 
 
-def test_groups_hold_every_row_and_cost_least():
-    lengths = sorted([7, 7, 8, 100, 101, 104, 300, 310])
-
-    def cost(ends: tuple[int, ...]) -> int:
-        return sum((end - start) * lengths[end - 1] ** 2 + 20_000 for start, end in itertools.pairwise((0, *ends, 8)))
-
-    every = [ends for count in range(8) for ends in itertools.combinations(range(1, 8), count)]
-    best = min(every, key=cost)
-    assert group_rows(lengths) == list(itertools.pairwise((0, *best, 8)))
-    assert len(best) == 2
+@pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
+def test_outputs_that_are_asked_for_are_those_of_padded_rows(name, widths):
+    model = make_model("modernbert")
+    shapes = widths(model)
+    with unpadded(model):
+        model(**make_batch(), **{name: True})
+    assert shapes == [(6, 12, 32)]

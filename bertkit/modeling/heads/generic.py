@@ -1,0 +1,121 @@
+"""Heads for questions and choices over any encoder, for model types for which transformers has none.
+
+They are saved as transformers' own are: the weights of the encoder have its names, so AutoModel loads them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import transformers
+from torch import nn
+from torch.nn import functional
+from transformers import MODEL_MAPPING, PreTrainedModel
+from transformers.conversion_mapping import (
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig
+
+
+class AnswerHead:
+    """What is added to an encoder: two logits per token, as in BERT's model for questions."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        start_positions: Any = None,
+        end_positions: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Compute where an answer starts and where it ends, (rows, tokens) each."""
+        states = _run_encoder(self, input_ids, attention_mask, token_type_ids, named)
+        start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)  # type: ignore[attr-defined]
+        return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
+
+
+class ChoiceHead:
+    """What is added to an encoder: one logit per choice, of a pooler over its first token as in BERT's."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
+        self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        labels: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
+        ids, mask, segments = (
+            None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids)
+        )
+        first = _run_encoder(self, ids, mask, segments, named)[:, 0]
+        logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
+        loss = None if labels is None else functional.cross_entropy(logits, labels)
+        return MultipleChoiceModelOutput(loss=loss, logits=logits)
+
+
+_HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}
+
+
+def model_class(auto_class: str, config_class: type) -> Any:
+    """Return one of transformers' Auto classes, or a class with a generic head where it has none for a model type."""
+    found = getattr(transformers, auto_class)
+    if auto_class not in _HEADS or config_class in found._model_mapping:
+        return found
+    return class_with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))
+
+
+@cache
+def class_with_head(head: type, config_class: type, ending: str) -> type:
+    """Build the class of a config class's encoder with a head, which loads from any checkpoint of that encoder."""
+    encoder = MODEL_MAPPING[config_class]
+    # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
+    # for transformers' own models with a head.
+    base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
+    family = encoder.__name__.removesuffix("Model")
+    # transformers renames weights by the name of a class, as its own classes of this encoder do
+    if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
+        register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
+    return type(family + ending, (head, base), {"__module__": head.__module__})
+
+
+def build_encoder(config: PretrainedConfig) -> PreTrainedModel:
+    """Build the encoder of a config, without a pooler."""
+    encoder = MODEL_MAPPING[type(config)]
+    options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
+    return encoder(config, **options)
+
+
+def _run_encoder(
+    model: Any, input_ids: Any, attention_mask: Any, token_type_ids: Any, named: dict[str, Any]
+) -> torch.Tensor:
+    segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+    outputs = model.base_model(input_ids=input_ids, attention_mask=attention_mask, **segments, **named)
+    return outputs.last_hidden_state  # type: ignore[no-any-return]

@@ -1,0 +1,200 @@
+"""Where the tokens of a batch lie without padding, and how they get there and back.
+
+From the first layer to the last, the tokens of all rows lie one after another in a single row without padding. Most of
+a layer computes each token by itself and does not notice. Attention does notice, so it gets the rows back, in groups of
+similar length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+_TOKENS, _LENGTHS, _ROWS = 32, 8, 4  # tokens of a batch, lengths and rows of a group are rounded up to these
+_GROUP_COST = 20_000  # pairs of tokens whose attention takes as long as one more group does
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of similar length, padded to the longest.
+
+    Args:
+        rows: indices into the batch, shortest first.
+        is_real: which tokens are real, (rows, length). Rows that rounding up adds hold none.
+    """
+
+    rows: torch.Tensor
+    is_real: torch.Tensor
+
+    @property
+    def length(self) -> int:
+        """Tokens of a row, padding included."""
+        return self.is_real.shape[1]
+
+    @property
+    def is_attended(self) -> torch.Tensor:
+        """Which tokens others attend to, (rows, 1, 1, length).
+
+        All in a row that holds none: softmax over nothing is NaN.
+        """
+        return (self.is_real | ~self.is_real.any(dim=1, keepdim=True))[:, None, None]
+
+    def mask(self, attended: torch.Tensor) -> torch.Tensor:
+        """Cut the group's mask out of that of the batch, (rows, 1, tokens, tokens), true where a token is attended to.
+
+        What is no token attends to anything: softmax over nothing is NaN.
+        """
+        rows, length = self.is_real.shape
+        kept = min(length, attended.shape[-1])
+        mask = torch.zeros(rows, 1, length, length, dtype=torch.bool)
+        mask[: len(self.rows), :, :kept, :kept] = attended[self.rows, :, :kept, :kept]
+        return mask | ~self.is_real[:, None, :, None]
+
+
+class Layout:
+    """Where each token of a batch lies without padding, row after row with the shortest first, and in its group.
+
+    Sizes are rounded up, since oneDNN compiles each product anew for every shape, which takes as long as several of
+    them.
+
+    Args:
+        mask: 1 at real tokens, 0 at padding, of shape (rows, tokens).
+    """
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        # Indices of all real tokens, (real tokens,): `in_batch` into the padded batch (rows * tokens), `in_groups` into
+        # the padded groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
+        order = mask.sum(dim=1).argsort(stable=True)
+        real = mask[order].bool()
+        lengths = real.sum(dim=1)
+        self.shape = mask.shape
+        self.in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
+        self.tokens = _round_up(len(self.in_batch), _TOKENS)
+        self.groups: list[Group] = []
+        for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
+            # rows are sorted, so a group is a slice of them and its last row is the longest
+            rows, length = _round_up(end - start, _ROWS), int(_round_up(lengths[end - 1], _LENGTHS))
+            is_real = torch.zeros(rows, length, dtype=torch.bool)
+            is_real[: end - start] = torch.arange(length) < lengths[start:end, None]
+            self.groups.append(Group(order[start:end], is_real))
+        self.in_groups = torch.cat([group.is_real.flatten() for group in self.groups]).nonzero()[:, 0]
+        self._sizes = [group.is_real.numel() for group in self.groups]
+        self._kept: dict[int, tuple[Any, Any]] = {}
+
+    def unpad(self, values: torch.Tensor) -> torch.Tensor:
+        """Turn (rows, tokens, width) into (1, real tokens, width)."""
+        return _Gather.apply(values.flatten(0, 1), self.in_batch, self.tokens)[None]  # type: ignore[no-any-return, no-untyped-call]
+
+    def unpad_positions(self, values: torch.Tensor) -> torch.Tensor:
+        """Turn what is computed of positions alone, (rows or 1, tokens, width), into (1, real tokens, width)."""
+        indices = self.in_batch if len(values) > 1 else self.in_batch % self.shape[1]
+        return self.once(values, lambda: _gather(values.flatten(0, 1), indices, self.tokens)[None])  # type: ignore[no-any-return]
+
+    def pad(self, values: torch.Tensor) -> torch.Tensor:
+        """Turn (1, real tokens, width) into (rows, tokens, width), with zeros as padding."""
+        rows, tokens = self.shape
+        return _Scatter.apply(values[0], self.in_batch, rows * tokens).view(rows, tokens, -1)  # type: ignore[no-any-return, no-untyped-call]
+
+    def split(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Turn (1, heads, real tokens, width) into (rows, heads, length, width) for each group.
+
+        A single scatter fills all groups, which are views of its result.
+        """
+        heads, width = values.shape[1], values.shape[3]
+        flat = values.transpose(1, 2).reshape(-1, heads * width)
+        padded = _Scatter.apply(flat, self.in_groups, sum(self._sizes)).split(self._sizes)  # type: ignore[no-untyped-call]
+        return [
+            values.view(*group.is_real.shape, heads, width).transpose(1, 2)
+            for values, group in zip(padded, self.groups, strict=True)
+        ]
+
+    def join(self, values: list[torch.Tensor]) -> torch.Tensor:
+        """Turn (rows, length, heads, width) of each group into (1, real tokens, heads, width)."""
+        heads, width = values[0].shape[2:]
+        flat = torch.cat([values.reshape(-1, heads * width) for values in values])
+        return _Gather.apply(flat, self.in_groups, self.tokens).view(1, -1, heads, width)  # type: ignore[no-any-return, no-untyped-call]
+
+    def masks(self, attended: torch.Tensor) -> list[torch.Tensor]:
+        """Cut the mask of each group out of that of the batch, once per batch and type of layer."""
+        return self.once(attended, lambda: [group.mask(attended) for group in self.groups])  # type: ignore[no-any-return]
+
+    def once(self, source: Any, compute: Any) -> Any:
+        """Return what is computed of a tensor that several layers read; computed for the first of them."""
+        if id(source) not in self._kept:
+            self._kept[id(source)] = (source, compute())  # the source is kept too, so that its id stays its own
+        return self._kept[id(source)][1]
+
+
+def _round_up(count: Any, step: int) -> Any:
+    """Round a number, or a tensor of them, up to a multiple of `step`."""
+    return (count + step - 1) // step * step
+
+
+def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
+    """Split rows of rising lengths into the cheapest groups: padded pairs of tokens, and a fixed cost per group.
+
+    A dynamic program over ends: the least cost of the first `end` rows is that of the first `start` rows plus that of
+    one group of the rest, for the best `start`. It costs rows² in all, vectorized over starts.
+
+    >>> group_rows([5, 6, 6, 100, 101])
+    [(0, 3), (3, 5)]
+    """
+    squares = np.square(lengths, dtype=np.int64)
+    least = np.zeros(len(lengths) + 1, dtype=np.int64)
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    for end in range(1, len(lengths) + 1):
+        # `costs` (end,) are those of a last group from each start up to `end`. All its rows are padded to the longest,
+        # so attention computes length² pairs of tokens for each.
+        costs = least[:end] + np.arange(end, 0, -1) * squares[end - 1] + _GROUP_COST
+        starts[end] = costs.argmin()
+        least[end] = costs[starts[end]]
+    groups = []
+    end = len(lengths)
+    # back from the last row: the start of a group is the end of the group before it
+    while end:
+        groups.append((int(starts[end]), end))
+        end = int(starts[end])
+    return groups[::-1]
+
+
+def _gather(values: torch.Tensor, indices: torch.Tensor, size: int) -> torch.Tensor:
+    """Gather distinct rows of (all, width) by index, and fill up with rows of zeros: (size, width)."""
+    gathered = values.new_zeros(size, values.shape[1])
+    torch.index_select(values, 0, indices, out=gathered[: len(indices)])
+    return gathered
+
+
+def _scatter(values: torch.Tensor, indices: torch.Tensor, size: int) -> torch.Tensor:
+    """Scatter the first rows of a matrix to distinct indices of a matrix of zeros: (size, width)."""
+    return values.new_zeros(size, values.shape[1]).index_copy_(0, indices, values[: len(indices)])
+
+
+class _Gather(torch.autograd.Function):
+    """`_gather`, whose gradient is scattered: indices are distinct, so nothing needs to be summed."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, indices: torch.Tensor, size: int) -> torch.Tensor:
+        ctx.save_for_backward(indices)
+        ctx.size = len(values)
+        return _gather(values, indices, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _scatter(gradients[0], ctx.saved_tensors[0], ctx.size), None, None
+
+
+class _Scatter(torch.autograd.Function):
+    """`_scatter`, whose gradient is gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, indices: torch.Tensor, size: int) -> torch.Tensor:
+        ctx.save_for_backward(indices)
+        ctx.size = len(values)
+        return _scatter(values, indices, size)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _gather(gradients[0], ctx.saved_tensors[0], ctx.size), None, None
