@@ -113,14 +113,12 @@ class Matching:
         }
 
     def module(self, model: PreTrainedModel, number: int) -> nn.Module:
-        """Return a layer of a model, or its embeddings; raise ModelError where these are no module of their own."""
+        """Return a layer of a model, or its embeddings."""
         if number != _EMBEDDINGS:
             layer: nn.Module = self.layers[model][number]
             return layer
-        embeddings = getattr(model.base_model, "embeddings", None)
-        if not isinstance(embeddings, nn.Module):
-            what = f"the embeddings of a {model.config.model_type} model cannot be read"
-            raise ModelError(what, "match hidden states alone")
+        # the first layer of a model without such a module reads the embeddings of its tokens as they are
+        embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
     def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
