@@ -175,9 +175,9 @@ def test_short_blocks_come_first(run):
         (["mlm", "--set", "options.mask_rate=2"], 2, "error: options.mask_rate is 2 - give a number from 0.01 to 0.9"),
         (["mlm", "--set", "training.short_length=500"], 2, "error: training"),
         (
-            ["mlm", "--data", "demo", "--tokenizer", str(DEMO), "--size", "modernbert-base"],
+            ["mlm", "--data", "demo", "--tokenizer", str(DEMO), "--size", "deberta-v3-small"],
             2,
-            "error: a model of type modernbert cannot keep documents of a block apart - --set training.packing=joined",
+            "error: a model of type deberta-v2 cannot keep documents of a block apart - --set training.packing=joined",
         ),
     ],
 )
