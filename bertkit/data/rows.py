@@ -180,7 +180,7 @@ def read_split(
     if faults:
         raise first_of(faults)
     if left_out:
-        log.info(f"{left_out:,} rows of {source} have no labels: they are left out")
+        log.info(f"rows of {source} without labels, left out: {left_out:,}")
     if not rows:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     return Split(name, str(source), rows, lines)

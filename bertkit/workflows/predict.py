@@ -171,7 +171,7 @@ def _chunks(
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical
     if blank:
-        log.info(f"{blank:,} rows have no text; they are predicted all the same")
+        log.info(f"rows without text, predicted all the same: {blank:,}")
 
 
 def _predict_chunks(
