@@ -23,4 +23,4 @@ def command(json: JsonOption = False) -> None:
     if json:
         print_json({"sizes": rows})
     else:
-        print_table("encoders with the vocabulary that they were published with", rows)
+        print_table("encoders with the vocabulary that they were published with", rows, max_rows=len(rows))
