@@ -23,4 +23,5 @@ def command(json: JsonOption = False) -> None:
     if json:
         print_json({"sizes": rows})
     else:
-        print_table("encoders with the vocabulary that they were published with", rows, max_rows=len(rows))
+        shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
+        print_table("encoders with the vocabulary that they were published with", shown, max_rows=len(rows))
