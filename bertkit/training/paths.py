@@ -10,7 +10,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import info_of, tagger_head
 from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def on_speed_paths(
 
 def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
     """Say why a model on its speed paths computes the padding of batches; None where it does not."""
-    if info_of(model).speed_paths.unpadded_layers:
+    has_run = tagger_head(model.config) is not None  # a frozen encoder, whose states are read before
+    if has_run or info_of(model).speed_paths.unpadded_layers:
         return None
     if machine.device != "cpu":
         return "a GPU computes padding"

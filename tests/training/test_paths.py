@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForTokenClassification
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream
+from bertkit.modeling.info import set_tagger_head
 from bertkit.recipe import Training
 from bertkit.training.paths import on_speed_paths, why_padding_is_computed
 
@@ -39,3 +40,8 @@ def test_padding_is_computed_where_the_layers_of_a_model_are_read(model):
     layers_of(model)[0].register_forward_hook(lambda *_: None)
     with on_speed_paths(model, training, machine, DropoutStream(1), None):
         assert why_padding_is_computed(model, training, machine) == "padding is computed in this bert model"
+
+
+def test_a_frozen_encoder_computes_no_padding_while_its_tagger_is_trained(model):
+    set_tagger_head(model.config, {"layers": "last", "tagger": "linear", "size": 0})
+    assert why_padding_is_computed(model, Training(unpad=False), Machine("cuda", "fp32", 1, "")) is None

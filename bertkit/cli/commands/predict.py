@@ -15,7 +15,7 @@ from bertkit.cli.progress import TerminalProgress
 
 NAME = "predict"
 ORDER = 4
-EXAMPLE = 'bertkit predict cola --model runs/cola --text "The dogs was happy."'
+EXAMPLE = 'bertkit predict cola --model runs/cola --text "The dog chased old the bird."'
 
 OutputFileOption = Annotated[
     Path | None,
