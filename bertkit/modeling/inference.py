@@ -194,9 +194,8 @@ class InferenceModel(nn.Module):
         if {name: tuple(weight.shape) for name, weight in weights.items()} != self.shapes():
             return False
         for name, weight in weights.items():
-            if (
-                not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite()
-            ):  # tells of each of them
+            # a sum is not finite if any of its values is not
+            if not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite():
                 return False
             self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.float()))
         return True
@@ -278,7 +277,7 @@ class InferenceModel(nn.Module):
         return functional.linear(values, self._weight(f"{name}.weight"), self._weight(f"{name}.bias"))
 
     def _in_fp32(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Compute a layer of a head as `bertkit.modeling.heads.compute_head_in_fp32` lets it be computed."""
+        """Compute a layer of a head as `bertkit.modeling.heads.outputs.compute_head_in_fp32` lets it be computed."""
         with torch.autocast(values.device.type, enabled=False):
             return self._linear(name, values.float())
 

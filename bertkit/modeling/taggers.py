@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
-from bertkit.modeling.heads.generic import build_encoder, class_with_head
+from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, touch, writing
@@ -34,12 +34,11 @@ log = logging.getLogger("bertkit")
 _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
 
-class LayerTagger:
+class LayerTagger(EncoderHead):
     """What `tagger_class` adds to an encoder; `tagger_head` of its config names layers, tagger and size."""
 
     def __init__(self, config: PretrainedConfig) -> None:
-        super().__init__(config)  # type: ignore[call-arg]
-        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
+        super().__init__(config)
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
         # The hidden states are the embeddings and the output of every layer. Weights of 0 are equal ones after the
@@ -77,11 +76,8 @@ class LayerTagger:
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         with torch.no_grad():
-            outputs = self.base_model(  # type: ignore[attr-defined]
-                input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True, **segments
-            )
+            outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":
             return torch.stack(chosen, dim=2)

@@ -42,7 +42,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
         yield
     except BertkitError:
         raise
-    except Exception as error:
+    except Exception as error:  # each library has its own; what is no error of a disk is raised again
         named = _name_error(error, folder, needed)
         if named is None:
             raise

@@ -25,7 +25,7 @@ log = logging.getLogger("bertkit")
 
 Lengths = Sequence[int] | np.ndarray[Any, Any]
 
-_ATTENTION_BYTES = 2**25  # glibc keeps no larger block for the next use
+_ATTENTION_BYTES = 2**25  # of a layer in one micro-batch: what the backward pass needs is kept for one at a time
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,29 @@ from transformers.conversion_mapping import (
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig
 
 
-class AnswerHead:
-    """What is added to an encoder: two logits per token, as in BERT's model for questions."""
+class EncoderHead:
+    """What every such head begins with: an encoder without a pooler, and how to run it."""
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
+        encoder = MODEL_MAPPING[type(config)]
+        options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
+        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+
+    def run_encoder(self, input_ids: Any, attention_mask: Any, token_type_ids: Any, **named: Any) -> Any:
+        """Run the encoder, which may know no token types."""
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        return self.base_model(input_ids=input_ids, attention_mask=attention_mask, **segments, **named)  # type: ignore[attr-defined]
+
+
+class AnswerHead(EncoderHead):
+    """What is added to an encoder: two logits per token, as in BERT's model for questions."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()  # type: ignore[attr-defined]
 
@@ -43,7 +56,7 @@ class AnswerHead:
         **named: Any,
     ) -> Any:
         """Compute where an answer starts and where it ends, (rows, tokens) each."""
-        states = _run_encoder(self, input_ids, attention_mask, token_type_ids, named)
+        states = self.run_encoder(input_ids, attention_mask, token_type_ids, **named).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -51,12 +64,11 @@ class AnswerHead:
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
-class ChoiceHead:
+class ChoiceHead(EncoderHead):
     """What is added to an encoder: one logit per choice, of a pooler over its first token as in BERT's."""
 
     def __init__(self, config: PretrainedConfig) -> None:
-        super().__init__(config)  # type: ignore[call-arg]
-        setattr(self, self.base_model_prefix, build_encoder(config))  # type: ignore[attr-defined]
+        super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
         self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
@@ -75,7 +87,7 @@ class ChoiceHead:
         ids, mask, segments = (
             None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids)
         )
-        first = _run_encoder(self, ids, mask, segments, named)[:, 0]
+        first = self.run_encoder(ids, mask, segments, **named).last_hidden_state[:, 0]
         logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
@@ -104,18 +116,3 @@ def class_with_head(head: type, config_class: type, ending: str) -> type:
     if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
         register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
     return type(family + ending, (head, base), {"__module__": head.__module__})
-
-
-def build_encoder(config: PretrainedConfig) -> PreTrainedModel:
-    """Build the encoder of a config, without a pooler."""
-    encoder = MODEL_MAPPING[type(config)]
-    options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-    return encoder(config, **options)
-
-
-def _run_encoder(
-    model: Any, input_ids: Any, attention_mask: Any, token_type_ids: Any, named: dict[str, Any]
-) -> torch.Tensor:
-    segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-    outputs = model.base_model(input_ids=input_ids, attention_mask=attention_mask, **segments, **named)
-    return outputs.last_hidden_state  # type: ignore[no-any-return]
