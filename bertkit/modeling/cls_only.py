@@ -26,8 +26,7 @@ def cls_only_last_layer(model: PreTrainedModel) -> None:
     A last layer that does so already stays as it is, and so does one whose head reads a mean of all tokens.
     """
     architecture, paths = architecture_of(model.config), info_of(model).speed_paths
-    reads_first = getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
-    known = architecture.is_bert_like or (architecture.is_rotary and reads_first)
+    known = architecture.is_bert_like or (architecture.is_rotary and _reads_first_token(model))
     layers = layers_of(model) if known else []
     if not layers or paths.cls_only_layer is layers[-1]:
         return
@@ -38,6 +37,12 @@ def cls_only_last_layer(model: PreTrainedModel) -> None:
         layer.forward = partial(_forward_rotary, layer, layer.forward)
     else:
         layer.forward = partial(_forward_bert, layer, layer.forward)
+
+
+def _reads_first_token(model: PreTrainedModel) -> bool:
+    """Tell whether a head for texts or choices reads the first token only."""
+    own_head = getattr(model, "reads_first_token", False)
+    return own_head or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
 
 
 def _forward_bert(

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification, BertConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+    BertConfig,
+)
 
 from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.heads.generic import model_class
 from bertkit.modeling.info import info_of
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
+TEXTS, CHOICES = "AutoModelForSequenceClassification", "AutoModelForMultipleChoice"
 SIZES = {
     "vocab_size": 60,
     "hidden_size": 32,
@@ -87,25 +94,34 @@ def test_checkpointed_activations_give_the_same_gradients():
 
 
 @pytest.mark.parametrize(
-    ("model_type", "pooling", "is_used"),
+    ("model_type", "head", "pooling", "is_used"),
     [
-        ("modernbert", "cls", True),
-        ("modernbert", "mean", False),
-        ("eurobert", "late", False),
-        ("ultrabert", "cls", True),
+        ("modernbert", TEXTS, "cls", True),
+        ("modernbert", TEXTS, "mean", False),
+        ("modernbert", CHOICES, "mean", False),
+        ("eurobert", TEXTS, "late", False),
+        ("eurobert", CHOICES, "late", True),
+        ("ultrabert", TEXTS, "cls", True),
+        ("ultrabert", CHOICES, "mean", True),
+        *((model_type, CHOICES, None, True) for model_type in ("gte", "jina_embeddings_v3", "nomic_bert")),
     ],
 )
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, pooling, is_used, attention):
-    options = {"config": {"classifier_pooling": pooling}, "attn_implementation": attention}
-    whole, short = (make_tiny(model_type, AutoModelForSequenceClassification, **options) for _ in range(2))
+def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, head, pooling, is_used, attention):
+    fields = {"classifier_pooling": pooling} if pooling else {}
+    with_head = model_class(head, CONFIG_MAPPING[model_type])
+    build = with_head.from_config if hasattr(with_head, "from_config") else with_head._from_config
+    whole, short = (make_tiny(model_type, build, config=fields, attn_implementation=attention) for _ in range(2))
     cls_only_last_layer(short)
     short.activation_checkpointing_enable()
     assert (info_of(short).speed_paths.cls_only_layer is not None) == is_used
+    batch = make_tiny_batch()
+    if head == CHOICES:
+        batch = {name: values.view(2, 2, -1) for name, values in batch.items()}
     for model in (whole, short):
-        logits = model(**make_tiny_batch()).logits
+        logits = model(**batch).logits
         logits.square().sum().backward()
-    torch.testing.assert_close(logits, whole(**make_tiny_batch()).logits, rtol=0, atol=1e-6)
+    torch.testing.assert_close(logits, whole(**batch).logits, rtol=0, atol=1e-6)
     assert gradients(short).keys() == gradients(whole).keys()
     for name, gradient in gradients(whole).items():
         torch.testing.assert_close(gradients(short)[name], gradient, rtol=1e-5, atol=1e-5, msg=name)

@@ -67,6 +67,8 @@ class AnswerHead(EncoderHead):
 class ChoiceHead(EncoderHead):
     """What is added to an encoder: one logit per choice, of a pooler over its first token as in BERT's."""
 
+    reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
+
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
