@@ -133,7 +133,7 @@ def quiet_transformers() -> None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load a fast tokenizer with a padding token; its maximal length is bounded by the model's positions.
+    """Load a fast tokenizer with a padding token, and let it make what the model can read.
 
     Raises:
         ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
@@ -146,7 +146,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin
         saved["pad_token_id"] = config.pad_token_id
     refuse_foreign(tokenizer, config, saved, folder)
-    bound_length(tokenizer, config)
+    fit_tokenizer(tokenizer, config)
     return tokenizer
 
 
@@ -179,10 +179,18 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def bound_length(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
-    """Bound a tokenizer's maximal length by the number of positions that a model has."""
+def fit_tokenizer(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
+    """Bound a tokenizer's maximal length by a model's positions; it makes no token types for a model with only one."""
     positions = getattr(config, "max_position_embeddings", None) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
+    if getattr(config, "type_vocab_size", None) == 1:  # RoBERTa's, which a tokenizer may not know: BERT's has two
+        leave_out_token_types(tokenizer)
+
+
+def leave_out_token_types(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Let a tokenizer make no token types, also once it is saved."""
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter are saved
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:

@@ -82,7 +82,27 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
         )
     except (ValueError, OSError, RuntimeError, LookupError, SafetensorError) as error:
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
+    # Where the file has one weight for several of the model's, transformers leaves these as slices of it. They would
+    # keep the whole in memory, and a library that looks for shared weights finds some.
+    for parameter in model.parameters():
+        if parameter.untyped_storage().nbytes() > parameter.nbytes:
+            parameter.data = parameter.data.clone()
     return model, report
+
+
+def restore_weights(model: PreTrainedModel, file: Path) -> None:
+    """Load the weights of a checkpoint into the model that has written it.
+
+    Raises:
+        ModelError: names or shapes differ.
+    """
+    from safetensors.torch import load_model
+
+    try:
+        load_model(model, file, device=str(model.device))
+    except RuntimeError as error:
+        what = f"the weights do not fit the model: {first_line(error)}"
+        raise ModelError(what, "--fresh starts over", file=file) from None
 
 
 def _check_pickles(folder: Path) -> None:

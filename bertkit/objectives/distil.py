@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import info_of
+from bertkit.modeling.load import leave_out_token_types
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.objectives import PretrainSetup, Totals, mlm
@@ -156,8 +157,7 @@ def score(totals: Totals) -> dict[str, float]:
 def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
     """Return the student with its head; its tokenizer makes no token types where it knows none."""
     if not architecture_of(model.config).reads_token_types:
-        names = setup.tokenizer.model_input_names
-        setup.tokenizer.model_input_names = [name for name in names if name != "token_type_ids"]
+        leave_out_token_types(setup.tokenizer)
     return model
 
 

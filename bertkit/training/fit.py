@@ -18,6 +18,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.weights import restore_weights
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
@@ -182,6 +183,18 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         folder = checkpoint_folder(Path(self.args.output_dir), self.state.global_step)
         with disk_errors(folder, needed=checkpoint_bytes(self)):
             super()._save_checkpoint(model, trial)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the weights under the model's own names, and not under those of the file that they came from.
+
+        The names of an old checkpoint are others, and a resume would pass over all that it does not know.
+        """
+        self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
+        self.processing_class.save_pretrained(output_dir)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the weights of a checkpoint, all of them."""
+        restore_weights(self.model, Path(resume_from_checkpoint) / "model.safetensors")
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""

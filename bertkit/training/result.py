@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.modeling.weights import restore_weights
 from bertkit.storage.checkpoints import checkpoint_folder, find_fault, newest_whole
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
     """Load the weights of a run's best checkpoint, and return what its training has left.
 
     Raises:
-        ModelError: there is no whole checkpoint, or the best one is damaged.
+        ModelError: there is no whole checkpoint, or the best one is damaged or does not fit the model.
     """
     last, _ = newest_whole(folder)
     if last is None:
@@ -55,9 +56,7 @@ def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
     fault = find_fault(best)
     if fault:
         raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
-    from safetensors.torch import load_model
-
-    load_model(model, best / "model.safetensors", device=str(model.device))
+    restore_weights(model, best / "model.safetensors")
     return FitResult(
         history=state["log_history"],
         best=best,

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import ModelError
+from bertkit.hub import find_model
 from bertkit.modeling import load as models
 from bertkit.modeling.info import info_of
 from tests.conftest import make_tokenizer
@@ -194,7 +195,7 @@ def test_a_text_as_long_as_the_bound_is_read_and_a_longer_one_is_not(model_type,
     config.position_embedding_type = "absolute"  # ESM's default has no bound
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = int(1e30)
-    models.bound_length(tokenizer, config)
+    models.fit_tokenizer(tokenizer, config)
     assert 24 - padding - 1 <= tokenizer.model_max_length <= 24
     model = AutoModelForSequenceClassification.from_config(config).eval()
 
@@ -204,6 +205,18 @@ def test_a_text_as_long_as_the_bound_is_read_and_a_longer_one_is_not(model_type,
     assert read(tokenizer.model_max_length).isfinite().all()
     with pytest.raises((IndexError, RuntimeError)):
         read(tokenizer.model_max_length + 1)
+
+
+@pytest.mark.parametrize(("types", "is_read"), [(1, False), (2, True)])
+def test_a_tokenizer_makes_token_types_only_for_a_model_with_several(types, is_read, tmp_path):
+    sizes = {**SMALL, "max_position_embeddings": 24, "type_vocab_size": types, "pad_token_id": 0}
+    tokenizer = AutoTokenizer.from_pretrained(find_model("demo"))
+    config = AutoConfig.for_model("bert", vocab_size=len(tokenizer), **sizes)
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    models.load_tokenizer(tmp_path).save_pretrained(tmp_path)
+    pair = AutoTokenizer.from_pretrained(tmp_path)("good film", "bad film")
+    assert ("token_type_ids" in pair) == is_read
 
 
 def test_a_model_that_reads_padding_is_refused(copy):

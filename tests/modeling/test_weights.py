@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertModel
 
 from bertkit.errors import ModelError
@@ -20,6 +21,7 @@ from bertkit.modeling.weights import (
     loaded_bytes,
     refuse_misfit,
     refuse_non_finite,
+    restore_weights,
 )
 from tests.modeling.tiny_models import make_tiny
 
@@ -118,6 +120,24 @@ def test_any_values_in_a_config_load_or_are_refused_in_a_line(folder, changes):
         load_config(folder)
     except ModelError as error:
         assert "\n" not in str(error)
+
+
+def test_slices_of_a_weight_of_the_file_become_weights_of_their_own(tmp_path):
+    make_tiny("gte", AutoModel).save_pretrained(tmp_path)  # under the names of its first release, with q, k, v in one
+    assert any("qkv_proj" in name for name in load_file(tmp_path / "model.safetensors"))
+    model, _ = load_weights(AutoModel, tmp_path, load_config(tmp_path))
+    assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.parameters())
+
+
+def test_a_checkpoint_is_restored_whole_or_refused(folder):
+    model, _ = load_weights(BertModel, folder, load_config(folder))
+    file, start = folder / "model.safetensors", model.state_dict()["pooler.dense.bias"].clone()
+    model.pooler.dense.bias.data += 1
+    restore_weights(model, file)
+    assert torch.equal(model.pooler.dense.bias, start)
+    save_file({name.replace("weight", "gamma"): value for name, value in load_file(file).items()}, file)
+    with pytest.raises(ModelError, match=r"the weights do not fit the model: .*embeddings.LayerNorm.weight"):
+        restore_weights(model, file)
 
 
 class _Malicious:

@@ -12,7 +12,7 @@ from bertkit import hub
 from bertkit.corpus.documents import find_corpus
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.precision import product_widths
-from bertkit.modeling.load import bound_length, fingerprint, load_tokenizer, read_config, read_tokenizer
+from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import Progress, stage
@@ -123,7 +123,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
 
         tokenizer = read_tokenizer(tokenizer_folder)
         config = make_config(recipe.size, tokenizer, recipe.model_options)
-        bound_length(tokenizer, config)
+        fit_tokenizer(tokenizer, config)
     if tokenizer.mask_token_id is None:
         what = "the tokenizer has no mask token"
         raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)

@@ -134,7 +134,7 @@ def export_model(
     """
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging)
+    model.save_pretrained(staging, save_original_format=False)
     tokenizer.save_pretrained(staging)
     (folder / subfolder).mkdir(exist_ok=True)
     names = []
