@@ -175,7 +175,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     remedy = (
         f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
         if len(checkpoint) == len(recipe)
-        else "this checkpoint was made for other labels"
+        else "use the recipe that the checkpoint was trained with, or name another checkpoint"
     )
     raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
 

@@ -25,6 +25,7 @@ from bertkit.modeling.weights import (
     read_json_object,
     refuse_misfit,
     refuse_non_finite,
+    refuse_other_types,
 )
 from bertkit.storage.fingerprints import feed_file
 from bertkit.tokens.vocabulary import refuse_foreign
@@ -48,10 +49,10 @@ _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 def read_config(folder: Path) -> dict[str, Any]:
     """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
 
-    Needs neither torch nor transformers.
+    Needs neither torch nor transformers for the model types that bertkit knows.
 
     Raises:
-        ModelError: a missing or broken config, no weights, no tokenizer, or a model that needs code of its own.
+        ModelError: a missing or broken config, no weights, no tokenizer, or a model that is no encoder.
     """
     file = folder / "config.json"
     if not file.is_file():
@@ -66,6 +67,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             "copy tokenizer.json and tokenizer_config.json of the model it was made from",
             file=folder,
         )
+    if "auto_map" not in config:  # what brings its own code is refused by name, once transformers has read its config
+        refuse_other_types(config["model_type"], folder)
     return config
 
 
@@ -265,7 +268,8 @@ def load_model(
     refuse_misfit(model, report, folder)
     same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
-        raise ModelError(f"the head was trained for {saved_problem}, not {problem_type}", _FINE_TUNE, file=folder)
+        what = f"no trained head for this task (it is a {saved_class} for {saved_problem})"
+        raise ModelError(what, _FINE_TUNE, file=folder)
     trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"

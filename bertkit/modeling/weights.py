@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
-from bertkit.modeling.architectures import has_attention_mask, native_port
+from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -56,6 +56,26 @@ def check_config(config: dict[str, Any], file: Path) -> None:
     for key, is_wrong in wrong.items():
         if is_wrong:
             raise ModelError(f"{key} is {str(config[key])[:80]}", _AGAIN, file=file)
+
+
+def refuse_other_types(model_type: str, folder: Path) -> None:
+    """Raise ModelError where a model type is no encoder's; one of bertkit's table needs no transformers to tell."""
+    if model_type in ARCHITECTURES:
+        return
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    if model_type not in CONFIG_MAPPING_NAMES:
+        what = f"transformers {transformers.__version__} does not know the model type {model_type!r}"
+        raise ModelError(what, "correct config.json, or update transformers", file=folder)
+    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise _no_encoder(model_type, folder)
+
+
+def _no_encoder(model_type: str, folder: Path) -> ModelError:
+    remedy = "use BERT, RoBERTa, ELECTRA, DeBERTa, ..."
+    return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
 
 
 def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -134,7 +154,6 @@ def load_config(folder: Path) -> PretrainedConfig:
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     saved = read_json_object(folder / "config.json")
     check_config(saved, folder / "config.json")
@@ -147,12 +166,9 @@ def load_config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise _own_code(saved, folder)
-    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
-        raise ModelError(
-            f"a model of type {model_type!r} is not an encoder",
-            "use BERT, RoBERTa, ELECTRA, DeBERTa, ...",
-            file=folder,
-        )
+    refuse_other_types(model_type, folder)
+    if config.is_encoder_decoder:
+        raise _no_encoder(model_type, folder)
     if not has_attention_mask(config):
         what = f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
         raise ModelError(what, "use an encoder with an attention mask, such as BERT", file=folder)

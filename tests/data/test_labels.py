@@ -60,7 +60,7 @@ def test_names_that_do_not_match_are_both_shown():
         "if you know the meaning of its outputs, name them in its order: "
         "--set 'model_labels=[unacceptable, acceptable]'"
     )
-    with pytest.raises(ModelError, match="this checkpoint was made for other labels"):
+    with pytest.raises(ModelError, match="use the recipe that the checkpoint was trained with"):
         match_names(["a", "b", "c"], NAMES)
 
 

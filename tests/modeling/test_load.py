@@ -145,9 +145,22 @@ def test_a_file_cut_short(copy):
         load(copy)
 
 
-def test_a_decoder_is_no_encoder(copy):
-    edit_config(copy, model_type="gpt2")
-    with pytest.raises(ModelError, match="a model of type 'gpt2' is not an encoder"):
+@pytest.mark.parametrize(
+    ("model_type", "what"),
+    [
+        ("gpt2", "a model of type 'gpt2' is not an encoder"),
+        ("brt", "does not know the model type 'brt' .* - correct config.json, or update transformers"),
+    ],
+)
+def test_a_model_that_is_no_encoder_is_refused_before_its_weights_are_looked_at(copy, model_type, what):
+    edit_config(copy, model_type=model_type)
+    with pytest.raises(ModelError, match=what):
+        models.read_config(copy)
+
+
+def test_an_encoder_with_a_decoder_is_refused(copy):
+    edit_config(copy, model_type="bart")
+    with pytest.raises(ModelError, match="a model of type 'bart' is not an encoder"):
         load(copy)
 
 
