@@ -25,8 +25,8 @@ def teacher_collator(collate: Collator) -> Collator:
     import numpy as np
     import torch
 
-    def pad(arrays: Sequence[Any]) -> torch.Tensor:
-        longest = max(map(len, arrays))
+    def pad(arrays: Sequence[Any], width: int) -> torch.Tensor:
+        longest = max(width, *map(len, arrays))
         padded = np.full((len(arrays), longest, *arrays[0].shape[1:]), -np.inf, dtype=np.float32)
         for line, values in zip(padded, arrays, strict=True):
             line[: len(values)] = values
@@ -34,7 +34,12 @@ def teacher_collator(collate: Collator) -> Collator:
 
     def collate_both(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
-        return {**collate(features), **{name: pad([feature[name] for feature in features]) for name in teacher_outputs}}
+        batch = collate(features)
+        for name in teacher_outputs:
+            # logits of tokens are as wide as the batch, which may be wider than its longest row
+            per_token = features[0][name].ndim == 2 or name != f"{TEACHER_PREFIX}logits"
+            batch[name] = pad([feature[name] for feature in features], batch["input_ids"].shape[1] if per_token else 0)
+        return batch
 
     return collate_both
 
