@@ -1,4 +1,4 @@
-"""Write the measured parts of docs/benchmarks.md and its pictures from benchmarks/results.
+"""Write the measured parts of docs/benchmarks.md and docs/encoders.md, and the pictures, from benchmarks/results.
 
     python -m benchmarks.report
 
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import parts
+from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
 from benchmarks.parts import Report
 
@@ -32,6 +32,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "quality": ("Quality", parts.quality_part, "quality"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
+ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
 
 
 def replace_part(page: str, name: str, text: str) -> str:
@@ -53,7 +54,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         files = [results / f"{name}-{task}.json" for task in TASKS]
         files += sorted(set(results.glob(f"{name}-*.json")) - set(files))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    for name in ("inference", "decoding", "linear", "gpu"):
+    for name in ("inference", "decoding", "linear", "gpu", "encoders"):
         file = results / f"{name}.json"
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     runs = results / "quality.jsonl"
@@ -73,6 +74,11 @@ def write_report(results: Path, page: Path) -> None:
     page.write_text(text, encoding="utf-8")
     images = page.parent / "images"
     images.mkdir(exist_ok=True)
+    if reports["encoders"]:
+        other = page.with_name(ENCODERS_PAGE)
+        speed = encoder_parts.encoders_part(reports["encoders"])
+        other.write_text(replace_part(other.read_text(encoding="utf-8"), "encoders", speed), encoding="utf-8")
+        (images / "encoders.svg").write_text(encoder_parts.encoders_picture(reports["encoders"][0]), encoding="utf-8")
     if reports["speed"]:
         (images / "speed.svg").write_text(parts.speed_picture(reports["speed"]), encoding="utf-8")
     if reports["quality"]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, load, parts, pictures, quality, report, speed, stages
+from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
@@ -153,6 +153,44 @@ def test_the_page_is_written_between_its_marks_only(tmp_path):
     assert "Measured on 2030-01-01, at commit " in text
     pictures_there = sorted(file.name for file in (page.parent / "images").iterdir())
     assert pictures_there == ["linear.svg", "speed.svg"]
+
+
+def test_the_table_of_encoders_is_written_into_its_page(tmp_path):
+    def case(model_type, shape, task, ours, theirs):
+        engines = {
+            "bertkit": {"tokens_per_second": ours, "memory_mb": 900},
+            "hf-tuned": {"tokens_per_second": theirs, "memory_mb": 1000 if task == "ner" else 1200},
+        }
+        machine = {"cpu": "A chip", "threads": 1, "flags": ["avx2"], "date": "2030-01-01"}
+        names = {"type": model_type, "shape": shape, "task": task}
+        return {**names, "layers": 22, "hidden": 768, "engines": engines, "machine": machine}
+
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    results.mkdir()
+    docs.mkdir()
+    measured = [case("bert", "small", "cola", 3000, 2000), case("bert", "small", "ner", 1100, 1000)]
+    measured.append(case("modernbert", "base", "stsb", 500, 1000))
+    (results / "encoders.json").write_text(json.dumps({"cases": measured}))
+    (docs / "encoders.md").write_text("Before.\n<!-- measured: encoders -->\n<!-- end: encoders -->\nAfter.\n")
+    report.write_report(results, docs / "benchmarks.md")
+    text = (docs / "encoders.md").read_text()
+    assert text.startswith("Before.")
+    assert text.endswith("After.\n")
+    assert "A chip, 1 thread, avx2. Measured on 2030-01-01." in text
+    assert "| `bert` | 3,000 / 2,000 = **1.50x** |  | 1,100 / 1,000 = **1.10x** | 0.75 to 0.90x |" in text
+    assert "| `modernbert` 22 x 768 |  | 500 / 1,000 = **0.50x** |  | 0.75x |" in text
+    assert "500 (0.50x)" in (docs / "images" / "encoders.svg").read_text()
+
+
+@pytest.mark.parametrize("model_type", sorted(encoders.ARCHITECTURES))
+def test_every_model_type_can_be_measured(model_type):
+    from transformers import CONFIG_MAPPING
+
+    config = CONFIG_MAPPING[model_type](**encoders.small_fields(CONFIG_MAPPING[model_type]()))
+    sizes = load.shape_of(config)
+    assert (sizes["layers"], sizes["hidden"], config.num_attention_heads) == (6, 384, 12)
+    assert sizes["intermediate"] in (576, 1032, 1536)
+    assert not getattr(config, "num_key_value_heads", None) or config.num_key_value_heads == 12
 
 
 def test_pictures_are_xml_and_follow_the_page_color():

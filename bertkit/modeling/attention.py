@@ -19,6 +19,7 @@ from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import patched_attention
+from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def speed_paths(
     Yields what stands in for the word embeddings, if anything does. `SpeedPaths` tells the rest.
 
     Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
-    for groups of rows, so that dropout draws nothing for padding. Both leave alone a last layer that computes the first
+    for groups of rows, so that dropout draws nothing for padding. Projections are merged on a CPU, where dropout has its
+    stream. All leave alone a last layer that computes the first
     token only, which a model has from loading on. The embeddings come last and touch nothing of the others.
 
     Args:
@@ -51,6 +53,7 @@ def speed_paths(
     with ExitStack() as patches:
         if dropout is not None:
             patches.enter_context(fast_dropout(model, dropout))
+            patches.enter_context(merged_projections(model))
         if unpad:
             patches.enter_context(unpadded(model))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))

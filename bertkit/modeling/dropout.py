@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from bertkit.modeling.info import info_of, patched_attention
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
+_VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
 _SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
 
 
@@ -55,31 +57,37 @@ class DropoutStream:
         drawn = self.numbers.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(drawn).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
-    def drop(self, values: torch.Tensor, p: float) -> torch.Tensor:
-        """Zero each value with probability `p`; the others are not scaled."""
+    def drop(self, values: torch.Tensor, p: float, scale: float = 1.0) -> torch.Tensor:
+        """Zero each value with probability `p`, and scale the others."""
         # The mask has to be as wide as the values. A cast from int16 to int32 extends the sign, so -1
         # keeps all its bits.
         mask = self.draw_mask(values.shape, p)
-        return _Masked.apply(values, mask if values.element_size() == 2 else mask.int())  # type: ignore[no-any-return, no-untyped-call]
+        return _Masked.apply(values, mask if values.element_size() == 2 else mask.int(), scale)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Masked(torch.autograd.Function):
-    """Keep values where all bits of the mask are 1, and zero the others.
+    """Keep values where all bits of the mask are 1, zero the others, and scale.
 
     Both are seen as integers of the same width, so one bitwise AND does it, three times as fast as a product.
     """
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
         ctx.save_for_backward(mask)
-        return (values.view(mask.dtype) & mask).view(values.dtype)
+        ctx.scale = scale
+        return _Masked.mask(values, mask, scale)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         # the gradient passes where its value was kept, so the values need not be saved
         (mask,) = ctx.saved_tensors
-        (gradient,) = gradients
-        return (gradient.contiguous().view(mask.dtype) & mask).view(gradient.dtype), None
+        return _Masked.mask(gradients[0].contiguous(), mask, ctx.scale), None, None
+
+    @staticmethod
+    def mask(values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+        """Mask and scale values, contiguous and as wide as the mask."""
+        kept = (values.view(mask.dtype) & mask).view(values.dtype)
+        return kept if scale == 1 else kept.mul_(scale)
 
 
 @contextmanager
@@ -103,7 +111,7 @@ def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None
 def _drop(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
     if not layer.training or layer.p == 0:
         return values
-    return stream.drop(values.contiguous(), layer.p) / (1 - layer.p)
+    return stream.drop(values.contiguous(), layer.p, 1 / (1 - layer.p))
 
 
 def _attend(
@@ -122,6 +130,8 @@ def _attend(
     The mask is boolean, true where a token may be attended to. Values are scaled after the last product, which has
     fewer of them than the matrix of weights (rows, heads, tokens, tokens).
     """
+    # some models turn queries and keys in fp32, and autocast casts them back
+    query, key = query.to(value.dtype), key.to(value.dtype)
     is_slow_fused = query.dtype == torch.bfloat16 and query.requires_grad and key.shape[2] <= _SHORT
     if not (dropout or is_slow_fused):
         attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
@@ -129,12 +139,36 @@ def _attend(
         )
         return attended
     key, value = (repeat_kv(states, query.shape[1] // states.shape[1]) for states in (key, value))
+    missing = max(_VECTOR - key.shape[2], 0)
+    if missing:
+        key, value = (functional.pad(states, (0, 0, 0, missing)) for states in (key, value))
     # The query (rows, heads, tokens, width) is scaled, and not the scores (rows, heads, tokens, tokens), which are
     # larger where texts are longer than a head is wide.
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3))
-    if attention_mask is not None:
-        # the lowest finite number, because a softmax over nothing but -inf is NaN
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(dim=-1).to(query.dtype)
-    summed = torch.matmul(stream.drop(weights, dropout) if dropout else weights, value) / (1 - dropout)
-    return summed.transpose(1, 2).contiguous(), None
+    if attention_mask is not None or missing:
+        scores = scores.add_(_make_bias(attention_mask, key.shape[2] - missing, missing, scores))
+    weights = _softmax(scores)
+    dropped = stream.drop(weights, dropout) if dropout else weights
+    return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2).contiguous(), None
+
+
+def _make_bias(mask: torch.Tensor | None, tokens: int, missing: int, scores: torch.Tensor) -> torch.Tensor:
+    """Compute what is added to scores: 0 where a mask is true, and the lowest number elsewhere and for what is missing.
+
+    It is finite, because a softmax over nothing but -inf is NaN. A sum has no gradient to compute, unlike a fill.
+    """
+    if mask is None:
+        mask = torch.ones(1, 1, 1, tokens, dtype=torch.bool, device=scores.device)
+    bias = torch.zeros(*mask.shape[:-1], tokens + missing, dtype=scores.dtype, device=scores.device)
+    lowest = torch.finfo(scores.dtype).min
+    bias[..., :tokens].masked_fill_(~mask, lowest)
+    bias[..., tokens:] = lowest
+    return bias
+
+
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    """Return the softmax of the last axis in the dtype of the scores; it sums up in fp32."""
+    if scores.dtype == torch.bfloat16 and scores.shape[-1] < 2 * _VECTOR:
+        return scores.float().softmax(dim=-1).to(scores.dtype)
+    with torch.autocast(scores.device.type, enabled=False):  # which would store the result in fp32 as well
+        return scores.softmax(dim=-1)

@@ -43,6 +43,8 @@ class SpeedPaths:
     """Patches of its attention, the one in force last."""
     unpadded_layers: tuple[nn.Module, ...] = ()
     """Layers that compute no padding in training."""
+    merged_projections: int = 0
+    """Attentions that compute queries, keys and values by one product."""
     embeddings: nn.Module | None = None
     """What stands in for its word embeddings."""
 

@@ -46,6 +46,7 @@ from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.info import SpeedPaths, info_of
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.modeling.students.distilbert import choose_layers, make_student
+from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.tokens.features import IGNORED
 from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch
@@ -113,6 +114,12 @@ SPEED_PATHS = {
         lambda paths: paths.attention,
         lambda _, attention: attention == "sdpa",
         dropout=1e-9,
+    ),
+    "projections": SpeedPath(
+        AutoModelForTokenClassification,
+        merged_projections,
+        lambda paths: paths.merged_projections,
+        lambda architecture, _: architecture.model_type not in ("deberta", "deberta-v2", "modernbert"),
     ),
     "embeddings": SpeedPath(
         AutoModelForTokenClassification,

@@ -25,6 +25,7 @@ def test_all_paths_together_say_what_they_did_and_undo_it():
         assert [patch.name for patch in paths.attention] == ["bertkit-dropout", "bertkit-unpadded"]
         assert paths.attention[-1].wraps == "bertkit-dropout"
         assert (paths.dropout, paths.unpadded_layers, paths.cls_only_layer) == (stream, (first,), last)
+        assert paths.merged_projections == 1
         assert model.get_input_embeddings() is paths.embeddings is embeddings
     assert info_of(model).speed_paths == SpeedPaths(cls_only_layer=last)
     assert model.config._attn_implementation == "sdpa"

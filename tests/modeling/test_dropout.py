@@ -126,6 +126,33 @@ def test_short_rows_in_bf16_do_without_fused_attention_if_nothing_is_dropped(tok
         assert calls
 
 
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.float32, 1e-6), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("length", [5, 16, 20, 40])
+def test_attention_and_its_gradients_are_torchs_at_every_length(length, dtype, exact, masked):
+    states = [torch.randn(2, 4, length, 8, dtype=dtype) for _ in range(3)]
+    mask = (torch.arange(length) < torch.tensor([length, 3])[:, None])[:, None, None].expand(2, 1, length, length)
+    mask = mask if masked else None
+    ours, theirs = ([each.clone().requires_grad_() for each in states] for _ in range(2))
+    attended, _ = dropout._attend(DropoutStream(0), torch.nn.Module(), *ours, mask, dropout=1e-6)
+    expected = functional.scaled_dot_product_attention(*theirs, attn_mask=mask).transpose(1, 2)
+    weights = torch.randn_like(expected)
+    for output in (attended, expected):
+        (output * weights).sum().backward()
+    torch.testing.assert_close(attended, expected, rtol=exact, atol=exact)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=3 * exact, atol=3 * exact)
+
+
+def test_queries_and_keys_in_fp32_are_cast_to_the_dtype_of_values():
+    query, key, value = (torch.randn(2, 4, 20, 8, requires_grad=True) for _ in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        attended, _ = dropout._attend(DropoutStream(0), torch.nn.Module(), query, key, value.bfloat16(), None)
+    assert "ScaledDotProduct" not in str(attended.grad_fn.next_functions[0][0].next_functions)
+    expected = functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+    torch.testing.assert_close(attended.float(), expected, rtol=0.03, atol=0.03)
+
+
 def test_several_queries_may_share_a_key():
     query, key, value = (torch.randn(2, heads, 5, 8) for heads in (4, 2, 2))
     attended, _ = dropout._attend(DropoutStream(0), torch.nn.Module(), query, key, value, None, dropout=1e-6)
