@@ -16,6 +16,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
+from bertkit.modeling.compiled import compiled_layers
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import patched_attention
@@ -32,7 +33,12 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 
 @contextmanager
 def speed_paths(
-    model: PreTrainedModel, dropout: DropoutStream | None, *, unpad: bool, tokens: Iterable[int] | None
+    model: PreTrainedModel,
+    dropout: DropoutStream | None,
+    *,
+    unpad: bool,
+    tokens: Iterable[int] | None,
+    compiled: bool = False,
 ) -> Iterator[OccurringEmbeddings | None]:
     """Train a model on its speed paths; afterwards it is as before, but for what was trained.
 
@@ -40,13 +46,15 @@ def speed_paths(
 
     Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
     for groups of rows, so that dropout draws nothing for padding. Both leave alone a last layer that computes the first
-    token only, which a model has from loading on. The embeddings come last and touch nothing of the others.
+    token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes last,
+    since it takes the layers as they then are.
 
     Args:
         model: on its device.
         dropout: the stream that dropout draws from; None for torch's.
         unpad: whether layers may leave out padding.
         tokens: ids whose embeddings are trained; None for all.
+        compiled: whether layers are compiled by torch.compile.
     """
     with ExitStack() as patches:
         if dropout is not None:
@@ -54,6 +62,8 @@ def speed_paths(
         if unpad:
             patches.enter_context(unpadded(model))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
+        if compiled:
+            patches.enter_context(compiled_layers(model))
         yield embeddings
 
 

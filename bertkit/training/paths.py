@@ -26,13 +26,14 @@ def on_speed_paths(
 ) -> AbstractContextManager[OccurringEmbeddings | None]:
     """Return `speed_paths` for a model as the recipe and the machine allow."""
     # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    # numbers, and the layout without padding would be gone.
-    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    # numbers, and the layout without padding would be gone. Compiled layers can call neither.
+    runs_once = machine.device == "cpu" and not (training.gradient_checkpointing or training.torch_compile)
     return speed_paths(
         model,
         dropout if training.fast_dropout and runs_once else None,
-        unpad=training.unpad and runs_once,
+        unpad=training.unpad is not False and runs_once,
         tokens=tokens,
+        compiled=training.torch_compile,
     )
 
 
@@ -43,7 +44,11 @@ def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, ma
         return None
     if machine.device != "cpu":
         return "a GPU computes padding"
-    if training.gradient_checkpointing or not training.unpad:
-        setting = "gradient_checkpointing: true" if training.gradient_checkpointing else "unpad: false"
+    settings = {
+        "gradient_checkpointing: true": training.gradient_checkpointing,
+        "torch_compile: true": training.torch_compile,
+        "unpad: false": not training.unpad,
+    }
+    for setting in (name for name, is_set in settings.items() if is_set):
         return f"padding is computed with {setting}"
     return f"padding is computed in this {model.config.model_type} model"
