@@ -21,6 +21,7 @@ from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import info_of, patched_attention
 from bertkit.modeling.unpadding.layers import unpadded
+from bertkit.modeling.unpadding.varlen import torch_varlen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +61,8 @@ def speed_paths(
         if dropout is not None:
             patches.enter_context(fast_dropout(model, dropout))
         if unpad:
-            patches.enter_context(unpadded(model))
+            varlen = torch_varlen() if model.device.type == "cuda" else None
+            patches.enter_context(unpadded(model, varlen))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
         if compiled:
             patches.enter_context(compiled_layers(model))

@@ -262,12 +262,15 @@ def fit(
     tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
     tokens = {*tokens, trainee.tokenizer.pad_token_id} if tokens else None
     with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
+        padding = why_padding_is_computed(model, training, machine)
+        if padding and training.unpad is True:
+            log.info(f"unpad: {padding}")
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
             embeddings=embeddings,
-            padding=why_padding_is_computed(model, training, machine),
+            padding=padding,
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],

@@ -25,6 +25,12 @@ def model():
     [
         ("cpu", {}, None),
         ("cuda", {}, "a GPU computes padding"),
+        ("cuda", {"unpad": True}, "variable-length attention is not computed in fp32"),
+        (
+            "cuda",
+            {"unpad": True, "gradient_checkpointing": True},
+            "padding is computed with gradient_checkpointing: true",
+        ),
         ("cpu", {"unpad": False}, "padding is computed with unpad: false"),
         ("cpu", {"unpad": True}, None),
         ("cpu", {"gradient_checkpointing": True}, "padding is computed with gradient_checkpointing: true"),

@@ -7,11 +7,13 @@ similar length.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 _TOKENS, _LENGTHS, _ROWS = 32, 8, 4  # tokens of a batch, lengths and rows of a group are rounded up to these
 _GROUP_COST = 20_000  # pairs of tokens whose attention takes as long as one more group does
@@ -54,34 +56,17 @@ class Group:
         return mask | ~self.is_real[:, None, :, None]
 
 
-class Layout:
-    """Where each token of a batch lies without padding, row after row with the shortest first, and in its group.
-
-    Sizes are rounded up, since oneDNN compiles each product anew for every shape, which takes as long as several of
-    them.
+class SingleRow:
+    """Where each token of a batch lies in a single row without padding, and how tokens get there and back.
 
     Args:
-        mask: 1 at real tokens, 0 at padding, of shape (rows, tokens).
+        shape: of the batch, (rows, tokens).
+        in_batch: indices of all real tokens into the padded batch (rows * tokens), in their order in the single row.
+        tokens: of the single row, at least as many.
     """
 
-    def __init__(self, mask: torch.Tensor) -> None:
-        # Indices of all real tokens, (real tokens,): `in_batch` into the padded batch (rows * tokens), `in_groups` into
-        # the padded groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
-        order = mask.sum(dim=1).argsort(stable=True)
-        real = mask[order].bool()
-        lengths = real.sum(dim=1)
-        self.shape = mask.shape
-        self.in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
-        self.tokens = _round_up(len(self.in_batch), _TOKENS)
-        self.groups: list[Group] = []
-        for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
-            # rows are sorted, so a group is a slice of them and its last row is the longest
-            rows, length = _round_up(end - start, _ROWS), int(_round_up(lengths[end - 1], _LENGTHS))
-            is_real = torch.zeros(rows, length, dtype=torch.bool)
-            is_real[: end - start] = torch.arange(length) < lengths[start:end, None]
-            self.groups.append(Group(order[start:end], is_real))
-        self.in_groups = torch.cat([group.is_real.flatten() for group in self.groups]).nonzero()[:, 0]
-        self._sizes = [group.is_real.numel() for group in self.groups]
+    def __init__(self, shape: torch.Size, in_batch: torch.Tensor, tokens: int) -> None:
+        self.shape, self.in_batch, self.tokens = shape, in_batch, tokens
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def unpad(self, values: torch.Tensor) -> torch.Tensor:
@@ -97,6 +82,41 @@ class Layout:
         """Turn (1, real tokens, width) into (rows, tokens, width), with zeros as padding."""
         rows, tokens = self.shape
         return _Scatter.apply(values[0], self.in_batch, rows * tokens).view(rows, tokens, -1)  # type: ignore[no-any-return, no-untyped-call]
+
+    def once(self, source: Any, compute: Any) -> Any:
+        """Return what is computed of a tensor that several layers read; computed for the first of them."""
+        if id(source) not in self._kept:
+            self._kept[id(source)] = (source, compute())  # the source is kept too, so that its id stays its own
+        return self._kept[id(source)][1]
+
+
+class Layout(SingleRow):
+    """Where each token of a batch lies without padding, row after row with the shortest first, and in its group.
+
+    Sizes are rounded up, since oneDNN compiles each product anew for every shape, which takes as long as several of
+    them.
+
+    Args:
+        mask: 1 at real tokens, 0 at padding, of shape (rows, tokens).
+    """
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        # Indices of all real tokens, (real tokens,): `in_batch` into the padded batch (rows * tokens), `in_groups` into
+        # the padded groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
+        order = mask.sum(dim=1).argsort(stable=True)
+        real = mask[order].bool()
+        lengths = real.sum(dim=1)
+        in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
+        super().__init__(mask.shape, in_batch, _round_up(len(in_batch), _TOKENS))
+        self.groups: list[Group] = []
+        for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
+            # rows are sorted, so a group is a slice of them and its last row is the longest
+            rows, length = _round_up(end - start, _ROWS), int(_round_up(lengths[end - 1], _LENGTHS))
+            is_real = torch.zeros(rows, length, dtype=torch.bool)
+            is_real[: end - start] = torch.arange(length) < lengths[start:end, None]
+            self.groups.append(Group(order[start:end], is_real))
+        self.in_groups = torch.cat([group.is_real.flatten() for group in self.groups]).nonzero()[:, 0]
+        self._sizes = [group.is_real.numel() for group in self.groups]
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Turn (1, heads, real tokens, width) into (rows, heads, length, width) for each group.
@@ -117,15 +137,28 @@ class Layout:
         flat = torch.cat([values.reshape(-1, heads * width) for values in values])
         return _Gather.apply(flat, self.in_groups, self.tokens).view(1, -1, heads, width)  # type: ignore[no-any-return, no-untyped-call]
 
+    def attend(
+        self,
+        attend_padded: Callable[..., Any],
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor,
+        **named: Any,
+    ) -> torch.Tensor:
+        """Attend group by group: (1, heads, real tokens, width) to (1, real tokens, heads, width).
+
+        Each group is computed as a padded batch of its own, (rows, heads, length, width), so attention costs the
+        squares of the groups' lengths and not that of the whole. Its mask is the layer's, which may be one of several
+        types.
+        """
+        groups = zip(*map(self.split, (query, key, value)), self.masks(attention_mask), strict=True)
+        return self.join([attend_padded(module, *group, **named)[0] for group in groups])
+
     def masks(self, attended: torch.Tensor) -> list[torch.Tensor]:
         """Cut the mask of each group out of that of the batch, once per batch and type of layer."""
         return self.once(attended, lambda: [group.mask(attended) for group in self.groups])  # type: ignore[no-any-return]
-
-    def once(self, source: Any, compute: Any) -> Any:
-        """Return what is computed of a tensor that several layers read; computed for the first of them."""
-        if id(source) not in self._kept:
-            self._kept[id(source)] = (source, compute())  # the source is kept too, so that its id stays its own
-        return self._kept[id(source)][1]
 
 
 def _round_up(count: Any, step: int) -> Any:
