@@ -16,7 +16,7 @@ _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole s
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
 _TOKENS, _MULTIPLICATIONS = 1024, 2**31  # of a product that is tried: fewer tokens where widths are large
 _WIDEST = 8192  # a config may name any number
-_TURNS, _SECONDS = 20, 0.08  # of a trial at most, but at least two turns
+_LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08  # of a trial: the time ends it, but not before the least turns
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
 _FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
@@ -158,8 +158,9 @@ def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:
         return clock() - start
 
     usual, trial, start, turns = math.inf, math.inf, clock(), 0
-    # by turns, the first as warm-up; the fastest counts, since other work only slows down
-    while turns < 2 or (turns < _TURNS and clock() - start < _SECONDS):
+    # by turns, the first as warm-up; the fastest counts, since other work only slows down. Right after the start of a
+    # machine, several turns wait for pages of the libraries
+    while turns < _LEAST_TURNS or (turns < _TURNS and clock() - start < _SECONDS):
         usual = min(usual, seconds(nullcontext()))
         trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device, dtype)))
         turns += 1

@@ -105,7 +105,8 @@ class LayerTagger(EncoderHead):
                 # packed, so that the backward direction begins at a text's last token and not at its padding
                 lengths = attention_mask.sum(dim=1).cpu()
                 packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
-                states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+                tokens = states.shape[1]  # a batch may be wider than its longest row
+                states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens)
             logits = self.output(states)
         loss = None
         if labels is not None:

@@ -23,7 +23,7 @@ IGNORED = -100
 """The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
-_SHORT, _STEP = 64, 8  # tokens of a batch: above the first, padded to a multiple of the second
+_STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first is padded to a multiple of the second
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
 
@@ -167,7 +167,7 @@ def token_budget(setup: Setup, template: SpecialTokenTemplate) -> int:
 
 
 def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token: bool = False) -> Collator:
-    """Build the collator that pads a batch on the right to its longest row; a long one to a multiple of 8 tokens.
+    """Build the collator that pads a batch on the right to its longest row; a long one to a multiple of up to 8.
 
     A batch has ``input_ids`` and ``attention_mask`` of shape (rows, tokens), and ``token_type_ids`` if the features
     have them. If every feature has ``labels``, theirs are of shape (rows,) or (rows, labels); with `label_per_token`
@@ -201,15 +201,16 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
 
 
 def _padded_width(longest: int, limit: int) -> int:
-    """Return the tokens that a batch is padded to: above 64 a multiple of 8, up to the limit of its rows.
+    """Return the tokens that a batch is padded to: above 16 a multiple of 2, 4 or 8, up to the limit of its rows.
 
-    oneDNN compiles products for every shape, and never frees a part of what it has compiled: about 2 MB per shape and
-    model. So long rows, of which a batch holds many different numbers, should have few lengths.
+    oneDNN compiles products for every shape, and never frees a part of what it has compiled: 2 to 7 MB per shape and
+    model. So batches should have few different lengths, most of all where rows are long.
 
-    >>> [_padded_width(longest, 100) for longest in (5, 64, 65, 97, 100)]
-    [5, 64, 72, 100, 100]
+    >>> [_padded_width(longest, 100) for longest in (5, 17, 33, 64, 65, 97, 100)]
+    [5, 18, 36, 64, 72, 100, 100]
     """
-    return longest if longest <= _SHORT else max(longest, min(-(-longest // _STEP) * _STEP, limit))
+    step = next((step for above, step in _STEPS if longest > above), 1)
+    return max(longest, min(-(-longest // step) * step, limit))
 
 
 def count_items(batch: Mapping[str, Any]) -> int:

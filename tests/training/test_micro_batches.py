@@ -20,14 +20,28 @@ from tests.kills import read_lines
 
 
 @pytest.mark.parametrize(
-    ("shape", "sizes"), [((32, 384), [4] * 8), ((9, 256), [9]), ((3, 4000), [1] * 3), ((5, 4, 200), [4, 1])]
+    ("shape", "sizes"),
+    [
+        ((32, 384), [4] * 8),
+        ((9, 256), [5, 4]),
+        ((3, 4000), [1] * 3),
+        ((5, 4, 200), [3, 2]),
+        ((32, 64), [32]),
+        ((32, 66), [16] * 2),
+    ],
 )
-def test_a_batch_is_split_where_its_attention_is_large(shape, sizes):
+def test_a_batch_is_split_where_it_has_many_tokens_or_its_attention_is_large(shape, sizes):
     batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
+    batch["attention_mask"] = torch.ones(shape, dtype=torch.int64)
     parts = split_batch(batch, fastest_rows(batch, heads=12))
     assert [len(part["input_ids"]) for part in parts] == sizes
     for name, values in batch.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), values)
+
+
+def test_a_batch_of_packed_documents_is_split_by_its_tokens():
+    batch = {"input_ids": torch.ones(16, 128), "attention_mask": torch.ones(16, 1, 128, 128, dtype=torch.bool)}
+    assert len(split_batch(batch, fastest_rows(batch, heads=12))) == 1
 
 
 @pytest.mark.parametrize(
