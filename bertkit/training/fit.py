@@ -127,20 +127,14 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.dropout.move_to(self.state.global_step)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
-        *others, last = micro_batches.split_batch(inputs, self._rows_at_once(inputs))
+        heads = getattr(self.model.config, "num_attention_heads", 12)
+        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, heads, self.args.device)
+        *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         return torch.stack([*losses, super().training_step(model, last, num_items_in_batch)]).sum()
-
-    def _rows_at_once(self, batch: dict[str, Any]) -> int:
-        """Return how many rows of a batch are computed at once."""
-        if self.micro_batch_tokens:
-            return self.micro_batch_tokens // micro_batches.tokens_of(batch)
-        heads = getattr(self.model.config, "num_attention_heads", 12)
-        is_cpu = self.args.device.type == "cpu"
-        return micro_batches.fastest_rows(batch, heads) if is_cpu else len(batch["input_ids"])
 
     def limit_micro_batches(self, kept: int | None) -> None:
         """Find by trial what fits into a GPU's memory, unless a checkpoint has kept what was found then."""

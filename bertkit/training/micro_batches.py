@@ -35,6 +35,13 @@ def split_batch(batch: Batch, rows: int) -> list[Batch]:
     return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
 
 
+def rows_at_once(batch: Batch, tokens: int | None, heads: int, device: torch.device) -> int:
+    """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device."""
+    if tokens:
+        return tokens // tokens_of(batch)
+    return fastest_rows(batch, heads) if device.type == "cpu" else len(batch["input_ids"])
+
+
 def fastest_rows(batch: Batch, heads: int) -> int:
     """Return the rows of micro-batches of at most 2,048 tokens and 32 MB of attention weights per layer.
 

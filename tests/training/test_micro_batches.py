@@ -143,5 +143,9 @@ def test_a_resume_tries_nothing():
     trainer = SimpleNamespace(args=SimpleNamespace(device=torch.device("cuda")))
     _Trainer.limit_micro_batches(trainer, 640)
     assert trainer.micro_batch_tokens == 640
-    batch = {"input_ids": torch.zeros(32, 100)}
-    assert _Trainer._rows_at_once(trainer, batch) == 6
+
+
+@pytest.mark.parametrize(("tokens", "device", "rows"), [(640, "cuda", 6), (None, "cuda", 32), (None, "cpu", 16)])
+def test_rows_are_those_of_the_limit_or_of_the_device(tokens, device, rows):
+    batch = {"input_ids": torch.zeros(32, 100), "attention_mask": torch.ones(32, 100)}
+    assert micro_batches.rows_at_once(batch, tokens, 12, torch.device(device)) == rows

@@ -52,11 +52,7 @@ class VarlenLayout(SingleRow):
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor,
-        *,
-        scaling: float | None = None,
-        sliding_window: int | None = None,
-        dropout: float = 0.0,
-        **_: Any,
+        **named: Any,
     ) -> torch.Tensor:
         """Attend within each row: (1, heads, real tokens, width) to (1, real tokens, heads, width).
 
@@ -66,15 +62,16 @@ class VarlenLayout(SingleRow):
         Raises:
             ValueError: attention has dropout.
         """
-        if dropout:
+        if named.get("dropout"):
             raise ValueError("variable-length attention has no dropout")
-        reach = -1 if sliding_window is None else sliding_window - 1
+        window = named.get("sliding_window")
+        reach = -1 if window is None else window - 1
         # Rotary positions are computed in fp32 by some models. The kernel wants (tokens, heads, width) of one dtype.
         rows = [states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value)]
         ends = (self.edges, self.edges, self.longest, self.longest)
         shares_keys = query.shape[1] != key.shape[1]
         attended: torch.Tensor = self.attend_rows(
-            *rows, *ends, scale=scaling, window_size=(reach, reach), enable_gqa=shares_keys
+            *rows, *ends, scale=named.get("scaling"), window_size=(reach, reach), enable_gqa=shares_keys
         )
         return attended[None]
 
