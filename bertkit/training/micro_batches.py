@@ -139,4 +139,5 @@ def without_trace(model: nn.Module) -> Iterator[None]:
         model.zero_grad()
         model.train(was_training)
         for buffer, before in buffers:
-            buffer.copy_(before)
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
