@@ -1,4 +1,4 @@
-"""The table of encoders in docs/encoders.md and the picture of three of them, from the report of `benchmarks.encoders`."""
+"""The table of docs/encoders.md and the picture of three encoders, from the report of `benchmarks.encoders`."""
 
 from __future__ import annotations
 

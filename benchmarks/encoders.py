@@ -17,7 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, make_case, write_results
+from benchmarks.cases import make_case, write_results
 from benchmarks.load import machine, shape_of
 from benchmarks.speed import EPOCHS, add_round_options, measure, say, summarize_all
 from bertkit.modeling.architectures import ARCHITECTURES, find_architecture

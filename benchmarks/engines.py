@@ -43,6 +43,9 @@ class Gate:
 
     def open(self) -> None:
         """Say that training is about to begin, and wait for the first command."""
+        self.batches.clear()  # of what was tried before training
+        if on_gpu():
+            sys.modules["torch"].cuda.reset_peak_memory_stats()
         self.tell({"ready": time.monotonic() - began()})
         self._wait()
 
@@ -52,7 +55,7 @@ class Gate:
             self.done.extend(self.batches.pop(0))
         self.wanted -= 1
         if not self.wanted:
-            finish("cuda" if sys.modules["torch"].cuda.is_available() else "cpu")
+            finish("cuda" if on_gpu() else "cpu")
             seconds = time.perf_counter() - self.began
             lengths = self.done
             self.tell(
@@ -62,7 +65,7 @@ class Gate:
                     "examples": len(lengths),
                     "tokens": sum(lengths),
                     "squares": sum(length * length for length in lengths),
-                    "memory": peak_memory(os.getpid()),
+                    "memory": used_memory(),
                 }
             )
             self._wait()
@@ -81,6 +84,8 @@ class Gate:
         return command
 
     def _wait(self) -> None:
+        if on_gpu():  # the next engine needs the memory that this one keeps for its next step
+            sys.modules["torch"].cuda.empty_cache()
         self.wanted, self.done = int(self.listen()["steps"]), []
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
@@ -98,6 +103,18 @@ class Gate:
     def finish(self) -> None:
         """End a stretch."""
         self.stretches.pop()
+
+
+def on_gpu() -> bool:
+    """Return whether this program trains on a GPU."""
+    return bool(sys.modules["torch"].cuda.is_available())
+
+
+def used_memory() -> float:
+    """Return the peak memory in MB: of a GPU's tensors since training began, or of this program."""
+    if on_gpu():
+        return float(sys.modules["torch"].cuda.max_memory_allocated()) / 2**20
+    return peak_memory(os.getpid())
 
 
 def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:

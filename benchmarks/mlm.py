@@ -61,6 +61,7 @@ def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
         "training.evaluate_every": _MANY,
         "training.seed": case.seed,
         "training.precision": "fp32" if variant == "fp32" else "auto",
+        "training.torch_compile": variant == "compiled",
     }
     gate = Gate()
     if variant == "whole-head":
@@ -87,7 +88,7 @@ def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
     pretrain(load_pretrain_recipe("mlm", changes), output=f"{folder}/run", progress=gate)
 
 
-def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
+def run_trainer(case: MlmCase, *, bf16: bool, compiled: bool, folder: str) -> None:
     """Train as run_mlm does by default: texts joined and split into full blocks, masked by the library's collator."""
     import pyarrow.parquet
     import torch
@@ -113,6 +114,8 @@ def run_trainer(case: MlmCase, *, bf16: bool, folder: str) -> None:
         per_device_train_batch_size=case.batch_size,
         learning_rate=5e-4,
         bf16=bf16,
+        tf32=True if bf16 and torch.cuda.is_available() else None,
+        torch_compile=compiled,
         save_strategy="no",
         report_to=[],
         disable_tqdm=True,
@@ -131,7 +134,7 @@ def run_engine(engine: str, file: str, folder: str) -> None:
     elif name == "bertkit":
         run_bertkit(case, variant, folder)
     else:
-        run_trainer(case, bf16=name == "hf-bf16", folder=folder)
+        run_trainer(case, bf16=name != "hf", compiled=name == "hf-compiled", folder=folder)
     raise SystemExit(f"{engine} has trained all its steps before the measurement ended")
 
 

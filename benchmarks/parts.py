@@ -281,8 +281,9 @@ def gpu_part(reports: Sequence[Report]) -> str:
             f"{each['examples_per_second']:,.1f}",
             f"{each['tokens_per_second']:,.0f}",
             f"{100 * each['share']:.1f}%",
+            f"{each['memory_mb']:,}",
         ]
         for each in report["runs"]
     ]
-    head = ["task", "model", "tokens", "engine", "rows/s", "tokens/s", "share of bf16 peak"]
+    head = ["task", "model", "tokens", "engine", "rows/s", "tokens/s", "share of bf16 peak", "peak MB"]
     return f"{report['device']}, bf16 peak {report['peak_tflops']:,.1f} TFLOP/s.\n\n" + table(head, rows)

@@ -295,3 +295,17 @@ def test_every_part_of_a_program_has_a_column():
     engines = {"bertkit": program(**{"import and rows": 2.0, "tokens": 1.0, "rest": 7.0}), "peer": program(rest=1.0)}
     told = parts.whole_part([{"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}])
     assert "| bertkit | 10.0 | 1.00x | 5 | 3.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 7.0 |" in told
+
+
+def test_local_layers_and_gates_of_modernbert_are_counted():
+    from benchmarks.gpu import count_modernbert
+
+    measured = {
+        "peak": {"rounds": [{"rates": {}}]},
+        "short": {"rounds": [{"squares": 100 * 128**2, "tokens": 100 * 128}]},
+        "long": {"rounds": [{"squares": 30 * 512**2, "tokens": 30 * 512}]},
+    }
+    shape = {"layers": 22, "hidden": 768, "intermediate": 1152}
+    assert count_modernbert(measured, shape) == {**shape, "intermediate": 1728}
+    assert measured["short"]["rounds"][0]["squares"] == pytest.approx(100 * 128**2)
+    assert measured["long"]["rounds"][0]["squares"] == pytest.approx(10 * 512**2 + 20 * 512 * 129)

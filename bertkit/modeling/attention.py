@@ -5,8 +5,9 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,13 +15,14 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import patched_attention
+from bertkit.modeling.info import info_of, patched_attention
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
+from bertkit.modeling.unpadding.varlen import torch_varlen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,31 +35,86 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 
 @contextmanager
 def speed_paths(
-    model: PreTrainedModel, dropout: DropoutStream | None, *, unpad: bool, tokens: Iterable[int] | None
+    model: PreTrainedModel,
+    dropout: DropoutStream | None,
+    *,
+    unpad: bool,
+    tokens: Iterable[int] | None,
+    merge: bool = False,
+    compiled: bool = False,
 ) -> Iterator[OccurringEmbeddings | None]:
     """Train a model on its speed paths; afterwards it is as before, but for what was trained.
 
     Yields what stands in for the word embeddings, if anything does. `SpeedPaths` tells the rest.
 
     Dropout comes first, since it replaces attention. Unpadding wraps the attention that is then in force and calls it
-    for groups of rows, so that dropout draws nothing for padding. Projections are merged on a CPU, where dropout has its
-    stream. All leave alone a last layer that computes the first
-    token only, which a model has from loading on. The embeddings come last and touch nothing of the others.
+    for groups of rows, so that dropout draws nothing for padding. All leave alone a last layer that computes the first
+    token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes last,
+    since it takes the layers as they then are.
 
     Args:
         model: on its device.
         dropout: the stream that dropout draws from; None for torch's.
         unpad: whether layers may leave out padding.
         tokens: ids whose embeddings are trained; None for all.
+        merge: whether queries, keys and values are computed by one product.
+        compiled: whether layers are compiled by torch.compile.
     """
     with ExitStack() as patches:
         if dropout is not None:
             patches.enter_context(fast_dropout(model, dropout))
+        if merge:
             patches.enter_context(merged_projections(model))
         if unpad:
-            patches.enter_context(unpadded(model))
+            varlen = torch_varlen() if model.device.type == "cuda" else None
+            patches.enter_context(unpadded(model, varlen))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
+        if compiled:
+            patches.enter_context(compiled_layers(model))
         yield embeddings
+
+
+@contextmanager
+def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model in training run its layers compiled by torch; evaluations run them as they are.
+
+    All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
+    between them depend on the task and stay as they are, and so do the names of weights.
+
+    Raises:
+        RecipeError: its attention is read. What compiled layers leave in Python may be that of an earlier batch.
+        UnavailableError: torch cannot compile here, for lack of a compiler or of Triton.
+    """
+    from torch._dynamo.exc import ShortenTraceback  # of all errors that a compiler raises
+
+    if info_of(model).speed_paths.attention:
+        what = "training.torch_compile: the attention of compiled layers cannot be read"
+        raise RecipeError(what, "leave it out, or match hidden states alone")
+    with ExitStack() as patches:
+        for layer in repeated_layers(model) or [model.base_model]:
+            own, run = (
+                vars(layer).get("forward"),
+                partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward)),
+            )
+            layer.forward = run
+            patches.callback(_restore, layer, own)
+        try:
+            yield
+        except ShortenTraceback as error:
+            reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
+            raise UnavailableError(
+                f"torch cannot compile the layers of this {model.config.model_type} model: {reason}",
+                "install what it lacks (on a CPU g++, on a GPU Triton and gcc), or leave out training.torch_compile",
+            ) from None
+
+
+def repeated_layers(module: nn.Module) -> list[nn.Module]:
+    """List the layers of all encoders in a module: the items of its outermost lists."""
+    layers: list[nn.Module] = []
+    for child in module.children():
+        is_layer = isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList)
+        layers += [child] if is_layer else repeated_layers(child)
+    return layers
 
 
 @contextmanager
@@ -155,3 +212,17 @@ def _attend(
     logs = scores.log_softmax(dim=-1)
     weights = functional.dropout(logs.exp().to(value.dtype), dropout)
     return scores, logs, torch.matmul(weights, value).transpose(1, 2).contiguous()
+
+
+def _run_compiled(
+    layer: nn.Module, plain: Callable[..., Any], compiled: Callable[..., Any], *states: Any, **named: Any
+) -> Any:
+    return (compiled if layer.training else plain)(*states, **named)
+
+
+def _restore(layer: nn.Module, forward: Any) -> None:
+    """Put back the ``forward`` that an instance had, or let it have that of its class again."""
+    if forward is None:
+        del layer.forward
+    else:
+        layer.forward = forward

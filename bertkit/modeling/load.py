@@ -268,14 +268,13 @@ def load_model(
     refuse_misfit(model, report, folder)
     same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
-        what = f"no trained head for this task (it is a {saved_class} for {saved_problem})"
-        raise ModelError(what, _FINE_TUNE, file=folder)
+        untrained = f"it is a {saved_class} for {saved_problem}"
+        raise ModelError(f"no trained head for this task ({untrained})", _FINE_TUNE, file=folder)
     trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
     if not trained and not new_head:
         missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
         raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
-    if new_head and same_class and (saved_labels != list(labels) or saved_head != head):
-        trained = False
+    trained = trained and not (new_head and (saved_labels != list(labels) or saved_head != head))
     if not trained and not report["missing_keys"]:
         _renew_head(model)
     refuse_non_finite(model.named_parameters(), folder)

@@ -23,8 +23,8 @@ from bertkit.recipe.records import (
     Row,
     Section,
     Training,
-    read_layers,
 )
+from bertkit.recipe.student_layers import read_layers
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
 __all__ = [

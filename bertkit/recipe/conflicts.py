@@ -34,6 +34,10 @@ def _divisor(batch_size: Any, micro_batches: Any) -> Any:
     return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
 
 
+def _padded(torch_compile: Any, unpad: Any) -> Any:
+    return "auto" if torch_compile is True and unpad is True else unpad
+
+
 def _absent(_winner: Any, _value: Any) -> Any:
     return None
 
@@ -53,6 +57,7 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.epochs", "training.budget", _absent),
     ("training.steps", "training.budget", _absent),
     ("training.batch_size", "training.gradient_accumulation", _divisor),
+    ("training.torch_compile", "training.unpad", _padded),
     ("options.student_layers", "options.student_size", _absent),
     ("metrics", "best_metric", _listed),
 ]
@@ -93,6 +98,7 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"
+            given, value = (str(one).lower() if isinstance(one, bool) else one for one in (given, value))
             log.warning(f"{winner} {given} does not go with the recipe's {key} {value}, which {outcome}")
     return settled
 

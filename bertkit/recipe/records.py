@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from bertkit.recipe.paths import Location
+from bertkit.recipe.student_layers import read_layers
 
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
@@ -102,7 +111,12 @@ class CommonTraining(Section):
     )
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory; slower")
     fast_dropout: bool = Field(True, description="on a CPU: draw dropout masks from a faster generator than torch's")
-    unpad: bool = Field(True, description="on a CPU: skip the padding of batches; the result is the same")
+    unpad: bool | Literal["auto"] = Field(
+        "auto", description="skip the padding of batches; the result is the same. `auto` does so on a CPU only"
+    )
+    torch_compile: bool = Field(
+        False, description="compile the layers by torch.compile, which takes a minute and pays on a GPU"
+    )
     evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch`, or a number of steps")
     patience: int | None = Field(None, ge=1, description="stop after this many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")
@@ -127,6 +141,13 @@ class CommonTraining(Section):
     def evaluations(self, steps: int, rows: int | None) -> int:
         """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
         return -(-steps // max(1, self.steps_per_evaluation(rows)))
+
+    @field_validator("torch_compile")
+    @classmethod
+    def _compiled_layers_compute_padding(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("unpad") is True:
+            raise ValueError("does not go with training.unpad = true: leave one of them out")
+        return value
 
     @field_validator("evaluate_every")
     @classmethod
@@ -155,37 +176,6 @@ class Training(CommonTraining):
         None, description="`balanced`, or label name -> weight in the loss"
     )
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
-
-
-_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
-
-
-def read_layers(value: Any) -> int | list[int] | None:
-    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
-
-    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers(None)
-    ([0, 2, 4], [1, 5], 3, None)
-
-    Raises:
-        ValueError: neither of these.
-    """
-    if value is None:
-        return None
-    layers = value.split(",") if isinstance(value, str) else value
-    if isinstance(value, str) and len(layers) == 1:
-        layers = int(value) if _is_layer(value) else value
-    if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
-        return layers
-    if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
-        indexes = [int(layer) for layer in layers]
-        if all(lower < higher for lower, higher in pairwise(indexes)):
-            return indexes
-    raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
-
-
-def _is_layer(value: Any) -> bool:
-    text = str(value).strip()
-    return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
 LayerMap = Literal["uniform", "last"] | dict[int, int]

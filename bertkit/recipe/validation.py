@@ -24,7 +24,7 @@ _TYPES = {
     "none": "null",
 }
 """How the name of an error of pydantic begins -> what the key takes."""
-_VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "str", "constrained")
+_VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "bool", "str", "constrained")
 """How pydantic names the types of a union, as a part of the path to a wrong value."""
 
 

@@ -35,8 +35,12 @@ _SCHEMA = 1
 _CHECKSUM = "sha256"
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
-_CONTINUED = {f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")}
-"""Differences, as `differences` names them, that do not make another run: earlier recipes had no ``auto``."""
+_CONTINUED = {
+    *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
+    "recipe.training.unpad: True there, auto asked",
+    "recipe.training.torch_compile: None there, False asked",
+}
+"""Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""
 _BASELINE = "without the text"  # what its one baseline is called
 _SCORES = {"*": (int, float, type(None))}
 _RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}

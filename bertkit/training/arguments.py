@@ -29,6 +29,7 @@ _DECIDED = {
     "bf16": "training.precision",
     "gradient_accumulation_steps": "training.gradient_accumulation",
     "gradient_checkpointing": "training.gradient_checkpointing",
+    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), "training.torch_compile"),
     "label_smoothing_factor": "training.label_smoothing",
     "logging_steps": "training.log_every",
     "eval_strategy": "training.evaluate_every",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,17 +16,11 @@ from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
-    import torch
-
     from bertkit.training.budget import Budget
 
 log = logging.getLogger("bertkit")
 
 Lengths = Sequence[int] | np.ndarray[Any, Any]
-
-# Of one micro-batch: what the backward pass needs is kept for one at a time. With fewer tokens than these, products
-# would be slower.
-_ATTENTION_BYTES, _TOKENS = 2**25, 2048
 
 
 @dataclass(frozen=True)
@@ -152,6 +145,16 @@ def sort_window_of(batching: str) -> int:
     return SORT_WINDOW if batching == "sorted" else 1
 
 
+def longest_rows(lengths: Lengths, count: int) -> list[int]:
+    """Return the numbers of the longest rows, the longest first.
+
+    >>> longest_rows([3, 9, 4], 2)
+    [1, 2]
+    """
+    rows: list[int] = np.argsort(-np.asarray(lengths), kind="stable")[:count].tolist()
+    return rows
+
+
 class SeededBatches(Sampler[list[int]]):
     """The rows of one process's share of every batch, micro-batch by micro-batch."""
 
@@ -222,6 +225,9 @@ class Batches(Protocol):
     def occurring_tokens(self) -> Iterable[int] | None:
         """Return the token ids that occur; None where all embeddings are trained."""
 
+    def longest(self) -> list[Feature]:
+        """Return as many rows as a loader's largest batch has, the longest that it may meet."""
+
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step."""
 
@@ -241,6 +247,7 @@ class InMemoryBatches:
         self.budget: Budget | None = None
         self.lengths, self.items = lengths_of(features), items_of(features)
         self.batching: str = training.batching
+        self.sampler: SeededBatches
 
     def __len__(self) -> int:
         return len(self.features)
@@ -249,7 +256,7 @@ class InMemoryBatches:
         """Build the loader of one process's share, epoch after epoch."""
         training = self.training
         self.batching = choose_batching(self.batching, self.items, padding)
-        batches = SeededBatches(
+        self.sampler = SeededBatches(
             self.lengths,
             training.batch_size,
             training.seed,
@@ -257,7 +264,13 @@ class InMemoryBatches:
             items=self.items,
             shares=Shares(training.gradient_accumulation, processes, process),
         )
-        return SeededLoader(self.features, batches, collate)
+        return SeededLoader(self.features, self.sampler, collate)
+
+    def longest(self) -> list[Feature]:
+        """Return the longest rows, as many as the batch of an epoch with the most padded tokens has."""
+        lengths = np.asarray(self.lengths)
+        largest = max(self.sampler, key=lambda rows: len(rows) * lengths[rows].max())
+        return [self.features[row] for row in longest_rows(lengths, len(largest))]
 
     def occurring_tokens(self) -> Iterable[int] | None:
         """Return the token ids that occur; None where all embeddings are trained."""
@@ -275,25 +288,3 @@ class InMemoryBatches:
     def load_state(self, state: dict[str, Any]) -> None:
         """Make batches as before."""
         self.batching = state.get("batching", self.batching)
-
-
-def split_batch(batch: dict[str, torch.Tensor], heads: int) -> list[dict[str, torch.Tensor]]:
-    """Split a batch into micro-batches of at most 2,048 tokens and 32 MB of attention weights per layer (or one row).
-
-    On a CPU, larger tensors save no time and cost memory. They even cost time where they have to be got from the system
-    anew: a batch of 32 rows of 384 tokens takes half the time in micro-batches, and a quarter of the memory.
-
-    Args:
-        batch: tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens).
-        heads: attention heads of the model.
-    """
-    shape = batch["input_ids"].shape
-    # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
-    one_row = 4 * heads * math.prod(shape[1:]) * shape[-1]
-    rows = min(max(1, _ATTENTION_BYTES // one_row), shape[0])
-    mask = batch["attention_mask"]
-    tokens = int(mask.sum()) if mask.shape == shape else math.prod(shape)  # packed documents have a mask of four axes
-    count = max(-(-shape[0] // rows), -(-tokens // _TOKENS))
-    size = -(-shape[0] // count)
-    starts = range(0, shape[0], size)
-    return [{name: values[start : start + size] for name, values in batch.items()} for start in starts]

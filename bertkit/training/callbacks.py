@@ -22,6 +22,7 @@ from bertkit.training.signals import StopFlag
 MANIFEST_LOSSES = "losses"
 MANIFEST_STATE = "state"
 MANIFEST_SECONDS = "seconds"
+MANIFEST_TOKENS = "micro_batch_tokens"
 _GARBAGE = 200_000  # objects between two searches for garbage while a model is trained
 
 
@@ -47,14 +48,16 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
         if gc.get_threshold()[0] > _GARBAGE:  # of the command line, for its imports
             gc.set_threshold(_GARBAGE, 50, 100)
-        self.began, self.first_step, used = time.perf_counter(), state.global_step, 0.0
+        self.first_step, used, tokens = state.global_step, 0.0, None
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             manifest = checkpoints.read_manifest(folder)
             # The Trainer keeps the losses since the last log line in memory only. Without them, the first mean after a
             # resume would lack the steps before the checkpoint.
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
-            used = manifest.get(MANIFEST_SECONDS, 0.0)
+            used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
+        self.trainer.limit_micro_batches(tokens)
+        self.began = time.perf_counter()
         self._check_space(state)
         self._write_log(state)
         if self.budget:
@@ -109,6 +112,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 MANIFEST_LOSSES: losses,
                 MANIFEST_STATE: self.batches.state(state.global_step),
             }
+            if self.trainer.micro_batch_tokens:
+                facts[MANIFEST_TOKENS] = self.trainer.micro_batch_tokens
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             _forget_run_folder(folder, state)
             checkpoints.commit(folder, facts)

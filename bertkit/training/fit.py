@@ -25,8 +25,9 @@ from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, n
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator
+from bertkit.training import micro_batches
 from bertkit.training.arguments import make_arguments
-from bertkit.training.batching import Batches, split_batch
+from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.paths import on_speed_paths, why_padding_is_computed
@@ -81,6 +82,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
         self.logged_terms = LoggedTerms(list(self.terms.weights), self.args.device)
+        self.micro_batch_tokens: int | None = None  # at most, padding included; None without a limit
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
@@ -122,17 +124,37 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         return self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Add up the gradients of a batch; on a CPU, micro-batch by micro-batch."""
+        """Add up the gradients of a batch, micro-batch by micro-batch."""
         self.dropout.move_to(self.state.global_step)
-        heads = getattr(self.model.config, "num_attention_heads", 12)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
-        *others, last = split_batch(inputs, heads) if self.args.device.type == "cpu" else [inputs]
+        heads = getattr(self.model.config, "num_attention_heads", 12)
+        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, heads, self.args.device)
+        *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         return torch.stack([*losses, super().training_step(model, last, num_items_in_batch)]).sum()
+
+    def limit_micro_batches(self, kept: int | None) -> None:
+        """Find by trial what fits into a GPU's memory, unless a checkpoint has kept what was found then."""
+        if kept is None and micro_batches.has_own_memory(self.args.device):
+            longest = self.collate(self.batches.longest())
+            kept = micro_batches.tokens_that_fit(
+                longest, lambda batch: micro_batches.try_step(self.model, self.optimizer, lambda: self._sum_of(batch))
+            )
+            self.dropout.step = -1  # the first step starts its numbers anew
+            if self.args.world_size > 1:
+                least = torch.tensor(kept, device=self.args.device)
+                torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+                kept = int(least)
+        self.micro_batch_tokens = kept
+
+    def _sum_of(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Compute the sum of all terms of a batch that is tried."""
+        with self.compute_loss_context_manager():
+            return torch.stack(list(self.terms.sums(self.model, self._prepare_inputs(batch)).values())).sum()
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -247,12 +269,15 @@ def fit(
     tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
     tokens = {*tokens, trainee.tokenizer.pad_token_id} if tokens else None
     with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
+        padding = why_padding_is_computed(model, training, machine)
+        if padding and training.unpad is True:
+            log.info(f"unpad: {padding}")
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
             embeddings=embeddings,
-            padding=why_padding_is_computed(model, training, machine),
+            padding=padding,
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],

@@ -11,6 +11,7 @@ from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.unpadding.varlen import why_no_varlen
 from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
@@ -25,14 +26,14 @@ def on_speed_paths(
     tokens: Iterable[int] | None,
 ) -> AbstractContextManager[OccurringEmbeddings | None]:
     """Return `speed_paths` for a model as the recipe and the machine allow."""
-    # With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    # numbers, and the layout without padding would be gone.
-    runs_once = machine.device == "cpu" and not training.gradient_checkpointing
+    runs_once_on_cpu = machine.device == "cpu" and not _reruns(training)
     return speed_paths(
         model,
-        dropout if training.fast_dropout and runs_once else None,
-        unpad=training.unpad and runs_once,
+        dropout if training.fast_dropout and runs_once_on_cpu else None,
+        unpad=_why_padded(model, training, machine) is None,
         tokens=tokens,
+        merge=runs_once_on_cpu,
+        compiled=training.torch_compile,
     )
 
 
@@ -41,9 +42,24 @@ def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, ma
     has_run = tagger_head(model.config) is not None  # a frozen encoder, whose states are read before
     if has_run or info_of(model).speed_paths.unpadded_layers:
         return None
-    if machine.device != "cpu":
-        return "a GPU computes padding"
-    if training.gradient_checkpointing or not training.unpad:
-        setting = "gradient_checkpointing: true" if training.gradient_checkpointing else "unpad: false"
+    return _why_padded(model, training, machine) or f"padding is computed in this {model.config.model_type} model"
+
+
+def _why_padded(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
+    """Say what in the recipe or the machine keeps padding in the layers of any model; None where nothing does."""
+    setting = _reruns(training) or (None if training.unpad else "unpad: false")
+    if setting:
         return f"padding is computed with {setting}"
-    return f"padding is computed in this {model.config.model_type} model"
+    if machine.device == "cpu":
+        return None
+    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine.precision)
+
+
+def _reruns(training: CommonTraining) -> str | None:
+    """Name the setting with which layers may neither draw from the dropout stream nor leave out padding.
+
+    With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
+    numbers, and the layout without padding would be gone. Compiled layers can call neither.
+    """
+    names = ("gradient_checkpointing", "torch_compile")
+    return next((f"{name}: true" for name in names if getattr(training, name)), None)

@@ -15,7 +15,7 @@ from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.objectives import Examples, Objective, PretrainSetup
 from bertkit.tokens.features import Collator, Feature
-from bertkit.training.batching import Shares
+from bertkit.training.batching import Shares, longest_rows
 from bertkit.training.budget import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
@@ -91,6 +91,15 @@ class PretrainBatches(Dataset[Feature]):
     def occurring_tokens(self) -> None:
         """Return None: all embeddings are trained, since the head may predict any token."""
         return None
+
+    def longest(self) -> list[Feature]:
+        """Return the longest examples of an epoch, as many as a micro-batch has rows."""
+        training = self.training
+        examples = self.examples(training.max_length, 0)
+        count = len(self.shares.of(range(training.batch_size), 0))
+        random = np.random.default_rng(training.seed)
+        rows = longest_rows(examples.lengths, count)
+        return [self.objective.feature(examples[row], 0.0, random, self.setup) for row in rows]
 
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step; with a budget of time, those of the present length."""

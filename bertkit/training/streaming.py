@@ -14,7 +14,7 @@ from bertkit.errors import UsageError
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of
 from bertkit.tokens.features import Collator, Feature, count_tokens
-from bertkit.training.batching import Shares, choose_batching, plan_epoch, sort_window_of
+from bertkit.training.batching import Shares, choose_batching, longest_rows, plan_epoch, sort_window_of
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
@@ -64,6 +64,14 @@ class StreamedBatches(Dataset[Feature]):
     def occurring_tokens(self) -> Iterable[int] | None:
         """Return None: which tokens occur is not known before they do."""
         return None
+
+    def longest(self) -> list[Feature]:
+        """Return the longest rows, as many as its largest batch has; a later buffer may have longer ones."""
+        if not self.batches:
+            self._read_buffer()
+        features = [feature for batch in self.batches for feature in batch]
+        count = -(-max(map(len, self.batches)) // self.shares.count)
+        return [features[row] for row in longest_rows([count_tokens(feature) for feature in features], count)]
 
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step so far."""

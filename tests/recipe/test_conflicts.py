@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bertkit.errors import RecipeError
@@ -44,15 +46,22 @@ def loaded(name, *assignments):
             None,
             "training.steps 5 does not go with the recipe's training.budget 10m, which is left out",
         ),
+        (
+            "text.yaml",
+            "training.torch_compile=true",
+            "unpad",
+            "auto",
+            "training.torch_compile true does not go with the recipe's training.unpad true, which is now auto",
+        ),
     ],
 )
 def test_what_is_typed_wins_over_the_recipe_with_one_line(here, caplog, name, typed, key, value, line):
-    (here / "text.yaml").write_text("extends: bert\ntraining: {gradient_accumulation: 8, budget: 10m}\n")
+    (here / "text.yaml").write_text("extends: bert\ntraining: {gradient_accumulation: 8, budget: 10m, unpad: true}\n")
     training = loaded(name, typed).training
     assert getattr(training, key) == value
     assert [record.getMessage() for record in caplog.records] == [line]
     written, _, number = typed.partition("=")
-    assert getattr(training, written.split(".")[1]) == int(number)
+    assert getattr(training, written.split(".")[1]) == json.loads(number)
 
 
 def test_the_best_metric_is_one_of_the_metrics_that_were_typed(caplog):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from bertkit.recipe import Data, Distillation, Recipe, Training, read_layers
+from bertkit.recipe import Data, Distillation, Recipe, Training
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
 
 
@@ -29,19 +29,6 @@ def test_a_stream_counts_steps_only():
     assert Training(steps=95).total_steps(None) == 95
     assert Training(steps=95).steps_per_evaluation(None) == 10
     assert Training().total_steps(None) == 0
-
-
-@pytest.mark.parametrize("value", ["0,2", [0, 2], [0, "2"]])
-def test_layers_of_a_student_by_index(value):
-    assert read_layers(value) == Distillation(student_layers=value).student_layers == [0, 2]
-
-
-@pytest.mark.parametrize(
-    "value", [0, -1, True, [], [2, 1], [1, 1], "a", "1,x", 2.5, 10**9, "9" * 400, "9" * 5000, ["9" * 5000]]
-)
-def test_other_layers_are_refused(value):
-    with pytest.raises(ValueError, match="must be layers in ascending order"):
-        read_layers(value)
 
 
 def test_the_model_of_a_run_in_words():
@@ -97,3 +84,9 @@ def test_numbers_out_of_their_range_are_refused(setting):
 def test_the_last_step_is_evaluated_too():
     training = Training(evaluate_every=10)
     assert [training.evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]
+
+
+def test_compiled_layers_compute_padding():
+    assert Training(torch_compile=True, unpad=False).unpad is False
+    with pytest.raises(ValidationError, match=r"does not go with training\.unpad = true: leave one of them out"):
+        Training(torch_compile=True, unpad=True)

@@ -13,7 +13,7 @@ WRONG = {
     "training.seed=-1": "training.seed = -1 is out of range - give a whole number >= 0 and < 4294967296",
     "training.epochs=.nan": "training.epochs = nan is out of range - give a number > 0 and <= 10000",
     "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or a whole number",
-    "training.unpad=7": "training.unpad = 7 is wrong: must be true or false",
+    "training.unpad=7": "training.unpad = 7 is wrong: must be true or false or 'auto'",
     "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",
     "labels=3": "labels = 3 is wrong: must be a list, such as [a, b]",
     "labels=[[1]]": "labels.0 = [1] is wrong: must be text",

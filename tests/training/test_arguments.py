@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import Training
 from bertkit.training import arguments
@@ -58,3 +58,11 @@ def test_the_trainer_writes_where_the_run_is(tmp_path, monkeypatch):
     for folder in (Path("~", "x"), Path("runs/x"), tmp_path):
         made = arguments.make_arguments(Training(), machine, folder, 96, "loss", greater_is_better=False)
         assert made.output_dir == str(folder)
+
+
+@pytest.mark.parametrize("field", ["torch_compile", "torch_compile_mode", "torch_compile_backend"])
+def test_what_is_compiled_is_decided_by_a_key_of_its_own(field):
+    with pytest.raises(
+        RecipeError, match=rf"^training.extra.{field} is decided by training.torch_compile - leave it out$"
+    ):
+        arguments.check_extra(Training(extra={field: "x"}))

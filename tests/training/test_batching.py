@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.data.streams import SORT_WINDOW
 from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of
-from bertkit.training.batching import InMemoryBatches, SeededBatches, Shares, plan_epoch, split_batch
+from bertkit.training.batching import InMemoryBatches, SeededBatches, Shares, plan_epoch
 
 
 @settings(max_examples=60, deadline=None)
@@ -75,31 +72,6 @@ def test_almost_no_padding_is_computed():
     batches = plan_epoch(lengths.tolist(), 32, seed=0, epoch=0)
     padded = sum(len(batch) * lengths[batch].max() for batch in batches)
     assert lengths.sum() / padded > 0.95
-
-
-@pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [
-        ((32, 384), [4] * 8),
-        ((9, 256), [5, 4]),
-        ((3, 4000), [1] * 3),
-        ((5, 4, 200), [3, 2]),
-        ((32, 64), [32]),
-        ((32, 66), [16] * 2),
-    ],
-)
-def test_a_batch_is_split_where_it_has_many_tokens_or_its_attention_is_large(shape, sizes):
-    batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
-    batch["attention_mask"] = torch.ones(shape, dtype=torch.int64)
-    parts = split_batch(batch, heads=12)
-    assert [len(part["input_ids"]) for part in parts] == sizes
-    for name, values in batch.items():
-        assert torch.equal(torch.cat([part[name] for part in parts]), values)
-
-
-def test_a_batch_of_packed_documents_is_split_by_its_tokens():
-    batch = {"input_ids": torch.ones(16, 128), "attention_mask": torch.ones(16, 1, 128, 128, dtype=torch.bool)}
-    assert len(split_batch(batch, heads=12)) == 1
 
 
 def test_sorted_batches_of_tagged_words_have_equally_many():
@@ -174,3 +146,13 @@ def test_a_checkpoint_that_does_not_tell_its_batches_has_those_of_the_recipe():
     batches = InMemoryBatches(features_of("tags"), Training(batch_size=4, batching="random"))
     batches.load_state({})
     assert batches.batching == "random"
+
+
+def test_the_longest_batch_has_the_longest_rows():
+    lengths = [*range(3, 99), 5]
+    features = [{"input_ids": [1] * length, "labels": 0} for length in lengths]
+    batches = InMemoryBatches(features, Training(batch_size=32, gradient_accumulation=2))
+    batches.loader(lambda features: features, processes=1, process=0)
+    longest = [len(feature["input_ids"]) for feature in batches.longest()]
+    assert longest == list(range(98, 98 - len(longest), -1))
+    assert len(longest) in (12, 13)  # 97 rows in 4 batches of 2 shares

@@ -80,11 +80,39 @@ def test_accumulation_changes_nothing(run, toy_data, still_model):
 def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_model, monkeypatch):
     losses = []
     for most in (2**25, 2**12):
-        monkeypatch.setattr("bertkit.training.batching._ATTENTION_BYTES", most)
+        monkeypatch.setattr("bertkit.training.micro_batches._ATTENTION_BYTES", most)
         options = ("--epochs", 1, "--output", f"run{most}", "--set", "training.log_every=1")
         assert finetune(run, still_model, toy_data, *options).code == 0
         losses.append([e["loss"] for e in read_lines(Path(f"run{most}/metrics.jsonl")) if "loss" in e])
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_run_is_that_of_plain_layers_and_resumes(run, toy_data, still_model, monkeypatch):
+    from functools import partial
+
+    from safetensors.torch import load_file
+
+    compiled = ("--set", "training.torch_compile=true")
+    options = ("--epochs", 1, "--set", "training.log_every=1", "--set", "training.evaluate_every=3")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    assert finetune(run, still_model, toy_data, *options, "--output", "plain").code == 0
+    assert finetune(run, still_model, toy_data, *options, *compiled, "--output", "unbroken").code == 0
+    shutil.copytree("unbroken", "resumed")
+    shutil.rmtree("resumed/checkpoint-6")
+    folder = Path("resumed/checkpoint-3")
+    facts = {**checkpoints.read_manifest(folder), "finished": False}
+    (folder / checkpoints.MANIFEST).unlink()
+    checkpoints.commit(folder, {fact: facts[fact] for fact in ("step", "finished", "seconds", "losses", "state")})
+    record = json.loads(Path("resumed/run.json").read_text())
+    Path("resumed/run.json").write_text(json.dumps({**record, "status": "running"}))
+    assert finetune(run, still_model, toy_data, *options, *compiled, "--output", "resumed").code == 0
+    plain, unbroken, resumed = (
+        load_file(f"{name}/checkpoint-6/model.safetensors") for name in ("plain", "unbroken", "resumed")
+    )
+    torch.testing.assert_close(unbroken, plain, rtol=0, atol=1e-5)
+    assert all(torch.equal(resumed[name], weights) for name, weights in unbroken.items())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -25,11 +25,20 @@ def model():
     [
         ("cpu", {}, None),
         ("cuda", {}, "a GPU computes padding"),
+        ("cuda", {"unpad": True}, "variable-length attention is not computed in fp32"),
+        (
+            "cuda",
+            {"unpad": True, "gradient_checkpointing": True},
+            "padding is computed with gradient_checkpointing: true",
+        ),
         ("cpu", {"unpad": False}, "padding is computed with unpad: false"),
+        ("cpu", {"unpad": True}, None),
         ("cpu", {"gradient_checkpointing": True}, "padding is computed with gradient_checkpointing: true"),
+        ("cpu", {"torch_compile": True}, "padding is computed with torch_compile: true"),
     ],
 )
-def test_why_padding_is_computed(model, device, settings, why):
+def test_why_padding_is_computed(model, monkeypatch, device, settings, why):
+    monkeypatch.setattr("torch.compile", lambda forward: forward)
     training, machine = Training(**settings), Machine(device, "fp32", 1, "")
     with on_speed_paths(model, training, machine, DropoutStream(1), None):
         assert why_padding_is_computed(model, training, machine) == why

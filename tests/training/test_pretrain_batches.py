@@ -74,3 +74,13 @@ def test_one_length_alone_is_timed_without_the_clock():
         timed = batches.only(length, 5)
         assert (longest(timed, 3) > SHORT) == (length == LONG)
         assert (len(timed), timed.training.workers) == (5, 0)
+
+
+def test_the_longest_rows_are_of_the_longer_length_and_a_step_is_made_as_before():
+    batches = make_batches(steps=8, gradient_accumulation=2)
+    first = batches.__getitems__([batches.key(0)])
+    lengths = [len(feature["input_ids"]) for feature in batches.longest()]
+    assert (len(lengths), max(lengths)) == (4, LONG)
+    assert [feature["input_ids"].tolist() for feature in batches.__getitems__([batches.key(0)])] == [
+        feature["input_ids"].tolist() for feature in first
+    ]

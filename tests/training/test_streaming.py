@@ -136,3 +136,11 @@ def test_the_pace_is_that_of_the_windows_so_far():
     read = list(islice(cycle(range(333)), 800))
     assert batches.step_size() == (4, sum(LENGTHS[number] for number in read) / 200)
     assert batches.rows is None
+
+
+def test_the_longest_rows_are_those_of_the_buffer_which_is_read_once():
+    batches = batches_of()
+    loader = batches.loader(numbers, processes=1, process=0)
+    longest = [len(feature["input_ids"]) for feature in batches.longest()]
+    assert longest == sorted(LENGTHS, reverse=True)[: len(longest)] and len(longest) == 4
+    assert list(loader) == plain_loop()

@@ -1,1 +1,1 @@
-"""Layers that compute nothing on padding, for batches on a CPU whose rows differ in length."""
+"""Layers that compute nothing on padding, for batches whose rows differ in length."""

@@ -5,7 +5,7 @@ Embeddings and heads see padded batches as before, and logits and gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from bertkit.modeling.architectures import architecture_of, layers_of, shares_la
 from bertkit.modeling.info import info_of, patched_attention
 from bertkit.modeling.unpadding.layout import Layout
 from bertkit.modeling.unpadding.relative import relative_attention
+from bertkit.modeling.unpadding.varlen import VarlenAttention, VarlenLayout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,10 +31,10 @@ _READERS = ("output_hidden_states", "output_attentions")
 class _Unpadding:
     """What a model's hooks and its attention share about the batch that it reads."""
 
-    def __init__(self, attend: Any) -> None:
-        self.attend_padded = attend
+    def __init__(self, attend: Any, make_layout: Callable[[torch.Tensor], Layout | VarlenLayout]) -> None:
+        self.attend_padded, self.make_layout = attend, make_layout
         self.mask: torch.Tensor | None = None
-        self.layout: Layout | None = None
+        self.layout: Any = None
 
     def note_mask(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Keep the mask of a batch with enough padding, as a hook before the encoder."""
@@ -43,6 +44,7 @@ class _Unpadding:
         # Evaluations sort all rows by length and have little padding. In training, gathers and scatters have to cost
         # less than the padding that they save.
         if module.training and not is_read and mask is not None and mask.dim() == 2:
+            mask = mask.cpu()  # of a GPU, the one time that a batch waits for it
             self.mask = mask if mask.float().mean() < _WORTHWHILE else None
 
     def unpad(
@@ -51,7 +53,7 @@ class _Unpadding:
         """Turn (rows, tokens, width) into (1, real tokens, width), as a hook before the first layer."""
         if self.mask is None:
             return None
-        self.layout = Layout(self.mask)
+        self.layout = self.make_layout(self.mask)
         states, *others = arguments
         return (self.layout.unpad(states), *others), named
 
@@ -86,32 +88,30 @@ class _Unpadding:
         attention_mask: torch.Tensor | None,
         **named: Any,
     ) -> tuple[torch.Tensor, Any]:
-        """Attend as transformers' own functions do, and group by group where padding is left out.
-
-        There the tokens of all rows lie in one: (1, heads, real tokens, width). Each group is computed as a padded
-        batch of its own, (rows, heads, length, width), so attention costs the squares of the groups' lengths and not
-        that of the whole. Its mask is the layer's, which may be one of several types.
-        """
-        layout = self.layout
-        if layout is None or attention_mask is None:
+        """Attend as transformers' own functions do, or as the layout does where padding is left out."""
+        if self.layout is None or attention_mask is None:
             return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
-        groups = zip(*map(layout.split, (query, key, value)), layout.masks(attention_mask), strict=True)
-        return layout.join([self.attend_padded(module, *group, **named)[0] for group in groups]), None
+        return self.layout.attend(self.attend_padded, module, query, key, value, attention_mask, **named), None
 
 
 @contextmanager
-def unpadded(model: PreTrainedModel) -> Iterator[None]:
+def unpadded(model: PreTrainedModel, varlen: VarlenAttention | None = None) -> Iterator[None]:
     """Let a model in training compute nothing on padding, where its layers are known and nobody reads their outputs.
 
     The attention in force is called for groups of rows, so it must be sdpa or a patch that allows that, or one with
     relative positions that is known.
+
+    Args:
+        model: on its device.
+        varlen: attends to the tokens of all rows at once in its place; see `why_no_varlen`.
     """
     layers = _layers_without_padding(model)
     if not layers:
         yield
         return
     paths, implementation = info_of(model).speed_paths, model.config._attn_implementation
-    unpadding = _Unpadding(ALL_ATTENTION_FUNCTIONS.get(implementation))
+    make_layout = Layout if varlen is None else partial(VarlenLayout, attend=varlen, device=model.device)
+    unpadding = _Unpadding(ALL_ATTENTION_FUNCTIONS.get(implementation), make_layout)
     paths.unpadded_layers = tuple(layers)
     with ExitStack() as patches:
         patches.callback(setattr, paths, "unpadded_layers", ())

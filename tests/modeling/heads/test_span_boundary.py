@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from bertkit.modeling.span_boundary import SpanBoundary, add_span_boundary
+from bertkit.modeling.heads.span_boundary import SpanBoundary, add_span_boundary
 from tests.modeling.tiny_models import make_tiny
 
 WORDS = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,143 @@
+"""Batches that are computed in several passes: on a CPU since that is faster, on a GPU where its memory is too small.
+
+The loss of a micro-batch is a share of its step's, so the optimizer sees the same batch either way.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bertkit.errors import ResourceError
+
+log = logging.getLogger("bertkit")
+
+Batch = dict[str, torch.Tensor]
+"""Tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens)."""
+
+# Of one micro-batch: what the backward pass needs is kept for one at a time. With fewer tokens than these, products
+# would be slower.
+_ATTENTION_BYTES, _TOKENS = 2**25, 2048
+
+
+def split_batch(batch: Batch, rows: int) -> list[Batch]:
+    """Split a batch into micro-batches of at most so many rows, and of one at least."""
+    starts = range(0, len(batch["input_ids"]), max(1, rows))
+    return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
+
+
+def rows_at_once(batch: Batch, tokens: int | None, heads: int, device: torch.device) -> int:
+    """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device."""
+    if tokens:
+        return tokens // tokens_of(batch)
+    return fastest_rows(batch, heads) if device.type == "cpu" else len(batch["input_ids"])
+
+
+def fastest_rows(batch: Batch, heads: int) -> int:
+    """Return the rows of micro-batches of at most 2,048 tokens and 32 MB of attention weights per layer.
+
+    On a CPU, larger tensors save no time and cost memory. They even cost time where they have to be got from the system
+    anew: a batch of 32 rows of 384 tokens takes half the time in micro-batches, and a quarter of the memory.
+    """
+    shape, mask = batch["input_ids"].shape, batch["attention_mask"]
+    # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
+    rows = min(max(1, _ATTENTION_BYTES // (4 * heads * tokens_of(batch) * shape[-1])), shape[0])
+    tokens = int(mask.sum()) if mask.shape == shape else shape.numel()  # packed documents have a mask of four axes
+    count = max(-(-shape[0] // rows), -(-tokens // _TOKENS))
+    return -(-shape[0] // count)
+
+
+def tokens_of(batch: Batch) -> int:
+    """Return the tokens of a row, padding and all choices included."""
+    return math.prod(batch["input_ids"].shape[1:])
+
+
+def has_own_memory(device: torch.device) -> bool:
+    """Tell whether a device may run out of memory long before the system does."""
+    return device.type == "cuda"
+
+
+def rows_that_fit(rows: int, try_step: Callable[[int], None]) -> int:
+    """Find how many rows fit into memory: all, or a half of them, of these, and so on; 0 if not even one does.
+
+    Args:
+        rows: to begin with.
+        try_step: computes so many rows; raises torch.OutOfMemoryError where memory is too small.
+    """
+    while rows:
+        try:
+            try_step(rows)
+        except torch.OutOfMemoryError:
+            # One row is the last that is tried. An error holds the tensors of the step, and ends with this block.
+            rows = (rows + 1) // 2 if rows > 1 else 0
+        else:
+            break
+    return rows
+
+
+def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
+    """Find the tokens, padding included, that a micro-batch may have, and say so in one line.
+
+    Args:
+        longest: the longest batch of the run.
+        step: computes a batch forward and backward.
+
+    Raises:
+        ResourceError: not even one row fits.
+    """
+    count, length = len(longest["input_ids"]), tokens_of(longest)
+    rows = rows_that_fit(count, lambda rows: step(split_batch(longest, rows)[0]))
+    if not rows:
+        raise ResourceError(
+            f"a single row of {length} tokens does not fit into the memory of this GPU",
+            "try a smaller --max-length, --set training.gradient_checkpointing=true, or a smaller model",
+        )
+    if rows == count:
+        log.info(f"memory: the longest batch, {count} rows of {length} tokens, fits into that of this GPU")
+    else:
+        log.info(
+            f"memory: {count} rows of {length} tokens do not fit into that of this GPU, so micro-batches have at most "
+            f"{rows} of them; the optimizer sees the same batch, with other dropout masks"
+        )
+    return rows * length
+
+
+def try_step(model: nn.Module, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
+    """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
+    gc.collect()  # what a step before it left that did not fit
+    torch.cuda.empty_cache()
+    with without_trace(model):
+        model.train()
+        trained = [weights for group in optimizer.param_groups for weights in group["params"]]
+        moments = [torch.empty_like(weights) for weights in 2 * trained]
+        for _ in range(2):  # a micro-batch adds its gradients to those of the one before
+            loss().backward()  # type: ignore[no-untyped-call]
+        del moments
+
+
+@contextmanager
+def without_trace(model: nn.Module) -> Iterator[None]:
+    """Let a model be run forward and backward; its gradients, buffers and all random streams are then as before."""
+    device = next(model.parameters()).device
+    buffers, was_training = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        model.zero_grad()
+        model.train(was_training)
+        for buffer, before in buffers:
+            if not torch.equal(buffer, before):
+                buffer.copy_(before)
