@@ -86,13 +86,10 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
-        loader = self.batches.loader(
-            self.collate,
-            processes=self.args.world_size,
-            process=self.args.process_index,
-            padding=self.padding,
-        )
-        loader.pin_memory = self.args.dataloader_pin_memory and self.args.device.type == "cuda"
+        args = self.args
+        processes, process = args.world_size, args.process_index
+        loader = self.batches.loader(self.collate, processes=processes, process=process, padding=self.padding)
+        loader.pin_memory = args.dataloader_pin_memory and args.device.type == "cuda"
         return loader
 
     def _prepare_input(self, data: Any) -> Any:
@@ -110,8 +107,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Create the schedule of the learning rate: by steps, or by the clock where the run has a budget of time."""
-        budget = self.batches.budget
-        if budget is None:
+        if (budget := self.batches.budget) is None:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.rate())
         return self.lr_scheduler
@@ -207,10 +203,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             super()._save_checkpoint(model, trial)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write the weights under the model's own names, and not under those of the file that they came from.
-
-        The names of an old checkpoint are others, and a resume would pass over all that it does not know.
-        """
+        """Write the weights under the model's own names; the file that they came from may have others."""
         self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
         self.processing_class.save_pretrained(output_dir)
 
@@ -220,9 +213,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
-        scores = {
-            f"eval_{name}": value for name, value in self.evaluate_with(self.model, self.state.global_step).items()
-        }
+        scored = self.evaluate_with(self.model, self.state.global_step)
+        scores = {f"eval_{name}": value for name, value in scored.items()}
         self.log(null_for_nan(scores))
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
@@ -235,8 +227,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             for entry in self.state.log_history
             if metric in entry
         ]
-        is_best = all(last > rank for rank in before)
-        if is_best:
+        if is_best := all(last > rank for rank in before):
             self.state.best_global_step = self.state.global_step
             self.state.best_metric = null_for_nan(metrics[metric])
         return is_best
@@ -282,8 +273,8 @@ def fit(
             train_dataset=batches,
             callbacks=[callback],
         )
-        for default in (transformers.PrinterCallback, transformers.ProgressCallback):
-            trainer.remove_callback(default)
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.remove_callback(transformers.ProgressCallback)
         callback.trainer = trainer
         try:
             _train(trainer, folder)
