@@ -61,12 +61,14 @@ class SingleRow:
 
     Args:
         shape: of the batch, (rows, tokens).
-        in_batch: indices of all real tokens into the padded batch (rows * tokens), in their order in the single row.
+        in_batch: indices of all real tokens into the padded batch (rows * tokens), in their order in the single row; on
+            the CPU.
         tokens: of the single row, at least as many.
+        device: of the model.
     """
 
-    def __init__(self, shape: torch.Size, in_batch: torch.Tensor, tokens: int) -> None:
-        self.shape, self.in_batch, self.tokens = shape, _Places(in_batch, shape.numel()), tokens
+    def __init__(self, shape: torch.Size, in_batch: torch.Tensor, tokens: int, device: torch.device) -> None:
+        self.shape, self.in_batch, self.tokens = shape, _Places(in_batch, shape.numel(), device), tokens
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def unpad(self, values: torch.Tensor) -> torch.Tensor:
@@ -106,7 +108,7 @@ class Layout(SingleRow):
         real = mask[order].bool()
         lengths = real.sum(dim=1)
         in_batch = (order[:, None] * mask.shape[1] + torch.arange(mask.shape[1]))[real]
-        super().__init__(mask.shape, in_batch, _round_up(len(in_batch), _TOKENS))
+        super().__init__(mask.shape, in_batch, _round_up(len(in_batch), _TOKENS), mask.device)
         self.groups: list[Group] = []
         for start, end in group_rows(_round_up(lengths, _LENGTHS).tolist()):
             # rows are sorted, so a group is a slice of them and its last row is the longest
@@ -116,7 +118,7 @@ class Layout(SingleRow):
             self.groups.append(Group(order[start:end], is_real))
         self._sizes = [group.is_real.numel() for group in self.groups]
         in_groups = torch.cat([group.is_real.flatten() for group in self.groups]).nonzero()[:, 0]
-        self.in_groups = _Places(in_groups, sum(self._sizes))
+        self.in_groups = _Places(in_groups, sum(self._sizes), mask.device)
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Turn (1, heads, real tokens, width) into (rows, heads, length, width) for each group.
@@ -194,15 +196,18 @@ def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 class _Places:
-    """The rows of a longer matrix that belong to those of a shorter one, by index, and those that stay zero."""
+    """The rows of a longer matrix that belong to those of a shorter one, by index, and those that stay zero.
 
-    def __init__(self, indices: torch.Tensor, size: int) -> None:
-        self.indices = indices
-        self.sources = torch.zeros(size, dtype=torch.int64, device=indices.device)
-        self.sources[indices] = torch.arange(len(indices), device=indices.device)
-        is_empty = torch.ones(size, dtype=torch.bool, device=indices.device)
+    They are found on the CPU and then moved, because a GPU would have to be waited for.
+    """
+
+    def __init__(self, indices: torch.Tensor, size: int, device: torch.device) -> None:
+        sources = torch.zeros(size, dtype=torch.int64)
+        sources[indices] = torch.arange(len(indices))
+        is_empty = torch.ones(size, dtype=torch.bool)
         is_empty[indices] = False
-        self.empty = is_empty.nonzero()[:, 0]
+        places = (indices, sources, is_empty.nonzero()[:, 0])
+        self.indices, self.sources, self.empty = (each.to(device, non_blocking=True) for each in places)
 
     def gather(self, values: torch.Tensor, size: int) -> torch.Tensor:
         """Gather the rows of the longer matrix, (all, width), and fill up with rows of zeros: (size, width)."""

@@ -36,7 +36,7 @@ class VarlenLayout(SingleRow):
 
     def __init__(self, mask: torch.Tensor, attend: VarlenAttention, device: torch.device) -> None:
         in_batch = mask.flatten().nonzero()[:, 0]
-        super().__init__(mask.shape, in_batch.to(device, non_blocking=True), len(in_batch))
+        super().__init__(mask.shape, in_batch, len(in_batch), device)
         lengths = mask.sum(dim=1)
         lengths = lengths[lengths > 0]
         # (rows + 1,): where each row begins, and where the last one ends
