@@ -19,7 +19,7 @@ from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import info_of, patched_attention
+from bertkit.modeling.info import info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
@@ -92,12 +92,8 @@ def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
         raise RecipeError(what, "leave it out, or match hidden states alone")
     with ExitStack() as patches:
         for layer in repeated_layers(model) or [model.base_model]:
-            own, run = (
-                vars(layer).get("forward"),
-                partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward)),
-            )
-            layer.forward = run
-            patches.callback(_restore, layer, own)
+            run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
+            patches.enter_context(patched_forward(layer, run))
         try:
             yield
         except ShortenTraceback as error:
@@ -218,11 +214,3 @@ def _run_compiled(
     layer: nn.Module, plain: Callable[..., Any], compiled: Callable[..., Any], *states: Any, **named: Any
 ) -> Any:
     return (compiled if layer.training else plain)(*states, **named)
-
-
-def _restore(layer: nn.Module, forward: Any) -> None:
-    """Put back the ``forward`` that an instance had, or let it have that of its class again."""
-    if forward is None:
-        del layer.forward
-    else:
-        layer.forward = forward

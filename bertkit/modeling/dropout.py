@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from bertkit.modeling.info import info_of, patched_attention
+from bertkit.modeling.info import info_of, patched_attention, patched_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,10 +96,8 @@ def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
     paths = info_of(model).speed_paths
     with ExitStack() as patches:
-        # an attribute of the instance comes before the method of its class, so deleting it restores the layer
         for layer in layers:
-            layer.forward = partial(_drop, layer, stream)  # type: ignore[method-assign]
-            patches.callback(delattr, layer, "forward")
+            patches.enter_context(patched_forward(layer, partial(_drop, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
             patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))

@@ -97,6 +97,22 @@ def set_tagger_head(config: PretrainedConfig, head: dict[str, Any] | None) -> No
 
 
 @contextmanager
+def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module run a function in place of its ``forward``, which is the one before again in the end.
+
+    An attribute of the instance comes before the method of its class, so deleting it restores that.
+    """
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+
+@contextmanager
 def patched_attention(
     model: PreTrainedModel, name: str, attend: Callable[..., Any], *, splits_rows: bool
 ) -> Iterator[None]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import info_of, patched_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -67,9 +67,7 @@ def merged_projections(model: PreTrainedModel) -> Iterator[None]:
             layers = [] if module in alone else _projections_of(module)
             projections = _Projections(layers)
             for number, layer in enumerate(layers):
-                # an attribute of the instance comes before the method of its class, so deleting it restores the layer
-                layer.forward = partial(projections.project, number)  # type: ignore[method-assign]
-                patches.callback(delattr, layer, "forward")
+                patches.enter_context(patched_forward(layer, partial(projections.project, number)))
             paths.merged_projections += bool(layers)
         patches.callback(setattr, paths, "merged_projections", 0)
         yield

@@ -6,9 +6,18 @@ import copy
 from types import SimpleNamespace
 
 import torch
+from torch import nn
 from transformers import AutoModel, BertConfig
 
-from bertkit.modeling.info import AttentionPatch, SpeedPaths, info_of, patched_attention, set_tagger_head, tagger_head
+from bertkit.modeling.info import (
+    AttentionPatch,
+    SpeedPaths,
+    info_of,
+    patched_attention,
+    patched_forward,
+    set_tagger_head,
+    tagger_head,
+)
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 
@@ -62,3 +71,15 @@ def test_patched_attention_is_recorded_and_undone_even_after_an_error():
 def test_attention_without_patches_is_split_where_it_is_that_of_torch():
     assert SpeedPaths().attention_splits_rows("sdpa")
     assert not SpeedPaths().attention_splits_rows("eager")
+
+
+def test_patched_forwards_are_undone_one_by_one():
+    layer = nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    plain = layer(x)
+    with patched_forward(layer, lambda _: "outer"):
+        with patched_forward(layer, lambda _: "inner"):
+            assert layer(x) == "inner"
+        assert layer(x) == "outer"
+    assert "forward" not in vars(layer)
+    assert torch.equal(layer(x), plain)

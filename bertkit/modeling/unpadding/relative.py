@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bertkit.modeling.info import patched_forward
+
 if TYPE_CHECKING:
     from bertkit.modeling.unpadding.layout import Layout
 
@@ -33,9 +35,7 @@ def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterato
             for module in layer.modules():
                 attend = _biased if hasattr(module, "o") else _disentangled if hasattr(module, "pos_att_type") else None
                 if attend is not None:
-                    # an attribute of the instance comes before the method of its class, so deleting it restores that
-                    module.forward = partial(attend, module, module.forward, batch)
-                    patches.callback(delattr, module, "forward")
+                    patches.enter_context(patched_forward(module, partial(attend, module, module.forward, batch)))
         yield
 
 
