@@ -21,6 +21,7 @@ _PUBLIC = {
     "evaluate": "bertkit.workflows.evaluate",
     "predict": "bertkit.workflows.predict",
     "bench": "bertkit.workflows.bench",
+    "Embedder": "bertkit.vectors.embedder",
 }
 
 

@@ -111,7 +111,7 @@ def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_
     if not new_head:
         head = tagger_head(read_config(folder))
     if head is not None:
-        from bertkit.modeling.taggers import tagger_class
+        from bertkit.modeling.heads.taggers import tagger_class
 
         auto_class = tagger_class
     elif setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):

@@ -113,7 +113,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
-    from bertkit.modeling.taggers import state_collator
+    from bertkit.modeling.heads.taggers import state_collator
 
     return state_collator(padding_collator(setup, label_per_token=True))
 
@@ -121,7 +121,7 @@ def collator(setup: Setup) -> Collator:
 def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
-        from bertkit.modeling.taggers import cache_states
+        from bertkit.modeling.heads.taggers import cache_states
 
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for of_split in features.values():

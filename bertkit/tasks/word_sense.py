@@ -133,7 +133,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
         return False
     import torch
 
-    from bertkit.modeling.taggers import compute_states
+    from bertkit.modeling.heads.taggers import compute_states
 
     training = features["train"]
     # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit

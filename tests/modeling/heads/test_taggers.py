@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from bertkit.evaluation.forward import forward
 from bertkit.modeling import load as models
-from bertkit.modeling import taggers as heads
+from bertkit.modeling.heads import taggers as heads
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import Silent

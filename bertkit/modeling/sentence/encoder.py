@@ -1,0 +1,134 @@
+"""An encoder that turns each text into one vector: token states, pooled and transformed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bertkit.errors import ModelError
+from bertkit.modeling.sentence.modules import Dense, SentenceModules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
+
+
+class SentenceEncoder(nn.Module):
+    """An encoder with what follows it; computes vectors only, in float32 from the pooling on."""
+
+    def __init__(self, encoder: PreTrainedModel, modules: SentenceModules) -> None:
+        super().__init__()
+        self.encoder, self.modules_read = encoder, modules
+        self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+        prompt_tokens: int = 0,
+    ) -> dict[str, torch.Tensor]:
+        """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
+
+        Texts are padded on the right. The first `prompt_tokens` tokens of each are those of a prompt.
+        """
+        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
+        mask = attention_mask
+        if prompt_tokens and not self.modules_read.include_prompt:
+            mask = mask.clone()
+            mask[:, :prompt_tokens] = 0
+        with torch.autocast(states.device.type, enabled=False):
+            return {"embedding": self.finish(pool(states.float(), mask, self.modules_read.pooling))}
+
+    def finish(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Run what follows the pooling, on vectors of shape (texts, width)."""
+        dense = iter(self.dense)
+        for module in self.modules_read.after:
+            vectors = next(dense)(vectors) if isinstance(module, Dense) else functional.normalize(vectors, dim=-1)
+        return vectors
+
+
+def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> torch.Tensor:
+    """Compute one vector per text from token states (texts, tokens, width): the vectors of several modes, side by side.
+
+    Args:
+        states: of texts that are padded on the right.
+        mask: 1 for the tokens that count, shape (texts, tokens).
+        modes: of `bertkit.modeling.sentence.modules.POOLING_MODES`.
+    """
+    return torch.cat([_pool(states, mask, mode) for mode in modes], dim=-1)
+
+
+def _pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+    if mode in ("cls", "lasttoken"):  # the first or the last token that counts
+        positions = torch.arange(mask.shape[1], device=mask.device)
+        first = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), first]
+    counted = mask.unsqueeze(-1).to(states.dtype)
+    if mode == "max":
+        return states.masked_fill(counted == 0, float("-inf")).amax(dim=1)
+    if mode == "weightedmean":  # a token weighs as much as its position, counted from 1
+        counted = counted * torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=states.dtype)[:, None]
+    total, weight = (states * counted).sum(dim=1), counted.sum(dim=1).clamp(min=1e-9)
+    return total / (weight.sqrt() if mode == "mean_sqrt_len_tokens" else weight)
+
+
+class _DenseLayer(nn.Module):
+    def __init__(self, module: Dense) -> None:
+        super().__init__()
+        self.linear = nn.Linear(module.inputs, module.outputs, bias=module.bias)
+        self.residual: nn.Module | None = None
+        if module.use_residual:
+            is_square = module.inputs == module.outputs
+            self.residual = nn.Identity() if is_square else nn.Linear(module.inputs, module.outputs, bias=False)
+        self.activation: Any = _ACTIVATIONS[module.activation.rpartition(".")[2]]
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.activation(self.linear(vectors))
+        return outputs if self.residual is None else outputs + self.residual(vectors)
+
+
+def _load_dense(module: Dense) -> nn.Module:
+    """Load a dense layer with its weights.
+
+    Raises:
+        ModelError: its activation is not known, or its weights are damaged or do not fit.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    name = module.activation.rpartition(".")[2]
+    if name not in _ACTIVATIONS:
+        raise ModelError(f"activation {name!r} is not known", f"one of {', '.join(_ACTIVATIONS)}", file=module.folder)
+    layer = _DenseLayer(module)
+    try:
+        layer.load_state_dict(load_file(Path(module.folder, "model.safetensors")))
+    except (OSError, SafetensorError, RuntimeError):
+        raise ModelError(
+            "the weights of the dense layer are damaged", "fetch the model again", file=module.folder
+        ) from None
+    return layer
+
+
+def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEncoder:
+    """Load the encoder of a model folder in float32, with what follows it.
+
+    Raises:
+        ModelError: damaged weights, or weights that do not fit the config.
+    """
+    from transformers import AutoModel
+
+    from bertkit.modeling.load import quiet_transformers
+    from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+
+    quiet_transformers()
+    encoder, report = load_weights(AutoModel, folder, load_config(folder))
+    refuse_misfit(encoder, report, folder)
+    refuse_non_finite(encoder.named_parameters(), folder)
+    return SentenceEncoder(encoder, modules).eval()

@@ -1,0 +1,189 @@
+"""What a folder in the format of sentence-transformers says beside the encoder: pooling, later modules, prompts.
+
+``modules.json`` lists the modules in the order in which they run. The first is the encoder, whose files are those of
+any model folder; the second pools its token states into one vector per text; others transform that vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ModelError
+from bertkit.modeling.weights import read_json_object
+from bertkit.storage.files import write_json
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+_ENCODER_SETTINGS = "sentence_bert_config.json"
+
+POOLING_MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+"""How the states of a text's tokens become one vector, in the words of sentence-transformers."""
+
+_OLD_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_CLASSES = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+}
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer with an activation, whose weights are in a folder of its own."""
+
+    folder: Path
+    inputs: int
+    outputs: int
+    bias: bool = True
+    activation: str = "torch.nn.modules.activation.Tanh"
+    use_residual: bool = False
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Division by the vector's length."""
+
+
+@dataclass(frozen=True)
+class SentenceModules:
+    """How token states become the vector of a text, and what texts begin with."""
+
+    pooling: tuple[str, ...] = ("mean",)
+    """Of `POOLING_MODES`; the vectors of several are concatenated."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt are pooled with those of the text."""
+    after: tuple[Dense | Normalize, ...] = ()
+    """What transforms the pooled vector, in order."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Name of a prompt, such as ``query``, -> what is put before a text."""
+    default_prompt: str | None = None
+    """Name of the prompt of texts without another."""
+    max_length: int | None = None
+    """In tokens; None where the tokenizer's is meant."""
+    lowercase: bool = False
+    dimension: int | None = None
+    """The first components that are kept (Matryoshka); None for all."""
+    similarity: str = "cosine"
+    """cosine, dot, euclidean or manhattan."""
+
+
+def is_sentence_folder(folder: Path) -> bool:
+    """Tell whether a model folder is one of sentence-transformers."""
+    return (folder / MODULES).is_file()
+
+
+def read_modules(folder: Path) -> SentenceModules:
+    """Read what a folder of sentence-transformers says; a plain model folder pools the mean and does nothing more.
+
+    Raises:
+        ModelError: a file is damaged, or names a module that bertkit does not know.
+    """
+    if not is_sentence_folder(folder):
+        return SentenceModules()
+    entries = _read_entries(folder / MODULES)
+    first, *rest = entries
+    if first[0] != "Transformer" or not rest or rest[0][0] != "Pooling":
+        what = f"its modules are {', '.join(name for name, _ in entries)}"
+        raise ModelError(what, "bertkit reads Transformer, Pooling, Dense and Normalize, in this order", file=folder)
+    if first[1]:
+        raise ModelError(f"its encoder is in {first[1]}/", "save it again with sentence-transformers 6", file=folder)
+    pooling = _read_optional(folder / rest[0][1] / "config.json")
+    settings = _read_optional(folder / SETTINGS)
+    encoder = _read_optional(folder / _ENCODER_SETTINGS)
+    return SentenceModules(
+        pooling=_pooling_modes(pooling, folder / rest[0][1] / "config.json"),
+        include_prompt=bool(pooling.get("include_prompt", True)),
+        after=tuple(_read_later(folder, name, path) for name, path in rest[1:]),
+        prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
+        default_prompt=settings.get("default_prompt_name"),
+        max_length=encoder.get("max_seq_length"),
+        lowercase=bool(encoder.get("do_lower_case", False)),
+        dimension=settings.get("truncate_dim"),
+        similarity=settings.get("similarity_fn_name") or "cosine",
+    )
+
+
+def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
+    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: without dense layers.
+        width: hidden size of the encoder.
+    """
+    names = ["Transformer", "Pooling", *(type(module).__name__ for module in modules.after)]
+    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
+    for name, path in zip(names[1:], paths[1:], strict=True):
+        (folder / path).mkdir(exist_ok=True)
+        content: dict[str, Any] = {}
+        if name == "Pooling":
+            mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
+            content = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
+        write_json(folder / path / "config.json", content)
+    write_json(folder / _ENCODER_SETTINGS, {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase})
+    settings = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": "", "document": "", **modules.prompts},
+        "default_prompt_name": modules.default_prompt,
+        "similarity_fn_name": modules.similarity,
+    }
+    write_json(folder / SETTINGS, settings)
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
+        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
+
+
+def _read_entries(file: Path) -> list[tuple[str, str]]:
+    """Read the class name and the folder of each module."""
+    import json
+
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return [(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        raise ModelError("not a list of modules", "fetch the model again", file=file) from None
+
+
+def _read_optional(file: Path) -> dict[str, Any]:
+    return read_json_object(file) if file.is_file() else {}
+
+
+def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
+    """Return the pooling modes of a config, which older ones switch on one by one."""
+    old = [mode for key, mode in _OLD_MODES.items() if config.get(key)]
+    found = config.get("pooling_mode") or old or "mean"
+    modes = (found,) if isinstance(found, str) else tuple(found)
+    for mode in modes:
+        if mode not in POOLING_MODES:
+            raise ModelError(f"pooling mode {mode!r} is not known", f"one of {', '.join(POOLING_MODES)}", file=file)
+    return modes
+
+
+def _read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
+    """Read a module that follows the pooling."""
+    if name == "Normalize":
+        return Normalize()
+    if name != "Dense":
+        remedy = "bertkit reads Transformer, Pooling, Dense and Normalize"
+        raise ModelError(f"module {name!r} is not known", remedy, file=folder / MODULES)
+    config = read_json_object(folder / path / "config.json")
+    return Dense(
+        folder / path,
+        config["in_features"],
+        config["out_features"],
+        config.get("bias", True),
+        config.get("activation_function", Dense.activation),
+        bool(config.get("use_residual")),
+    )

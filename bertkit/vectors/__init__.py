@@ -1,0 +1,1 @@
+"""Vectors of texts: computed, searched, compared, clustered."""
