@@ -36,7 +36,7 @@ class Embedder:
 
     >>> embedder = Embedder("demo")
     >>> embedder.encode(["The cat sleeps.", "A dog barks."]).shape
-    (2, 64)
+    (2, 128)
     """
 
     model: str
