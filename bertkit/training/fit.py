@@ -124,8 +124,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.dropout.move_to(self.state.global_step)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
-        heads = getattr(self.model.config, "num_attention_heads", 12)
-        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, heads, self.args.device)
+        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
         *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
