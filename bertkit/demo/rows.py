@@ -51,4 +51,4 @@ def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float
 
 def _main_text(row: Row) -> str:
     """Return the text that no other row of any split may have: a row's first one, without its question."""
-    return str(row.get("text") or row.get("context") or " ".join(row["tokens"]))
+    return str(row.get("text") or row.get("anchor") or row.get("context") or " ".join(row["tokens"]))

@@ -33,6 +33,7 @@ Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
+_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and length beside a tokenizer
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 _DIGEST = hashlib.sha256().digest_size
 
@@ -111,6 +112,13 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
     )
 
 
+def texts_of(features: Sequence[Feature]) -> list[list[int]] | None:
+    """Return the numbers of each feature's texts, where none may occur twice in a batch; None where they have none."""
+    if not len(features) or "texts" not in features[0]:
+        return None
+    return [np.asarray(feature["texts"]).tolist() for feature in features]
+
+
 def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
@@ -140,7 +148,7 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature
 
 def content_key(split: Split, setup: Setup) -> str:
     """Compute a SHA-256 of everything that features can depend on; in doubt, a setting is included."""
-    recipe = setup.recipe
+    recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
     settings = [
         *(
             _SCHEMA,
@@ -151,6 +159,7 @@ def content_key(split: Split, setup: Setup) -> str:
         ),
         *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
         *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
+        *((folder / name).read_text(encoding="utf-8") for name in _BESIDE if (folder / name).is_file()),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
