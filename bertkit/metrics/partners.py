@@ -21,9 +21,7 @@ def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> Numbers:
     What is a positive of the same anchor in another row is no candidate. Of more than 10,000 rows, each run of so many
     is ranked by itself.
     """
-    ranks = [
-        _rank_run(rows[start : start + _MOST_ROWS], start, score) for start in range(0, len(rows), _MOST_ROWS)
-    ]
+    ranks = [_rank_run(rows[start : start + _MOST_ROWS], start, score) for start in range(0, len(rows), _MOST_ROWS)]
     return np.concatenate(ranks)
 
 

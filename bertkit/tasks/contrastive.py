@@ -68,7 +68,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     if _loss(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
-                remedy = f"--set data.columns.{column}=COLUMN; a margin is a teacher's score of the positive minus that "
+                remedy = (
+                    f"--set data.columns.{column}=COLUMN; a margin is a teacher's score of the positive minus that "
+                )
                 raise DataError(f"the loss margin_mse needs a {column} in each row", f"{remedy}of the negative")
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 

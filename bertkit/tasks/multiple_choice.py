@@ -112,7 +112,10 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         for row in rows
     ]
     encoded = encode_several(pairs, setup)
-    return [feature | ({"labels": row["label"]} if "label" in row else {}) for row, feature in zip(rows, encoded, strict=True)]
+    return [
+        feature | ({"labels": row["label"]} if "label" in row else {})
+        for row, feature in zip(rows, encoded, strict=True)
+    ]
 
 
 def collator(setup: Setup) -> Collator:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     EVALUATE_PREFIX,

@@ -150,13 +150,8 @@ def content_key(split: Split, setup: Setup) -> str:
     """Compute a SHA-256 of everything that features can depend on; in doubt, a setting is included."""
     recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
     settings = [
-        *(
-            _SCHEMA,
-            bertkit.__version__,
-            package_fingerprint(),
-            metadata.version("tokenizers"),
-            metadata.version("transformers"),
-        ),
+        *(_SCHEMA, bertkit.__version__, package_fingerprint()),
+        *map(metadata.version, ("tokenizers", "transformers")),
         *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
         *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
         *((folder / name).read_text(encoding="utf-8") for name in _BESIDE if (folder / name).is_file()),

@@ -12,7 +12,9 @@ from bertkit.errors import RecipeError
 Numbers = np.ndarray[Any, Any]
 
 
-def plan_distinct(texts: Sequence[Sequence[int]], batch_size: int, seed: int, epoch: int, min_rows: int = 1) -> list[Numbers]:
+def plan_distinct(
+    texts: Sequence[Sequence[int]], batch_size: int, seed: int, epoch: int, min_rows: int = 1
+) -> list[Numbers]:
     """Plan the row numbers of every batch of an epoch, in random order; rows of one batch have no text in common.
 
     Batches are as many, and nearly as large, as those of `bertkit.training.batching.plan_epoch`. A row whose text is in

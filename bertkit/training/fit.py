@@ -250,6 +250,7 @@ def fit(
     """
     model, batches = trainee.model, trainee.batches
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
+    micro_batches.check_shares(model, training, arguments.world_size)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)

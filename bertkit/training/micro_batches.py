@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from bertkit.errors import ResourceError
+from bertkit.errors import RecipeError, ResourceError
 from bertkit.modeling.info import info_of
+from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,6 +53,21 @@ def rows_at_once(batch: Batch, tokens: int | None, model: PreTrainedModel) -> in
         return tokens // tokens_of(batch)
     heads = getattr(model.config, "num_attention_heads", 12)
     return fastest_rows(batch, heads) if model.device.type == "cpu" else len(batch["input_ids"])
+
+
+def check_shares(model: PreTrainedModel, training: CommonTraining, processes: int) -> None:
+    """Check that nothing splits the batches of a loss that compares their rows; say so where processes share them.
+
+    Raises:
+        RecipeError: the recipe splits them.
+    """
+    if not info_of(model).compares_rows:
+        return
+    if training.gradient_accumulation > 1:
+        what = "training.gradient_accumulation splits batches, and this loss compares all texts of one"
+        raise RecipeError(what, "leave it out; --set options.mini_batch=32 saves memory and changes nothing")
+    if processes > 1:
+        log.info(f"each of {processes} processes compares the texts of its own share of a batch")
 
 
 def fastest_rows(batch: Batch, heads: int) -> int:

@@ -166,4 +166,3 @@ def load_sentence_head(
     head.sentence, head.loss, head.texts_at_once = modules, loss, texts_at_once
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING
     return model
-

@@ -104,4 +104,3 @@ def simcse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Te
 
 
 _FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse), strict=True))
-

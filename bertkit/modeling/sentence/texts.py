@@ -115,7 +115,9 @@ def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> Pr
     recipe, modules = setup.recipe, modules_of(folder, setup)
     if loss == "margin_mse":  # trained on dot products
         modules = replace(modules, similarity="dot")
-    scale, dimensions, mini_batch = (read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch"))
+    scale, dimensions, mini_batch = (
+        read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch")
+    )
     model = load_sentence_head(
         folder, modules, VectorLoss(loss, float(scale), tuple(dimensions)), texts_at_once=mini_batch and int(mini_batch)
     )
