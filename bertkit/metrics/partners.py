@@ -40,7 +40,7 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> Nu
         scores = np.asarray(score(start + numbers, start + candidates))
         right = scores[np.arange(len(numbers)), column[numbers]]
         better = scores > right[:, None]
-        for line, number in enumerate(numbers):
+        for line, number in enumerate(numbers.tolist()):
             better[line, list(of_anchor[rows[number]["anchor"]])] = False
         ranks.append(1 + better.sum(axis=1))
     return np.concatenate(ranks)

@@ -30,7 +30,7 @@ _TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice
 
 
 @dataclass
-class VectorOutput(ModelOutput):
+class VectorOutput(ModelOutput):  # type: ignore[misc]
     """The vectors of each row's texts, (rows, texts, dimension), and in training the loss."""
 
     loss: torch.Tensor | None = None
@@ -104,12 +104,12 @@ class SentenceHead(EncoderHead):
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
             return self.texts_at_once
-        tokens = info_of(self).tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)  # type: ignore[arg-type]
+        tokens = info_of(self).tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
         return max(1, tokens // width) if tokens else 2**62
 
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
         """Return what lets a chunk draw the same dropout masks both times it is read."""
-        stream: Any = info_of(self).speed_paths.dropout  # type: ignore[arg-type]
+        stream: Any = info_of(self).speed_paths.dropout
         if stream is None:  # torch's own generator, whose state `checkpoint` restores
             return lambda: (nullcontext(), nullcontext())
         state = stream.state()
@@ -156,7 +156,8 @@ def load_sentence_head(
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
             raise RecipeError(f"options.dimensions has {dimension}, and the vectors have {width}", "leave it out")
-    model, report = load_weights(class_with_head(SentenceHead, type(config), "ForSentenceSimilarity"), folder, config)
+    config_class: type = type(config)
+    model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
     for name, module in model.base_model.named_children():
