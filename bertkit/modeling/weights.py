@@ -146,8 +146,8 @@ def _check_pickles(folder: Path) -> None:
             raise ModelError("it holds something other than weights", _AGAIN, file=file)
 
 
-def load_config(folder: Path) -> PretrainedConfig:
-    """Load the config of an encoder.
+def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
+    """Load the config of an encoder, with `decoders` also that of a decoder whose states are to be read.
 
     Raises:
         ModelError: it does not load, needs code of its own, or is not an encoder's.
@@ -166,7 +166,10 @@ def load_config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise _own_code(saved, folder)
-    refuse_other_types(model_type, folder)
+    if decoders:
+        config.use_cache = False  # of keys and values for more tokens, which nobody will ask for
+    else:
+        refuse_other_types(model_type, folder)
     if config.is_encoder_decoder:
         raise _no_encoder(model_type, folder)
     if not has_attention_mask(config):
