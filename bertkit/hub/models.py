@@ -142,9 +142,7 @@ def _fetch_model(repository: Repository) -> Path:
 def _read_beside(repository: Repository, prefix: str) -> list[str]:
     """List the files of one folder of a repository that are read beside its weights."""
     names = [name.removeprefix(prefix) for name in repository.files if name.startswith(prefix)]
-    return [
-        f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _READ_BESIDE)
-    ]
+    return [f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _READ_BESIDE)]
 
 
 def _modules(folder: Path) -> list[str]:

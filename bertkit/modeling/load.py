@@ -49,7 +49,7 @@ _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
 
-    With `decoders`, the model need not be an encoder. Needs neither torch nor transformers for the model types that bertkit knows.
+    With `decoders`, it may be a decoder. Needs neither torch nor transformers for the model types that bertkit knows.
 
     Raises:
         ModelError: a missing or broken config, no weights, no tokenizer, or a model that is no encoder.
@@ -67,7 +67,9 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
             "copy tokenizer.json and tokenizer_config.json of the model it was made from",
             file=folder,
         )
-    if "auto_map" not in config and not decoders:  # what brings its own code is refused by name, once transformers has read its config
+    if (
+        "auto_map" not in config and not decoders
+    ):  # what brings its own code is refused by name, once transformers has read its config
         refuse_other_types(config["model_type"], folder)
     return config
 

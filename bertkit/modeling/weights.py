@@ -127,23 +127,33 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
 
 def _check_pickles(folder: Path) -> None:
     """Refuse files of weights in torch's format that hold anything else; nothing in them is run."""
+    for file in sorted(folder.glob("pytorch_model*.bin")):
+        load_pickle(file, device="meta")
+
+
+def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
+    """Load a file of weights in torch's format, and run nothing of it; on the device ``meta``, only check it.
+
+    Raises:
+        ModelError: it is missing or damaged, or holds anything else.
+    """
     import torch
 
-    for file in sorted(folder.glob("pytorch_model*.bin")):
+    try:
         with file.open("rb") as stream:
             is_zip = stream.read(2) == b"PK"  # torch can leave such a file on disk and read its index only
-        try:
-            content = torch.load(file, map_location="meta", weights_only=True, mmap=is_zip)
-        except pickle.UnpicklingError:
-            what = "not only weights, or damaged: loading it could run code"
-            raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
-        except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
-            raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
-        are_weights = isinstance(content, dict) and all(
-            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
-        )
-        if not are_weights:
-            raise ModelError("it holds something other than weights", _AGAIN, file=file)
+        content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError:
+        what = "not only weights, or damaged: loading it could run code"
+        raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
+    except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
+        raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
+    are_weights = isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    )
+    if not are_weights:
+        raise ModelError("it holds something other than weights", _AGAIN, file=file)
+    return dict(content)
 
 
 def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:

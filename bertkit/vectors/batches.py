@@ -22,7 +22,6 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
         tokenizer: whose padding is taken.
         prompt_tokens: how many tokens at the beginning of each text are those of a prompt that is not pooled.
     """
-
     padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
     def collate(features: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit import hub
-from bertkit.errors import ModelError, UsageError, closest
+from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.modules import (
-    POOLING_MODES,
     Dense,
     Normalize,
     SentenceModules,
@@ -20,6 +19,7 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     read_settings,
     unknown_modules,
+    with_options,
 )
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.fingerprints import json_fingerprint
@@ -91,20 +91,9 @@ class Embedder:
             what = f"the model has modules of its own: {', '.join(self.unknown)}"
             raise UsageError(what, "leave out the pooling, normalization and layers", file=self.folder)
         read_layer_choice(self.layers)
-        if self.pooling is not None:
-            if self.pooling not in POOLING_MODES:
-                raise UsageError(f"pooling {self.pooling!r} is not known", closest(self.pooling, POOLING_MODES))
-            modules = replace(modules, pooling=(self.pooling,))
-        if self.normalize is not None:
-            rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
-            modules = replace(modules, after=(*rest, Normalize()) if self.normalize else rest)
-        if self.prompt is not None:
-            if self.prefix is not None:
-                raise UsageError("the name of a prompt and its text", "give one of them")
-            if self.prompt not in modules.prompts:
-                remedy = closest(self.prompt, modules.prompts) if modules.prompts else "write it out: --prompt-text"
-                raise UsageError(f"the model has no prompt {self.prompt!r}", remedy)
-            modules = replace(modules, default_prompt=self.prompt)
+        if self.prompt is not None and self.prefix is not None:
+            raise UsageError("the name of a prompt and its text", "give one of them")
+        modules = with_options(modules, pooling=self.pooling, normalize=self.normalize, prompt=self.prompt)
         return replace(
             modules, dimension=self.dimension or modules.dimension, max_length=self.max_length or modules.max_length
         )
@@ -180,7 +169,10 @@ class Embedder:
     def load(self) -> tuple[str, str]:
         """Load the model now, not with the first text; return the precision that it computes in, and why."""
         if self.unknown:
-            return "fp32", f"computed by sentence-transformers, for {', '.join(self.unknown)} (version {self.library.version})"
+            return (
+                "fp32",
+                f"computed by sentence-transformers, for {', '.join(self.unknown)} (version {self.library.version})",
+            )
         return self._loaded.machine.precision, self._loaded.machine.reason
 
     @cached_property
@@ -223,6 +215,7 @@ class Embedder:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
         Raises:
+            DataError: a text is not text.
             ModelError: a vector is not finite.
             UsageError: the prompt leaves no token for a text.
         """
@@ -230,11 +223,10 @@ class Embedder:
 
         from bertkit.vectors.quantize import truncate
 
-        if self.unknown:
-            with stage(progress, "embedding", total=1):
-                vectors = self.library.encode(texts, self.prompt_text)
-        else:
-            vectors = self._encode(texts, progress)
+        other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
+        if other is not None:
+            raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
+        vectors = self._encode(texts, progress)
         wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(wrong):
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
@@ -248,6 +240,10 @@ class Embedder:
 
         from bertkit.evaluation.forward import forward
         from bertkit.vectors.batches import count_prompt_tokens, text_collator
+
+        if self.unknown:
+            with stage(progress, "embedding", total=1):
+                return self.library.encode(texts, self.prompt_text)
 
         encoder, tokenizer, machine = self._loaded
         begun = [f"{self.prompt_text}{text}" for text in texts]
@@ -266,7 +262,8 @@ class Embedder:
             outputs, _ = forward(encoder, features, collate, precision=machine.precision, tick=tick)
         if not outputs:
             return np.zeros((0, 0), dtype=np.float32)
-        return np.stack([output["embedding"] for output in outputs])
+        vectors: np.ndarray[Any, Any] = np.stack([output["embedding"] for output in outputs])
+        return vectors
 
     def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray[Any, Any]]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.
@@ -291,7 +288,7 @@ class Embedder:
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of columns with the vectors of its texts."""
-        return {**batch, self.output: self.encode([str(text) for text in batch[self.column]])}
+        return {**batch, self.output: self.encode(list(batch[self.column]))}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone, so that another process loads the model itself."""

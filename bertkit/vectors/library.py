@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class LibraryModel:
@@ -33,6 +36,7 @@ class LibraryModel:
             raise UnavailableError(what, "pip install 'bertkit[sentence-transformers]'", file=folder) from None
         try:
             self._model: Any = SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False)
+            self._model.truncate_dim = None  # vectors are truncated later
         except Exception as error:  # it raises whatever a damaged file makes it stumble over
             raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error
         if max_length is not None:
@@ -50,6 +54,7 @@ class LibraryModel:
         """The tokenizer."""
         return self._model.tokenizer
 
-    def encode(self, texts: Sequence[str], prompt: str) -> Any:
+    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray[Any, Any]:
         """Compute the vectors of texts, float32 of shape (texts, dimension)."""
-        return self._model.encode(list(texts), prompt=prompt or "", truncate_dim=None, show_progress_bar=False)
+        vectors: np.ndarray[Any, Any] = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
+        return vectors

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import UsageError, closest
+from bertkit.errors import DataError, UsageError, closest
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.vectors.parts import VECTOR, read_parts, vector_column, vectors_of
 from bertkit.vectors.quantize import Numbers, find_ranges, to_bits, to_int8
@@ -32,8 +32,8 @@ class Vectors:
     rows: int
     """Number of the vectors."""
     width: int
-    ranges: Numbers | None
-    """Lowest and highest value of each dimension, (2, width), where int8 vectors are stored."""
+    ranges: Numbers
+    """Lowest and highest value of each dimension, (2, width), of which int8 vectors are made."""
     about: Mapping[str, Any]
 
     def columns(self) -> dict[str, Callable[[Numbers], Numbers]]:
@@ -42,26 +42,30 @@ class Vectors:
         how: dict[str, Callable[[Numbers], Numbers]] = {
             "float32": lambda vectors: vectors,
             "float16": lambda vectors: vectors.astype(np.float16),
-            "int8": lambda vectors: to_int8(vectors, self.ranges),  # type: ignore[arg-type]
+            "int8": lambda vectors: to_int8(vectors, self.ranges),
             "binary": to_bits,
         }
-        return {VECTOR: how[self.dtype], **as_int8}  # type: ignore[dict-item]
+        return {VECTOR: how[self.dtype], **as_int8}
 
     def description(self) -> dict[str, Any]:
         """Return what is said of the vectors as JSON values, with the ranges of int8 ones."""
-        ranges = {} if self.ranges is None else {"ranges": self.ranges.tolist()}
+        ranges = {"ranges": self.ranges.tolist()} if self.dtype in ("int8", "binary") else {}
         return {**self.about, "dtype": self.dtype, "vectors": self.rows, "width": self.width, **ranges}
 
 
 def gather(parts: Sequence[Path], dtype: str, about: Mapping[str, Any]) -> Vectors:
-    """Count the vectors of all parts, and find the range of each dimension where that is needed."""
-    rows, width, ranges = 0, 0, None
+    """Count the vectors of all parts, and find the range of each dimension.
+
+    Raises:
+        DataError: there is not one vector.
+    """
+    rows, ranges = 0, None
     for table in read_parts(parts):
         vectors = vectors_of(table)
-        rows, width = rows + len(vectors), vectors.shape[1]
-        if dtype in ("int8", "binary"):
-            ranges = find_ranges(vectors, ranges)
-    return Vectors(parts, dtype, rows, width, ranges, about)
+        rows, ranges = rows + len(vectors), find_ranges(vectors, ranges)
+    if ranges is None:
+        raise DataError("the rows have no words", "give rows with text")
+    return Vectors(parts, dtype, rows, ranges.shape[1], ranges, about)
 
 
 def output_files(output: Path, dtype: str) -> list[Path]:

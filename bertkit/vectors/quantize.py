@@ -21,8 +21,13 @@ def truncate(vectors: Numbers, dimension: int, *, is_normal: bool) -> Numbers:
     """
     if dimension > vectors.shape[1]:
         raise UsageError(f"a dimension of {dimension:,}", f"the model's vectors have {vectors.shape[1]:,}")
-    vectors = vectors[:, :dimension]
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if is_normal else vectors
+    return normalize(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]
+
+
+def normalize(vectors: Numbers) -> Numbers:
+    """Scale vectors (vectors, width) to length 1; one of zeros stays as it is."""
+    lengths: Numbers = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
 
 
 def find_ranges(vectors: Numbers, before: Numbers | None = None) -> Numbers:
@@ -35,7 +40,7 @@ def find_ranges(vectors: Numbers, before: Numbers | None = None) -> Numbers:
 
 def to_int8(vectors: Numbers, ranges: Numbers) -> Numbers:
     """Round vectors (vectors, dimension) to 256 levels between the ends of each dimension's range."""
-    levels = np.rint((vectors - ranges[0]) / _steps(ranges)) - 128
+    levels: Numbers = np.rint((vectors - ranges[0]) / _steps(ranges)) - 128
     return levels.clip(-128, 127).astype(np.int8)
 
 

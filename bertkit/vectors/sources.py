@@ -91,5 +91,3 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]
             own = row.get("id", original.get("id"))
             position = next(number)
             yield line, position if own is None else own, unit.read(row)
-
-

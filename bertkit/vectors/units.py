@@ -118,6 +118,7 @@ def _encode_spans(
 
     from bertkit.tokens.features import find_template
     from bertkit.tokens.words import split_windows
+    from bertkit.vectors.quantize import normalize
 
     template = find_template(embedder.tokenizer, pair=False)
     budget = embedder.tokenizer.model_max_length - template.size
@@ -146,7 +147,7 @@ def _encode_spans(
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        vectors = normalize(vectors)
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
 
 

@@ -46,9 +46,7 @@ def command(
         ),
     ] = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    text: Annotated[
-        str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)
-    ] = None,
+    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -117,9 +115,7 @@ def command(
     ] = "auto",
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"
-        ),
+        typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.weights import read_json_object
 from bertkit.storage.files import write_json
 
@@ -117,6 +117,29 @@ def read_modules(folder: Path) -> SentenceModules:
         lowercase=bool(encoder.get("do_lower_case", False)),
         subfolder=subfolder,
     )
+
+
+def with_options(
+    modules: SentenceModules, *, pooling: str | None, normalize: bool | None, prompt: str | None
+) -> SentenceModules:
+    """Return modules with another pooling mode, with or without normalization, and with another prompt by default.
+
+    Raises:
+        UsageError: there is no such pooling mode, or the model has no such prompt.
+    """
+    if pooling is not None:
+        if pooling not in POOLING_MODES:
+            raise UsageError(f"pooling {pooling!r} is not known", closest(pooling, POOLING_MODES))
+        modules = replace(modules, pooling=(pooling,))
+    if normalize is not None:
+        rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
+        modules = replace(modules, after=(*rest, Normalize()) if normalize else rest)
+    if prompt is None:
+        return modules
+    if prompt not in modules.prompts:
+        remedy = closest(prompt, modules.prompts) if modules.prompts else "write it out: --prompt-text"
+        raise UsageError(f"the model has no prompt {prompt!r}", remedy)
+    return replace(modules, default_prompt=prompt)
 
 
 def read_settings(folder: Path) -> SentenceModules:

@@ -26,7 +26,7 @@ class Launch:
         if size == 1:
             return cls(0, 1)
         import torch
-        from torch.distributed import rendezvous
+        from torch.distributed.rendezvous import rendezvous
 
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
