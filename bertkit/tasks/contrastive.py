@@ -16,6 +16,7 @@ from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
 from bertkit.tasks import (
     Answer,
     Collator,
@@ -25,12 +26,13 @@ from bertkit.tasks import (
     Feature,
     Option,
     Recipe,
+    RecipeError,
     Row,
+    RunModule,
     Setup,
     check_texts,
     is_blank,
     no_fitting,
-    no_precompute,
     no_tuning,
     read_option,
 )
@@ -46,14 +48,20 @@ COLUMNS = Columns(
     blank=("negative",),
     lists=("negative", "margin"),
     predicted=("negative_scores",),
+    together=("anchor",),
 )
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
-OPTIONS: Mapping[str, Any] = {"loss": Option("mnrl", choices=("mnrl", "margin_mse")), **texts.OPTIONS}
+OPTIONS: Mapping[str, Any] = {
+    "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
+    "mine": Option(0, least=0),
+    "mine_margin": Option(0.05, least=0, most=1),
+    **texts.OPTIONS,
+}
 
 _ROLES = ("query", "document")
 
-fit_baselines, precompute, tune = no_fitting, no_precompute, no_tuning
+fit_baselines, tune = no_fitting, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -104,6 +112,24 @@ def collator(setup: Setup) -> Collator:
         return pad(features)
 
     return collate
+
+
+def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+    """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
+
+    Raises:
+        RecipeError: the loss learns from margins, which mined negatives have not.
+    """
+    count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
+    if not count:
+        return False
+    if _loss(setup.recipe) != "mnrl":
+        raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
+    train = features["train"]
+    pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
+    numbers = [list(map(int, feature["texts"])) for feature in train]
+    add_negatives(train, mine_negatives(pairs, numbers, int(count), margin))
+    return False
 
 
 def decode(

@@ -33,7 +33,7 @@ Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
-_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and length beside a tokenizer
+_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 _DIGEST = hashlib.sha256().digest_size
 
@@ -74,8 +74,10 @@ class FeatureColumns(Sequence[Feature]):
         return np.unique(_numbers(self._tokens))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
-        """Add a key with a value per feature, in this process only."""
+        """Add a key with a value per feature, or replace its values, in this process only."""
         self._readers[name] = values.__getitem__
+        if name == "input_ids":
+            self.lengths = np.fromiter((count_tokens({name: ids}) for ids in values), np.int64, len(values))
 
 
 def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) -> None:
@@ -113,10 +115,9 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
 
 
 def texts_of(features: Sequence[Feature]) -> list[list[int]] | None:
-    """Return the numbers of each feature's texts, where none may occur twice in a batch; None where they have none."""
-    if not len(features) or "texts" not in features[0]:
-        return None
-    return [np.asarray(feature["texts"]).tolist() for feature in features]
+    """Return the numbers of each feature's texts, none of which may occur twice in a batch; None without numbers."""
+    has_numbers = len(features) > 0 and "texts" in features[0]
+    return [np.asarray(feature["texts"]).tolist() for feature in features] if has_numbers else None
 
 
 def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.modeling.sentence.modules import (
     POOLING_MODES,
-    Normalize,
     SentenceModules,
     is_sentence_folder,
     read_modules,
+    with_options,
 )
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.features import Feature, Setup, max_tokens
@@ -60,11 +60,7 @@ def modules_of(folder: Path, setup: Setup) -> SentenceModules:
     """Return how a folder makes vectors, with what the recipe says in its place."""
     recipe, modules = setup.recipe, read_modules(folder)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
-    if pooling is not None:
-        modules = replace(modules, pooling=(pooling,))
-    if normalize is not None:
-        rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
-        modules = replace(modules, after=(*rest, Normalize()) if normalize else rest)
+    modules = with_options(modules, pooling=pooling, normalize=normalize, prompt=None)
     length = min(max_tokens(setup), modules.max_length or 10**9)
     prompts = {**modules.prompts, **read_option(OPTIONS, recipe, "prompts")}
     return replace(modules, prompts=prompts, max_length=length)
