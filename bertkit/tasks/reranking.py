@@ -213,7 +213,15 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Learn which words relevant passages have, whatever the query."""
+    """Learn which words relevant passages have, whatever the query.
+
+    Raises:
+        DataError: the relevance of the rows, or of each list of them, is the same, so that they teach nothing.
+    """
+    lists = [range(len(training))] if _is_pointwise(setup) else _group_by_query(training)
+    if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
+        what = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
+        raise DataError(what, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
