@@ -152,7 +152,7 @@ def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command,
 
 OPTIONS = {  # reading texts twice, for one
     "ner-features": ["options.tagger_size=8"],
-    "rerank": ["options.loss=listwise"],
+    "rerank": ["options.loss=listwise", "training.batch_size=2"],
     "similarity-triples": ["options.mini_batch=5"],
 }
 FAMILIES = ["ner", "squad2", "choose", "wsd", "similarity", "similarity-pairs", *OPTIONS]
