@@ -28,7 +28,7 @@ from bertkit.tasks import (
     score_values,
     text_regression,
 )
-from bertkit.tokens.several import several_collator
+from bertkit.tokens.several import several_collator, text_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,10 +63,16 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
-    """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range."""
+    """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
+
+    ``texts`` numbers them where the loss takes the others of a batch for negatives.
+    """
     low, high = setup.recipe.data.label_range or (0.0, 1.0)
-    features = texts.encode_rows([[row["text"], row["text_pair"]] for row in rows], setup)
-    for row, feature in zip(rows, features, strict=True):
+    pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(setup.recipe) == "simcse"
+    features = texts.encode_rows(pairs, setup)
+    for row, pair, feature in zip(rows, pairs, features, strict=True):
+        if numbered:
+            feature["texts"] = list(map(text_number, pair))
         if "label" in row:
             feature["labels"] = (row["label"] - low) / (high - low)
     return features

@@ -166,9 +166,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             for name, mean in zip(self.terms.weights, means, strict=True)
         ]
         self.logged_terms.add(shares)
-        loss: torch.Tensor = sum(
-            weight * share for weight, share in zip(self.terms.weights.values(), shares, strict=True)
-        )
+        weighted = zip(self.terms.weights.values(), shares, strict=True)
+        loss: torch.Tensor = sum(weight * share for weight, share in weighted)
         # no `if` here: it would wait for the GPU in every micro-batch
         self.finite &= loss.detach().isfinite()
         return loss
@@ -203,8 +202,9 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write the weights under the model's own names; the file that they came from may have others."""
-        self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
-        self.processing_class.save_pretrained(output_dir)
+        if self.args.should_save:  # one process, since two would write into one file
+            self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
+            self.processing_class.save_pretrained(output_dir)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, all of them."""

@@ -123,6 +123,13 @@ def test_a_plain_encoder_or_a_classifier_is_not_scored(tiny_model, trained_pairs
         task.load_model(tiny_model, setup_of(), new_head=False)
 
 
+def test_vectors_are_no_teachers(trained_pairs):
+    folder, _, changes = trained_pairs
+    distillation = {"distillation.teachers": [str(folder / "run")], "distillation.student_layers": 1}
+    with pytest.raises(ModelError, match="makes vectors and no logits"):
+        finetune(load_recipe("similarity", {**changes, **distillation}), output=folder / "student", progress=Silent())
+
+
 @pytest.mark.slow
 def test_sentence_transformers_makes_the_same_vectors(trained_pairs):
     from sentence_transformers import SentenceTransformer
