@@ -17,7 +17,9 @@ def test_options_say_how_a_file_is_read():
     assert read_data_options("text", ["data.columns.text=body"]).columns["text"] == "body"
 
 
-@pytest.mark.parametrize(("key", "remedy"), [("training.epochs", "only the keys of data"), ("data.limt", "did you mean limit")])
+@pytest.mark.parametrize(
+    ("key", "remedy"), [("training.epochs", "only the keys of data"), ("data.limt", "did you mean limit")]
+)
 def test_other_keys_are_refused(key, remedy):
     with pytest.raises(RecipeError, match=remedy):
         read_data_options("text", [f"{key}=3"])
