@@ -12,6 +12,7 @@ from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
+from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options
@@ -102,7 +103,8 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     config = read_config(folder)
-    check_head(config, folder)
+    if not is_sentence_folder(folder):  # whose encoder has no head
+        check_head(config, folder)
     labels: tuple[str, ...] = ()
     if task.NAMED:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two

@@ -49,9 +49,10 @@ def model_card(facts: Facts, card: CardFacts) -> str:
     """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
     from huggingface_hub import ModelCardData
 
+    makes_vectors = card.pipeline_tag == "sentence-similarity"
     data = ModelCardData(
         model_name=facts.name,
-        library_name="transformers",
+        library_name="sentence-transformers" if makes_vectors else "transformers",
         pipeline_tag=card.pipeline_tag,
         tags=["bertkit", "generated_from_trainer"],
         base_model=card.base_model,
