@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
 
 
+@cache
 def _template(name: str) -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -59,7 +59,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
     Raises:
         DataError: a text that is not text, or a relevance that is not such a number.
-        RecipeError: lists are to be made of a stream, which may end in the middle of one.
+        RecipeError: a range that does not begin at 0; lists of a stream, which may end in the middle of one.
     """
     check_texts(row, "query", "passage")
     if "relevance" not in row:
@@ -76,7 +76,9 @@ def read(row: Row, recipe: Recipe) -> Row:
         raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
-    most = recipe.data.label_range[1] if recipe.data.label_range else 1.0
+    least, most = recipe.data.label_range or (0.0, 1.0)
+    if least:
+        raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
     if relevance > most:
         remedy = f"correct it, or say how far it goes: --set 'data.label_range=[0, {math.ceil(relevance)}]'"
         raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")

@@ -85,6 +85,12 @@ def test_graded_relevance_is_a_share_of_the_highest():
     assert batch["labels"].tolist() == [[1.0], [0.0], [0.5]]
 
 
+def test_a_range_of_relevance_begins_at_0():
+    recipe = load_recipe("rerank", {"data.label_range": [-1, 0]})
+    with pytest.raises(RecipeError, match="begins at -1 - let it begin at 0"):
+        task.read({"query": "a", "passage": "b", "relevance": 0}, recipe)
+
+
 def test_a_stream_has_no_lists():
     recipe = load_recipe("rerank", {"options.loss": "listwise", "data.streaming": True})
     with pytest.raises(RecipeError, match=r"options\.loss = listwise needs all rows of a query at once"):
