@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
     from bertkit.modeling.sentence.encoder import SentenceEncoder
 
+_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
+
 
 class _Loaded(NamedTuple):
     encoder: SentenceEncoder
     tokenizer: PreTrainedTokenizerFast
     machine: Machine
+    autocast: str
+    """Precision that the encoder leaves to autocast."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +105,15 @@ class Embedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        from bertkit.hardware.precision import product_widths, use_matmul_backend
+        from bertkit.hardware.precision import product_widths
         from bertkit.modeling.architectures import detect_machine
         from bertkit.modeling.load import read_config
-        from bertkit.modeling.sentence.encoder import load_sentence_encoder
+        from bertkit.modeling.sentence.encoder import load_for_vectors
 
         config = read_config(self.folder)
         machine = detect_machine(self.precision, config["model_type"], product_widths(config))
-        use_matmul_backend(machine)
-        encoder = load_sentence_encoder(self.folder, self.modules).to(machine.device)
-        return _Loaded(encoder, self.tokenizer, machine)
+        encoder, precision = load_for_vectors(self.folder, self.modules, machine)
+        return _Loaded(encoder, self.tokenizer, machine, precision)
 
     def describe(self) -> dict[str, Any]:
         """Return what vectors must have in common to be compared: model, pooling, dimension, length, but no prompt."""
@@ -133,13 +136,38 @@ class Embedder:
         return other
 
     def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
-        """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts."""
+        """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
+
+        Texts are tokenized and sorted by length some at a time, so that many need no more memory than their vectors.
+        """
+        import numpy as np
+
+        from bertkit.hardware.precision import use_matmul_backend
+
+        use_matmul_backend(self._loaded.machine)
+        vectors, done = np.zeros((len(texts), 0), dtype=np.float32), 0
+
+        def tick(rows: int) -> None:
+            nonlocal done
+            done += rows
+            progress.update(done, {})
+
+        with stage(progress, "embedding", len(texts)):
+            for start, end in split_texts(texts):
+                some = self._encode(texts[start:end], tick)
+                if not start:  # the first tell the dimension
+                    vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)
+                vectors[start:end] = some
+        return vectors
+
+    def _encode(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
+        """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
         import numpy as np
 
         from bertkit.evaluation.forward import forward
         from bertkit.tokens.features import find_template
 
-        encoder, tokenizer, machine = self._loaded
+        encoder, tokenizer, _, autocast = self._loaded
         begun = [f"{self.prompt_text}{text}" for text in texts]
         if self.modules.lowercase:
             begun = [text.lower() for text in begun]
@@ -151,19 +179,7 @@ class Embedder:
             prompt_tokens = len(template.before) + len(
                 tokenizer(self.prompt_text, add_special_tokens=False)["input_ids"]
             )
-        with stage(progress, "embedding", len(features)):
-            done = 0
-
-            def tick(rows: int) -> None:
-                nonlocal done
-                done += rows
-                progress.update(done, {})
-
-            outputs, _ = forward(
-                encoder, features, _collator(tokenizer, prompt_tokens), precision=machine.precision, tick=tick
-            )
-        if not outputs:
-            return np.zeros((0, 0), dtype=np.float32)
+        outputs, _ = forward(encoder, features, _collator(tokenizer, prompt_tokens), precision=autocast, tick=tick)
         vectors = np.stack([output["embedding"] for output in outputs])
         return vectors if self.modules.dimension is None else self._truncate(vectors)
 
@@ -185,6 +201,22 @@ class Embedder:
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone, so that another process loads the model itself."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+
+def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
+    """Split texts into stretches of at most so many characters, or one text: where each begins, and where it ends.
+
+    >>> list(split_texts(["abcd", "ef", "g", "hi"], characters=3))
+    [(0, 1), (1, 3), (3, 4)]
+    """
+    start, total = 0, 0
+    for number, text in enumerate(texts):
+        total += len(text)
+        if total > characters and number > start:
+            yield start, number
+            start, total = number, len(text)
+    if texts:
+        yield start, len(texts)
 
 
 def _collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int) -> Any:
