@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +10,29 @@ import torch
 
 from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import find_template
+from bertkit.tokens.features import Feature, find_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+
+_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
+
+
+def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
+    """Split texts into stretches of at most so many characters, or one text: where each begins, and where it ends.
+
+    >>> list(split_texts(["abcd", "ef", "g", "hi"], characters=3))
+    [(0, 1), (1, 3), (3, 4)]
+    """
+    start, total = 0, 0
+    for number, text in enumerate(texts):
+        total += len(text)
+        if total > characters and number > start:
+            yield start, number
+            start, total = number, len(text)
+    if texts:
+        yield start, len(texts)
 
 
 def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Any:
@@ -41,10 +60,13 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     return collate
 
 
-def report_truncated(encodings: Sequence[Any], limit: int) -> None:
-    """Log once that texts have more tokens than are read, where one has."""
-    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encodings):
+def tokenize(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Feature]:
+    """Tokenize texts, truncated to what is read of them; the first time that one is truncated, a line is logged."""
+    encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
+    limit = tokenizer.model_max_length
+    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encoded.encodings):
         say_once(f"texts of more than {limit:,} tokens are truncated")
+    return [{name: values[number] for name, values in encoded.items()} for number in range(len(texts))]
 
 
 def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:

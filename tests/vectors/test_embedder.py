@@ -6,6 +6,7 @@ import pickle
 import shutil
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, write_modules
+from bertkit.progress import Silent
+from bertkit.vectors.batches import split_texts
 from bertkit.vectors.embedder import Embedder
 from tests.conftest import make_tokenizer
 
@@ -37,6 +40,24 @@ def test_a_batch_gets_a_column_and_a_copy_in_another_process_loads_the_model_its
     copy = pickle.loads(pickle.dumps(embedder))
     assert "_loaded" not in vars(copy)
     np.testing.assert_array_equal(copy(batch)["embedding"], batch["embedding"])
+
+
+def test_a_file_too_long_to_be_sorted_at_once_has_the_same_vectors(tiny_model, monkeypatch):
+    class Kept(Silent):
+        done = 0
+
+        def update(self, done, figures):
+            self.done = done
+
+    embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
+    whole = embedder.encode(TEXTS)
+    monkeypatch.setattr("bertkit.vectors.batches.split_texts", partial(split_texts, characters=20))
+    np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)
+    assert progress.done == len(TEXTS)
+
+
+def test_no_texts_have_no_vectors(tiny_model):
+    assert len(Embedder(str(tiny_model), precision="fp32").encode([])) == 0
 
 
 def test_a_prompt_that_the_model_lacks_is_refused(tiny_model):
@@ -125,7 +146,7 @@ def test_what_is_not_text_is_refused(tiny_model, texts):
 
 def test_vectors_are_finite_or_there_are_none(tiny_model, monkeypatch):
     embedder = Embedder(str(tiny_model))
-    monkeypatch.setattr(Embedder, "_encode", lambda *_: np.array([[1.0], [np.nan]]))
+    monkeypatch.setattr(Embedder, "_encode", lambda *_: np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(ModelError, match="the vector of text 2 is not finite"):
         embedder.encode(TEXTS)
 

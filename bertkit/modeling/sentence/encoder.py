@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -14,6 +14,8 @@ from bertkit.modeling.sentence.modules import Dense, SentenceModules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from bertkit.hardware.precision import Machine
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 
@@ -117,6 +119,30 @@ def _load_dense(module: Dense) -> nn.Module:
             "the weights of the dense layer are damaged", "fetch the model again", file=module.folder
         ) from None
     return layer
+
+
+def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -> tuple[SentenceEncoder, str]:
+    """Load the encoder of a model folder to compute vectors only; return also the precision of its autocast.
+
+    On a CPU, weights that products read in bf16 are cast once, and not by autocast in each forward pass.
+
+    Raises:
+        ModelError: as `load_sentence_encoder` does.
+    """
+    from bertkit.modeling.inference.flat import load_flat_encoder
+    from bertkit.modeling.load import quiet_transformers
+    from bertkit.modeling.weights import load_config
+
+    dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
+    if machine.device == "cpu":
+        quiet_transformers()
+        if flat := load_flat_encoder(folder, load_config(folder, decoders=True), dtype):
+            return SentenceEncoder(cast("PreTrainedModel", flat), modules).eval(), "fp32"
+    encoder = load_sentence_encoder(folder, modules)
+    for module in encoder.encoder.modules():
+        if type(module) is nn.Linear:
+            module.to(dtype)
+    return encoder.to(machine.device), machine.precision
 
 
 def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEncoder:

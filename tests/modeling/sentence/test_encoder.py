@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bertkit.modeling.sentence.encoder import pool
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.sentence.encoder import load_for_vectors, load_sentence_encoder, pool
+from bertkit.modeling.sentence.modules import SentenceModules
+from tests.modeling.inference.test_answers import save_tiny
+from tests.modeling.tiny_models import make_tiny_batch
 
 LOOPS = {
     "mean": lambda tokens: sum(tokens) / len(tokens),
@@ -29,3 +33,13 @@ def test_a_mode_pools_the_tokens_of_each_text_alone(mode):
 def test_several_modes_stand_side_by_side():
     states, mask = torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.long)
     assert pool(states, mask, ("mean", "max")).shape == (2, 8)
+
+
+@pytest.mark.parametrize("model_type", ["modernbert", "mpnet", "deberta-v2"])
+def test_weights_that_are_cast_once_are_those_that_autocast_casts(model_type, tmp_path):
+    folder, batch = save_tiny(tmp_path, model_type, "AutoModel"), make_tiny_batch()
+    encoder, autocast = load_for_vectors(folder, SentenceModules(), Machine("cpu", "bf16", 1, ""))
+    assert autocast == "bf16"
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        expected = load_sentence_encoder(folder, SentenceModules())(**batch)["embedding"]
+        assert torch.equal(encoder(**batch)["embedding"], expected)

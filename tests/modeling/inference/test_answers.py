@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.inference import InferenceModel, load_for_inference
+from bertkit.modeling.inference.answers import InferenceModel, load_for_inference
 from bertkit.modeling.info import set_tagger_head
 from bertkit.modeling.load import load_model
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch

@@ -1,17 +1,11 @@
-"""Fine-tuned models of BERT's kin that answer, in plain torch.
-
-Importing transformers' modeling code takes longer than importing torch: it brings in torch's compiler, tensors that
-several devices share, and losses of object detectors. To predict a text, a forward pass is enough. This one does the
-same operations in the same order, so its outputs are equal to the last bit. What it does not know is left to
-transformers.
-"""
+"""Fine-tuned models that answer: the operations of transformers in the same order, so outputs are equal to the bit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +16,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput
 
 from bertkit.modeling.architectures import TextHead, architecture_of, first_position
+from bertkit.modeling.inference.known import LayerNames, encoder_shapes, has_known_encoder, layer_names, with_biases
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
@@ -35,34 +30,6 @@ _CLASS_NAMES: dict[str, Mapping[str, str]] = {
     "AutoModelForMultipleChoice": modeling_auto.MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES,
     "AutoModelForTokenClassification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "AutoModelForQuestionAnswering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
-}
-
-
-class _LayerNames(NamedTuple):
-    """Names of the weights of a layer."""
-
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attended: str = "attention.output.dense"
-    attended_norm: str = "attention.output.LayerNorm"
-    wide: str = "intermediate.dense"
-    narrow: str = "output.dense"
-    norm: str = "output.LayerNorm"
-
-
-_LAYER_NAMES = {
-    "encoder.layer": _LayerNames(),
-    "transformer.layer": _LayerNames(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attended="attention.out_lin",
-        attended_norm="sa_layer_norm",
-        wide="ffn.lin1",
-        narrow="ffn.lin2",
-        norm="output_layer_norm",
-    ),
 }
 
 
@@ -121,21 +88,10 @@ def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_
 
 def _is_known(config: PretrainedConfig, auto_class: str) -> bool:
     """Tell whether a checkpoint is of a known class, and no setting changes how it computes or what it returns."""
-    architecture = architecture_of(config)
-    usual = {
-        "architectures": [_CLASS_NAMES[auto_class].get(config.model_type)],
-        "hidden_act": "gelu",
-        "activation": "gelu",
-        "chunk_size_feed_forward": 0,
-        "return_dict": True,
-        "_attn_implementation": "sdpa",
-        **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
-    }
     return (
-        architecture.prefix is not None
-        and (auto_class != "AutoModelForMultipleChoice" or architecture.chooser is not None)
-        and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
-        and config.hidden_size % config.num_attention_heads == 0
+        has_known_encoder(config)
+        and config.architectures in ([_CLASS_NAMES[auto_class].get(config.model_type)], None)
+        and (auto_class != "AutoModelForMultipleChoice" or architecture_of(config).chooser is not None)
         and tagger_head(config) is None
     )
 
@@ -155,35 +111,18 @@ class InferenceModel(nn.Module):
         self.head: TextHead | None = heads.get(auto_class)
         self.per_token = "qa_outputs" if auto_class == "AutoModelForQuestionAnswering" else "classifier"
         self.cls_only = cls_only and architecture.is_bert_like
-        self.prefix, self.path = f"{architecture.prefix}.", str(architecture.layers)
-        self.names = _LAYER_NAMES[self.path]
+        self.prefix = f"{architecture.prefix}."
         self.reads_token_types = architecture.reads_token_types
         self.first_position = first_position(config)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight, by the name that it has in a checkpoint."""
-        config, width = self.config, self.config.hidden_size
-        inner = getattr(config, "intermediate_size", None) or config.hidden_dim
-        narrow = getattr(config, "embedding_size", width)
-        tables = {"word": config.vocab_size, "position": config.max_position_embeddings}
-        if self.reads_token_types:
-            tables["token_type"] = config.type_vocab_size
-        shapes: dict[str, tuple[int, ...]] = {
-            f"{self.prefix}embeddings.{name}_embeddings.weight": (size, narrow) for name, size in tables.items()
-        }
-        modules: dict[str, tuple[int, ...]] = {f"{self.prefix}embeddings.LayerNorm": (narrow,)}
-        if narrow != width:
-            modules[f"{self.prefix}embeddings_project"] = (width, narrow)
-        for layer in range(config.num_hidden_layers):
-            square, vector = (width, width), (width,)
-            of_layer = (square, square, square, square, vector, (inner, width), (width, inner), vector)
-            modules.update((self._name(layer, name), size) for name, size in zip(self.names, of_layer, strict=True))
+        width = self.config.hidden_size
+        head: dict[str, tuple[int, ...]] = {self._last(): (self.outputs, width)}
         if self.head is not None:
-            modules[self._summary()] = (width, width)
-        modules[self._last()] = (self.outputs, width)
-        for name, size in modules.items():
-            shapes |= {f"{name}.weight": size, f"{name}.bias": size[:1]}
-        return shapes
+            head[self._summary()] = (width, width)
+        encoder = {f"{self.prefix}{name}": size for name, size in encoder_shapes(self.config).items()}
+        return encoder | with_biases(head)
 
     def fill(self, folder: Path) -> bool:
         """Read the weights; return False where they are not exactly those of this model, all of them finite."""
@@ -241,7 +180,7 @@ class InferenceModel(nn.Module):
 
     def _layer(self, layer: int, hidden: torch.Tensor, allowed: torch.Tensor | None, *, first_only: bool) -> Any:
         """Compute a layer, or of its outputs the first token's: (texts, tokens or 1, width)."""
-        names = _LayerNames(*(self._name(layer, name) for name in self.names))
+        names = LayerNames(*(f"{self.prefix}{name}" for name in layer_names(self.config, layer)))
         size = self.config.hidden_size // self.config.num_attention_heads
 
         def split_heads(values: torch.Tensor) -> torch.Tensor:
@@ -259,9 +198,6 @@ class InferenceModel(nn.Module):
         attended = self._norm(names.attended_norm, self._linear(names.attended, summed) + queries)
         wide = functional.gelu(self._linear(names.wide, attended))
         return self._norm(names.norm, self._linear(names.narrow, wide) + attended)
-
-    def _name(self, layer: int, name: str) -> str:
-        return f"{self.prefix}{self.path}.{layer}.{name}"
 
     def _summary(self) -> str:
         assert self.head is not None

@@ -1,0 +1,87 @@
+"""Encoders of BERT's kin that are known well enough for plain torch: names and shapes of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from bertkit.modeling.architectures import architecture_of
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+class LayerNames(NamedTuple):
+    """Names of the weights of a layer."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attended: str = "attention.output.dense"
+    attended_norm: str = "attention.output.LayerNorm"
+    wide: str = "intermediate.dense"
+    narrow: str = "output.dense"
+    norm: str = "output.LayerNorm"
+
+
+_LAYER_NAMES = {
+    "encoder.layer": LayerNames(),
+    "transformer.layer": LayerNames(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attended="attention.out_lin",
+        attended_norm="sa_layer_norm",
+        wide="ffn.lin1",
+        narrow="ffn.lin2",
+        norm="output_layer_norm",
+    ),
+}
+
+
+def has_known_encoder(config: PretrainedConfig) -> bool:
+    """Tell whether an encoder is of BERT's kin, and no setting changes how it computes or what it returns."""
+    usual = {
+        "hidden_act": "gelu",
+        "activation": "gelu",
+        "chunk_size_feed_forward": 0,
+        "return_dict": True,
+        "_attn_implementation": "sdpa",
+        **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
+    }
+    return (
+        architecture_of(config).prefix is not None
+        and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
+        and config.hidden_size % config.num_attention_heads == 0
+    )
+
+
+def layer_names(config: PretrainedConfig, layer: int) -> LayerNames:
+    """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
+    path = str(architecture_of(config).layers)
+    return LayerNames(*(f"{path}.{layer}.{name}" for name in _LAYER_NAMES[path]))
+
+
+def encoder_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
+    architecture, width = architecture_of(config), config.hidden_size
+    inner = getattr(config, "intermediate_size", None) or config.hidden_dim
+    narrow = getattr(config, "embedding_size", width)
+    tables = {"word": config.vocab_size, "position": config.max_position_embeddings}
+    if architecture.reads_token_types:
+        tables["token_type"] = config.type_vocab_size
+    modules: dict[str, tuple[int, ...]] = {"embeddings.LayerNorm": (narrow,)}
+    if narrow != width:
+        modules["embeddings_project"] = (width, narrow)
+    square, vector = (width, width), (width,)
+    of_layer = (square, square, square, square, vector, (inner, width), (width, inner), vector)
+    for layer in range(config.num_hidden_layers):
+        modules.update(zip(layer_names(config, layer), of_layer, strict=True))
+    shapes = {f"embeddings.{name}_embeddings.weight": (size, narrow) for name, size in tables.items()}
+    return shapes | with_biases(modules)
+
+
+def with_biases(modules: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the weights and biases of layers whose weights have the shapes given."""
+    parts = {"weight": None, "bias": 1}  # -> dimensions of the weight that it has
+    return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in parts.items()}

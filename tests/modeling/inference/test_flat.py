@@ -1,0 +1,75 @@
+"""States of texts without padding are those of transformers' own encoder, up to rounding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.inference.flat import FlatEncoder, attend, load_flat_encoder
+from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
+from tests.modeling.tiny_models import make_tiny_batch
+
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+LENGTHS = (9, 9, 5, 3)
+
+
+def load_both(folder, dtype=torch.float32):
+    encoder = transformers.AutoModel.from_pretrained(folder).eval()
+    flat = load_flat_encoder(folder, encoder.config, dtype)
+    assert isinstance(flat, FlatEncoder)
+    return encoder, flat
+
+
+def assert_equal_states(folder, batch, dtype=torch.float32, **tolerance):
+    encoder, flat = load_both(folder, dtype)
+    with torch.inference_mode():
+        expected, found = (model(**batch, output_hidden_states=True) for model in (encoder, flat))
+        last = flat(**batch).last_hidden_state
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(last[real], expected.last_hidden_state[real], **tolerance)
+    assert not last[~real].any()
+    for ours, theirs in zip(found.hidden_states, expected.hidden_states, strict=True):
+        torch.testing.assert_close(ours[real], theirs[real], **tolerance)
+
+
+@pytest.mark.parametrize("model_type", KNOWN)
+def test_states_are_equal_up_to_rounding(model_type, tmp_path):
+    folder = save_tiny(tmp_path, model_type, "AutoModelForTokenClassification")  # with a prefix and a head
+    batch = make_tiny_batch(LENGTHS)
+    if ARCHITECTURES[model_type].reads_token_types:
+        batch["token_type_ids"] = (torch.arange(max(LENGTHS)) > 2).long().expand_as(batch["input_ids"])
+    assert_equal_states(folder, batch, rtol=1e-5, atol=1e-5)
+    assert_equal_states(folder, make_tiny_batch(LENGTHS), torch.bfloat16, rtol=0, atol=0.05)
+
+
+def test_texts_may_come_in_any_order_and_be_empty(tmp_path):
+    folder = save_tiny(tmp_path, "bert", "AutoModel")
+    assert_equal_states(folder, make_tiny_batch((3, 9, 3)), rtol=1e-5, atol=1e-5)
+    _, flat = load_both(folder)
+    assert not flat(**make_tiny_batch((4, 0))).last_hidden_state[1].any()
+
+
+@pytest.mark.parametrize("tokens", [1, 13, 16, 60])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_is_that_of_torch(tokens, dtype):
+    projected = torch.randn(3, tokens, 3, 2, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    queries, keys, values = projected.float().permute(2, 0, 3, 1, 4)
+    expected = functional.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(3 * tokens, 16)
+    tolerance = 1e-6 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(attend(projected).float(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("change", [damage_file, set_keys(hidden_act="relu"), set_keys(num_hidden_layers=1)])
+def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
+    folder = save_tiny(tmp_path, "bert", "AutoModel")
+    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32)
+    change(folder)
+    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
+
+
+def test_the_types_that_are_not_known_are_left_to_transformers(tmp_path):
+    folder = save_tiny(tmp_path, "mpnet", "AutoModel")
+    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
