@@ -1,0 +1,1 @@
+"""Groups of similar vectors: found, named by their words, kept, and drawn."""

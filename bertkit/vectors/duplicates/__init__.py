@@ -1,0 +1,1 @@
+"""Rows that repeat others: word for word, nearly so, or in meaning."""

@@ -1,0 +1,237 @@
+"""Group the texts of a file by their vectors, or assign them to groups that were found before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.output import write_records, writer_for
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.clusters.folder import (
+    SavedClusters,
+    Topic,
+    load_clusters,
+    refuse_existing,
+    refuse_other_vectors,
+    save_clusters,
+)
+from bertkit.vectors.texts import TextFile, VectorSource
+
+if TYPE_CHECKING:
+    from bertkit.vectors.clusters.fit import Labels
+    from bertkit.vectors.texts import Vectors
+
+log = logging.getLogger("bertkit")
+
+_TOPIC_WORDS = 5  # of a row's topic
+_HOVER = 120  # characters of a text on the map
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How clusters are found."""
+
+    method: str = "kmeans"
+    count: int | None = None
+    """The number of clusters; None chooses it by silhouette, and HDBSCAN finds its own."""
+    min_size: int = 10
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    """Clusters, and how many rows are in each."""
+
+    method: str
+    rows: int
+    topics: list[Topic]
+    noise: int
+    """Rows in no cluster: those of HDBSCAN that are in no dense region, and those without text."""
+    silhouettes: dict[int, float] = field(default_factory=dict)
+    """Number of clusters -> mean silhouette, where the number was chosen."""
+
+
+def cluster(
+    texts: TextFile,
+    source: VectorSource,
+    settings: ClusterSettings = ClusterSettings(),
+    *,
+    output: Path | None = None,
+    save: Path | None = None,
+    progress: Progress = SILENT,
+) -> ClusterResult:
+    """Find clusters of the texts of a file, and name them by their words.
+
+    Args:
+        texts: the file.
+        source: where the vectors come from.
+        settings: the method.
+        output: a file for the rows with ``cluster`` and ``topic``.
+        save: a folder for the clusters and a map of the rows.
+        progress: shows how far it is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    _check_outputs(texts, source, output, save)
+    if settings.method == "hdbscan" and settings.count is not None:
+        raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
+    embedder = source.embedder
+    contents = _read_texts(texts)
+    filled = [row for row, text in enumerate(contents) if text]
+    if settings.count is not None and settings.count > len(filled):
+        raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
+    import numpy as np
+
+    from bertkit.vectors.clusters.fit import NOISE, choose_count, find_centroids, fit_clusters
+    from bertkit.vectors.clusters.topics import find_examples, find_words
+
+    filled_texts = [contents[row] for row in filled]
+    vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
+    count, silhouettes = settings.count or 0, {}
+    if settings.method != "hdbscan" and settings.count is None:
+        count, silhouettes = choose_count(vectors, settings.method, seed=settings.seed, progress=progress)
+    with stage(progress, "clustering"):
+        clustering, found = fit_clusters(
+            vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
+        )
+        words = find_words(filled_texts, found)
+        examples = find_examples(vectors, found, find_centroids(vectors, found), filled_texts)
+    sizes = np.bincount(found[found != NOISE], minlength=len(words)).tolist()
+    topics = [
+        Topic(number, sizes[number], words[number], [filled_texts[row] for row in examples[number]])
+        for number in range(len(words))
+    ]
+    labels = np.full(len(contents), NOISE)
+    labels[filled] = found
+    if save is not None:
+        facts = {
+            "method": settings.method,
+            "seed": settings.seed,
+            "rows": len(filled),
+            "column": texts.column,
+            "model": source.model,
+            "prompt": source.prompt,
+            "dimension": vectors.shape[1],
+            "vectors": embedder.describe() if embedder else None,
+        }
+        saved = SavedClusters(clustering, topics, facts)
+        save_clusters(save, saved, lambda folder: _write_map(folder, vectors, found, filled_texts, topics))
+    if output is not None:
+        _write_rows(output, texts, labels, topics)
+    return ClusterResult(settings.method, len(contents), topics, int((labels == NOISE).sum()), silhouettes)
+
+
+def assign(
+    texts: TextFile,
+    source: VectorSource | None,
+    folder: Path,
+    *,
+    output: Path | None = None,
+    progress: Progress = SILENT,
+) -> ClusterResult:
+    """Assign the texts of a file to the clusters of a folder; each joins the cluster of the nearest point.
+
+    Args:
+        texts: the file.
+        source: where the vectors come from; None for the model that the clusters were made with.
+        folder: what `cluster` has saved.
+        output: a file for the rows with ``cluster`` and ``topic``.
+        progress: shows how far it is.
+
+    Raises:
+        ModelError: the folder is damaged, or of another model.
+        BertkitError: of any other kind that fits; see `bertkit.errors`.
+    """
+    saved = load_clusters(folder)
+    if source is None:
+        if saved.facts["model"] is None:
+            raise UsageError("the clusters were made of vectors in a file", "give --vectors for these rows, too")
+        source = VectorSource(saved.facts["model"], prompt=saved.facts["prompt"])
+    _check_outputs(texts, source, output, None)
+    embedder = source.embedder
+    contents = _read_texts(texts)
+    if embedder is not None and saved.facts["prompt"] != source.prompt:
+        remedy = f"--prompt {saved.facts['prompt']}" if saved.facts["prompt"] else "leave --prompt out"
+        raise UsageError(f"the clusters were made with the prompt {saved.facts['prompt']}", remedy)
+    import numpy as np
+
+    from bertkit.vectors.clusters.fit import NOISE
+
+    described = embedder.describe() if embedder else None
+    refuse_other_vectors(saved, described, None, folder)
+    filled = [row for row, text in enumerate(contents) if text]
+    vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
+    refuse_other_vectors(saved, described, vectors, folder)
+    labels = np.full(len(contents), NOISE)
+    labels[filled] = saved.clustering.assign(vectors)
+    sizes = np.bincount(labels[labels != NOISE], minlength=len(saved.topics)).tolist()
+    topics = [Topic(topic.cluster, sizes[topic.cluster], topic.words, topic.examples) for topic in saved.topics]
+    if output is not None:
+        _write_rows(output, texts, labels, topics)
+    return ClusterResult(saved.facts["method"], len(contents), topics, int((labels == NOISE).sum()))
+
+
+def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
+    """Check that nothing that is read, or that exists as a folder of clusters, would be overwritten."""
+    if save is not None:
+        refuse_existing(save)
+    if output is not None:
+        writer_for(output)
+        vectors = [("the file with the vectors", file) for file in source.files]
+        refuse_inputs(output, [("the file to cluster", texts.path), *vectors])
+
+
+def _read_texts(texts: TextFile) -> list[str]:
+    """Read all texts.
+
+    Raises:
+        DataError: no row has text, or a column would be lost.
+    """
+    contents: list[str] = []
+    for row in texts:
+        if not contents:
+            for name in ("cluster", "topic"):
+                if name in row.record:
+                    what = "the rows have a column that the output has too"
+                    raise DataError(what, "rename it, so that nothing is lost", file=texts.path, column=name)
+        contents.append(row.text)
+    empty = sum(not text for text in contents)
+    if empty == len(contents):
+        raise DataError("no row has text", "name another --column", file=texts.path, column=texts.column)
+    if empty:
+        log.info(f"rows without text, in no cluster: {empty:,}")
+    return contents
+
+
+def _write_rows(output: Path, texts: TextFile, labels: Labels, topics: Sequence[Topic]) -> None:
+    def records() -> Iterator[dict[str, Any]]:
+        for number, (row, label) in enumerate(zip(texts, labels.tolist(), strict=True)):
+            topic = ", ".join(topics[label].words[:_TOPIC_WORDS]) if label >= 0 else ""
+            yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
+
+    with claimed(output):
+        write_records(records(), output)
+
+
+def _write_map(folder: Path, vectors: Vectors, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
+    """Write map.parquet with all rows, and map.html with a picture of them."""
+    from sklearn.decomposition import PCA
+
+    from bertkit.reports.map import Dot, write_map
+    from bertkit.vectors.texts import to_unit_length
+
+    flat = PCA(2, svd_solver="covariance_eigh").fit_transform(to_unit_length(vectors)).tolist()
+    rows = [
+        {"x": x, "y": y, "cluster": label, "text": text}
+        for (x, y), label, text in zip(flat, labels.tolist(), texts, strict=True)
+    ]
+    write_records(rows, folder / "map.parquet")
+    names = {topic.cluster: f"{topic.cluster}  {', '.join(topic.words[:_TOPIC_WORDS])}" for topic in topics}
+    dots = [Dot(row["x"], row["y"], row["cluster"], row["text"][:_HOVER]) for row in rows]
+    write_map(folder / "map.html", dots, names, title=f"{len(topics)} clusters of {len(rows):,} texts")
