@@ -175,7 +175,8 @@ def refuse_not_finite(vectors: Vectors, source: object) -> None:
 
 def to_unit_length(vectors: Vectors) -> Vectors:
     """Return vectors of length 1, so that their products are cosines; a vector of zeros stays as it is."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    lengths: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
 
 
 def _read_parquet(file: Path, column: str) -> np.ndarray[Any, Any]:
@@ -186,7 +187,7 @@ def _read_parquet(file: Path, column: str) -> np.ndarray[Any, Any]:
     array = parquet.read_table(file, columns=[column])[column].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")
-    values = array.flatten().to_numpy(zero_copy_only=False)
+    values: np.ndarray[Any, Any] = array.flatten().to_numpy(zero_copy_only=False)
     if len(values) % max(len(array), 1):
         raise ValueError("they differ in length")
     return values.reshape(len(array), -1)

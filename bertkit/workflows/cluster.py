@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,27 +88,18 @@ def cluster(
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     import numpy as np
 
-    from bertkit.vectors.clusters.fit import NOISE, choose_count, find_centroids, fit_clusters
-    from bertkit.vectors.clusters.topics import find_examples, find_words
+    from bertkit.vectors.clusters.fit import choose_count, fit_clusters
 
     filled_texts = [contents[row] for row in filled]
     vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
-    count, silhouettes = settings.count or 0, {}
+    count, silhouettes = settings.count or 0, dict[int, float]()
     if settings.method != "hdbscan" and settings.count is None:
         count, silhouettes = choose_count(vectors, settings.method, seed=settings.seed, progress=progress)
     with stage(progress, "clustering"):
         clustering, found = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
-        words = find_words(filled_texts, found)
-        examples = find_examples(vectors, found, find_centroids(vectors, found), filled_texts)
-    sizes = np.bincount(found[found != NOISE], minlength=len(words)).tolist()
-    topics = [
-        Topic(number, sizes[number], words[number], [filled_texts[row] for row in examples[number]])
-        for number in range(len(words))
-    ]
-    labels = np.full(len(contents), NOISE)
-    labels[filled] = found
+        topics = _describe(vectors, found, filled_texts)
     if save is not None:
         facts = {
             "method": settings.method,
@@ -122,9 +113,8 @@ def cluster(
         }
         saved = SavedClusters(clustering, topics, facts)
         save_clusters(save, saved, lambda folder: _write_map(folder, vectors, found, filled_texts, topics))
-    if output is not None:
-        _write_rows(output, texts, labels, topics)
-    return ClusterResult(settings.method, len(contents), topics, int((labels == NOISE).sum()), silhouettes)
+    noise = _write_rows(output, texts, contents, found, topics)
+    return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
 
 
 def assign(
@@ -161,20 +151,16 @@ def assign(
         raise UsageError(f"the clusters were made with the prompt {saved.facts['prompt']}", remedy)
     import numpy as np
 
-    from bertkit.vectors.clusters.fit import NOISE
-
     described = embedder.describe() if embedder else None
     refuse_other_vectors(saved, described, None, folder)
     filled = [row for row, text in enumerate(contents) if text]
     vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
     refuse_other_vectors(saved, described, vectors, folder)
-    labels = np.full(len(contents), NOISE)
-    labels[filled] = saved.clustering.assign(vectors)
-    sizes = np.bincount(labels[labels != NOISE], minlength=len(saved.topics)).tolist()
-    topics = [Topic(topic.cluster, sizes[topic.cluster], topic.words, topic.examples) for topic in saved.topics]
-    if output is not None:
-        _write_rows(output, texts, labels, topics)
-    return ClusterResult(saved.facts["method"], len(contents), topics, int((labels == NOISE).sum()))
+    found = saved.clustering.assign(vectors)
+    sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
+    topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
+    noise = _write_rows(output, texts, contents, found, topics)
+    return ClusterResult(saved.facts["method"], len(contents), topics, noise)
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
@@ -209,14 +195,38 @@ def _read_texts(texts: TextFile) -> list[str]:
     return contents
 
 
-def _write_rows(output: Path, texts: TextFile, labels: Labels, topics: Sequence[Topic]) -> None:
+def _describe(vectors: Vectors, labels: Labels, texts: Sequence[str]) -> list[Topic]:
+    """Find the words and the most typical texts of each cluster."""
+    import numpy as np
+
+    from bertkit.vectors.clusters.fit import find_centroids
+    from bertkit.vectors.clusters.topics import find_examples, find_words
+
+    sizes = np.bincount(labels[labels >= 0]).tolist()
+    words = find_words(texts, labels)
+    examples = find_examples(vectors, labels, find_centroids(vectors, labels), texts)
+    return [
+        Topic(number, size, words[number], [texts[row] for row in examples[number]])
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _write_rows(
+    output: Path | None, texts: TextFile, contents: Sequence[str], labels: Labels, topics: Sequence[Topic]
+) -> int:
+    """Write the rows with the labels of those that have text; return how many rows are in no cluster."""
+    of_filled = iter(labels.tolist())
+    of_rows = [next(of_filled) if text else -1 for text in contents]
+
     def records() -> Iterator[dict[str, Any]]:
-        for number, (row, label) in enumerate(zip(texts, labels.tolist(), strict=True)):
+        for number, (row, label) in enumerate(zip(texts, of_rows, strict=True)):
             topic = ", ".join(topics[label].words[:_TOPIC_WORDS]) if label >= 0 else ""
             yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
 
-    with claimed(output):
-        write_records(records(), output)
+    if output is not None:
+        with claimed(output):
+            write_records(records(), output)
+    return of_rows.count(-1)
 
 
 def _write_map(folder: Path, vectors: Vectors, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.texts import Rows, Vectors
 
 log = logging.getLogger("bertkit")
-
-_EXAMPLE = 200  # characters of a text in a result
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def dedup(
         if pairs:
             threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings, progress)
         if threshold is None:
-            facts["curve"] = _curve(scanned, remaining, vectors, outputs.sample)
+            facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
         else:
             similar, facts["recall"] = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed, progress)
             found += similar
@@ -120,7 +118,7 @@ def dedup(
     gone = found_rows.resolve(found, scanned.fixed)
     if outputs.report is not None:
         with claimed(outputs.report):
-            write_records(_report(scanned, gone), outputs.report)
+            write_records(found_rows.group_rows(scanned, gone), outputs.report)
     if outputs.clean is not None:
         with claimed(outputs.clean):
             _write_clean(scanned, gone, outputs.clean)
@@ -219,63 +217,21 @@ def _threshold_of_pairs(
     return choose_threshold(steps, settings.precision, settings.pairs), [step._asdict() for step in steps]
 
 
-def _curve(scanned: ScannedRows, rows: Rows, vectors: Vectors, sample: Path | None) -> list[dict[str, Any]]:
+def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Vectors, sample: Path | None) -> list[dict[str, Any]]:
     """Return how many rows have a neighbor at each threshold, with an example of it; write pairs to label."""
-    from bertkit.vectors.duplicates.threshold import draw_neighbors, pairs_to_label
+    from bertkit.vectors.duplicates.threshold import draw_neighbors, draw_pairs, summarize
 
     if len(rows) < 2:
         return []
     neighbors = draw_neighbors(vectors)
-    drawn = list(pairs_to_label(neighbors))
-    numbers = {int(rows[index]) for each, _ in drawn for index in (neighbors.rows[each], neighbors.nearest[each])}
-    texts = {number: row.text for number, _, row in scanned.read() if number in numbers}
-    pairs = [
-        {
-            "text": texts[int(rows[neighbors.rows[each]])],
-            "text_pair": texts[int(rows[neighbors.nearest[each]])],
-            "label": "",
-            "cosine": round(float(neighbors.cosines[each]), 4),
-            "weight": weight,
-        }
-        for each, weight in drawn
-    ]
+    drawn = list(draw_pairs(neighbors))
+    indices = {index for pair in drawn for index in (pair.row, pair.nearest)}
+    numbers = {int(rows[index]): index for index in indices}
+    texts = {numbers[number]: row.text for number, _, row in scanned.read() if number in numbers}
     if sample is not None:
         with claimed(sample):
-            write_records(pairs, sample)
-    curve = []
-    for threshold in (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5):
-        over = [pair for pair in pairs if pair["cosine"] >= threshold]
-        example = {name: over[-1][name][:_EXAMPLE] for name in ("text", "text_pair")} if over else {}
-        share = float((neighbors.cosines >= threshold).mean())
-        curve.append({"threshold": threshold, "share": share, **example})
-    return curve
-
-
-def _report(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each group of duplicates: the one that is kept, and those that go."""
-    groups: dict[int, int] = {}
-    for duplicate in gone.values():
-        groups.setdefault(duplicate.kept, len(groups) + 1)
-    members: dict[int, list[dict[str, Any]]] = {group: [] for group in groups.values()}
-    for number, file, row in scanned.read():
-        duplicate = gone.get(number)
-        if duplicate is None and number not in groups:
-            continue
-        group = groups[duplicate.kept if duplicate else number]
-        members[group].append(
-            {
-                "group": group,
-                "kept": duplicate is None,
-                "reason": duplicate.reason if duplicate else "",
-                "similarity": round(duplicate.similarity, 4) if duplicate else None,
-                "file": str(file.path),
-                "row": row.line,
-                "id": row.record.get("id"),
-                "text": row.text,
-            }
-        )
-    for group in members.values():
-        yield from sorted(group, key=lambda member: not member["kept"])
+            write_records((pair.as_record(texts) for pair in drawn), sample)
+    return summarize(neighbors, drawn, texts)
 
 
 def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Path) -> None:

@@ -168,9 +168,9 @@ def _project(vectors: Vectors, components: Vectors | None) -> Vectors:
 
 
 def _by_size(labels: Labels) -> Labels:
-    """Return label -> its rank by size, the largest first."""
-    sizes = np.bincount(labels[labels != NOISE])
-    return np.argsort(np.argsort(-sizes, kind="stable"))
+    """Return label -> its rank by size, the largest first, and of equal ones that of the earliest row."""
+    _, first, sizes = np.unique(labels[labels != NOISE], return_index=True, return_counts=True)
+    return np.argsort(np.lexsort((first, -sizes)))
 
 
 def _sample(rows: int, size: int, seed: int) -> Labels:
@@ -183,7 +183,7 @@ def _sample(rows: int, size: int, seed: int) -> Labels:
 @contextmanager
 def _same_on_any_machine() -> Iterator[None]:
     """Let k-means run in one thread: with several, the order of its sums, and so its rounding, is left to chance."""
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     with threadpool_limits(limits=1, user_api="openmp"):
         yield

@@ -27,7 +27,7 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     count = int(labels.max()) + 1
     vectorizer = CountVectorizer()
     try:
-        of_rows = vectorizer.fit_transform(texts[row] for row in rows)
+        of_rows = vectorizer.fit_transform(texts[row] for row in rows.tolist())
     except ValueError:  # no text has a word
         return [[] for _ in range(count)]
     belongs = csr_matrix((np.ones(len(rows)), (labels[rows], np.arange(len(rows)))), shape=(count, len(rows)))

@@ -23,6 +23,7 @@ MAX_EXACT = 250_000
 _BLOCK, _CHUNK = 4096, 8192  # rows that are compared with so many kept ones: 64 MB of bf16 cosines at a time
 _ROUNDING = 2**-7
 """The most that a cosine differs that was computed in bf16: each vector by 2^-9 of its length, the result by 2^-9."""
+_WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended
 _TRIED = (8, 16, 32, 64, 128)  # lists of the index that are searched
 _SAMPLE = 1000  # rows whose pairs found by the index are compared with all there are
 _ENOUGH = 0.99  # of the pairs
@@ -85,7 +86,7 @@ def _search_blocks(vectors: Vectors, threshold: float, fixed: int, progress: Pro
     """
     import torch
 
-    rows, dtype = len(vectors), _fast_dtype()
+    rows, dtype = len(vectors), _fast_dtype(len(vectors))
     margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
     exact = torch.from_numpy(np.ascontiguousarray(vectors))
     kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
@@ -196,10 +197,12 @@ def _import_faiss() -> Any:
     return faiss
 
 
-def _fast_dtype() -> torch.dtype:
+def _fast_dtype(rows: int) -> torch.dtype:
     """Return the dtype in which this machine multiplies fastest: bf16 where it has units for it."""
     import torch
 
     from bertkit.hardware.precision import detect_hardware
 
+    if rows < _WORTH_A_TRIAL:
+        return torch.float32
     return torch.bfloat16 if detect_hardware("auto").precision == "bf16" else torch.float32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -157,6 +157,32 @@ def resolve(found: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
         if row >= fixed:
             resolved[row] = Duplicate(row, last.kept, last.reason, min(duplicate.similarity, last.similarity))
     return resolved
+
+
+def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of each group of duplicates: the one that is kept, and those that go."""
+    groups: dict[int, int] = {}
+    for duplicate in gone.values():
+        groups.setdefault(duplicate.kept, len(groups) + 1)
+    members: dict[int, list[dict[str, Any]]] = {group: [] for group in groups.values()}
+    for number, file, row in scanned.read():
+        leaves = gone.get(number)
+        if leaves is None and number not in groups:
+            continue
+        members[groups[leaves.kept if leaves else number]].append(
+            {
+                "group": groups[leaves.kept if leaves else number],
+                "kept": leaves is None,
+                "reason": leaves.reason if leaves else "",
+                "similarity": round(leaves.similarity, 4) if leaves else None,
+                "file": str(file.path),
+                "row": row.line,
+                "id": row.record.get("id"),
+                "text": row.text,
+            }
+        )
+    for rows in members.values():
+        yield from sorted(rows, key=lambda member: not member["kept"])
 
 
 def _ranks(keep: str) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +120,27 @@ class Neighbors(NamedTuple):
     cosines: Vectors
 
 
+class DrawnPair(NamedTuple):
+    """A row and its nearest one, to be shown or labeled."""
+
+    row: int
+    nearest: int
+    cosine: float
+    weight: float
+    """The number of pairs that it stands for."""
+
+    def as_record(self, texts: Mapping[int, str]) -> dict[str, Any]:
+        """Return a row of a file to label."""
+        cosine = round(self.cosine, 4)
+        return {
+            "text": texts[self.row],
+            "text_pair": texts[self.nearest],
+            "label": "",
+            "cosine": cosine,
+            "weight": self.weight,
+        }
+
+
 def draw_neighbors(vectors: Vectors, seed: int = 42) -> Neighbors:
     """Draw rows, and find the nearest other row of each among all."""
     generator = np.random.default_rng(seed)
@@ -127,14 +149,28 @@ def draw_neighbors(vectors: Vectors, seed: int = 42) -> Neighbors:
     return Neighbors(rows, nearest, cosines)
 
 
-def pairs_to_label(neighbors: Neighbors, seed: int = 42) -> Iterator[tuple[int, float]]:
-    """Yield positions of neighbors from each band of cosines, the highest first, with the number that each stands for.
-
-    So few labels tell the precision at every threshold.
-    """
+def draw_pairs(neighbors: Neighbors, seed: int = 42) -> Iterator[DrawnPair]:
+    """Yield pairs of each band of cosines, the highest first, so that few labels tell the precision everywhere."""
     generator = np.random.default_rng(seed)
-    for low in np.arange(0.95, 0.45, -0.05):
-        band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < (low + 0.05 if low < 0.949 else 2)))
+    bands = [*np.arange(0.5, 1.0, 0.05).round(2).tolist(), 2.0]  # a cosine may be rounded to more than 1
+    for low, high in reversed(list(pairwise(bands))):
+        band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < high))
         drawn = generator.choice(band, min(len(band), _PER_BAND), replace=False)
-        for position in drawn[np.argsort(-neighbors.cosines[drawn])].tolist():
-            yield position, len(band) / len(drawn)
+        for number in drawn[np.argsort(-neighbors.cosines[drawn])].tolist():
+            row, nearest, cosine = (
+                int(neighbors.rows[number]),
+                int(neighbors.nearest[number]),
+                neighbors.cosines[number],
+            )
+            yield DrawnPair(row, nearest, min(float(cosine), 1.0), len(band) / len(drawn))
+
+
+def summarize(neighbors: Neighbors, pairs: Sequence[DrawnPair], texts: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Return, for round thresholds, the share of rows with a neighbor as near, and the farthest pair that was drawn."""
+    summary = []
+    for threshold in np.arange(0.95, 0.45, -0.05).round(2).tolist():
+        over = [pair for pair in pairs if pair.cosine >= threshold]
+        share = float((neighbors.cosines >= threshold).mean())
+        example = {"text": texts[over[-1].row], "text_pair": texts[over[-1].nearest]} if over else {}
+        summary.append({"threshold": threshold, "share": share, **example})
+    return summary
