@@ -12,7 +12,7 @@ from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.clusters.folder import (
+from bertkit.vectors.groups.cluster_folder import (
     SavedClusters,
     Topic,
     load_clusters,
@@ -20,11 +20,11 @@ from bertkit.vectors.clusters.folder import (
     refuse_other_vectors,
     save_clusters,
 )
-from bertkit.vectors.texts import TextFile, VectorSource
+from bertkit.vectors.groups.texts import TextFile, VectorSource
 
 if TYPE_CHECKING:
-    from bertkit.vectors.clusters.fit import Labels
-    from bertkit.vectors.texts import Vectors
+    from bertkit.vectors.groups.clusters import Labels
+    from bertkit.vectors.groups.stored import Matrix
 
 log = logging.getLogger("bertkit")
 
@@ -81,14 +81,14 @@ def cluster(
     _check_outputs(texts, source, output, save)
     if settings.method == "hdbscan" and settings.count is not None:
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
-    embedder = source.embedder
+    _ = source.embedder
     contents = _read_texts(texts)
     filled = [row for row, text in enumerate(contents) if text]
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     import numpy as np
 
-    from bertkit.vectors.clusters.fit import choose_count, fit_clusters
+    from bertkit.vectors.groups.clusters import choose_count, fit_clusters
 
     filled_texts = [contents[row] for row in filled]
     vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
@@ -109,7 +109,7 @@ def cluster(
             "model": source.model,
             "prompt": source.prompt,
             "dimension": vectors.shape[1],
-            "vectors": embedder.describe() if embedder else None,
+            "vectors": source.describe(),
         }
         saved = SavedClusters(clustering, topics, facts)
         save_clusters(save, saved, lambda folder: _write_map(folder, vectors, found, filled_texts, topics))
@@ -151,7 +151,7 @@ def assign(
         raise UsageError(f"the clusters were made with the prompt {saved.facts['prompt']}", remedy)
     import numpy as np
 
-    described = embedder.describe() if embedder else None
+    described = source.describe()
     refuse_other_vectors(saved, described, None, folder)
     filled = [row for row, text in enumerate(contents) if text]
     vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
@@ -195,12 +195,12 @@ def _read_texts(texts: TextFile) -> list[str]:
     return contents
 
 
-def _describe(vectors: Vectors, labels: Labels, texts: Sequence[str]) -> list[Topic]:
+def _describe(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
     """Find the words and the most typical texts of each cluster."""
     import numpy as np
 
-    from bertkit.vectors.clusters.fit import find_centroids
-    from bertkit.vectors.clusters.topics import find_examples, find_words
+    from bertkit.vectors.groups.clusters import find_centroids
+    from bertkit.vectors.groups.topics import find_examples, find_words
 
     sizes = np.bincount(labels[labels >= 0]).tolist()
     words = find_words(texts, labels)
@@ -229,12 +229,12 @@ def _write_rows(
     return of_rows.count(-1)
 
 
-def _write_map(folder: Path, vectors: Vectors, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
+def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
     """Write map.parquet with all rows, and map.html with a picture of them."""
     from sklearn.decomposition import PCA
 
     from bertkit.reports.map import Dot, write_map
-    from bertkit.vectors.texts import to_unit_length
+    from bertkit.vectors.groups.stored import to_unit_length
 
     flat = PCA(2, svd_solver="covariance_eigh").fit_transform(to_unit_length(vectors)).tolist()
     rows = [

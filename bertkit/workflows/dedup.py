@@ -13,12 +13,13 @@ from bertkit.data.output import copy_parquet, write_records, writer_for
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.texts import TextFile, VectorSource
+from bertkit.vectors.groups.texts import TextFile, VectorSource
 
 if TYPE_CHECKING:
-    from bertkit.vectors.duplicates.rows import Duplicate, ScannedRows
-    from bertkit.vectors.duplicates.threshold import LabeledPair
-    from bertkit.vectors.texts import Rows, Vectors
+    from bertkit.vectors.groups.duplicates import Duplicate, ScannedRows
+    from bertkit.vectors.groups.stored import Matrix
+    from bertkit.vectors.groups.texts import Rows
+    from bertkit.vectors.groups.threshold import LabeledPair
 
 log = logging.getLogger("bertkit")
 
@@ -97,7 +98,7 @@ def dedup(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check(texts, settings, against, source, outputs)
-    from bertkit.vectors.duplicates import rows as found_rows
+    from bertkit.vectors.groups import duplicates as found_rows
 
     pairs = _read_pairs(settings, source)
     scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
@@ -180,16 +181,16 @@ def _check_threshold(settings: DedupSettings, source: VectorSource, outputs: Ded
 
 
 def _read_pairs(settings: DedupSettings, source: VectorSource | None) -> list[LabeledPair]:
-    from bertkit.vectors.duplicates.threshold import read_pairs
+    from bertkit.vectors.groups.threshold import read_pairs
 
     return read_pairs(settings.pairs) if settings.pairs is not None and source is not None else []
 
 
-def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progress: Progress) -> Vectors:
+def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progress: Progress) -> Matrix:
     """Return the vectors of some rows, of length 1, in the order of these rows."""
     import numpy as np
 
-    from bertkit.vectors.texts import to_unit_length
+    from bertkit.vectors.groups.stored import to_unit_length
 
     is_read = np.zeros(len(scanned.digests), dtype=bool)
     is_read[rows] = True
@@ -207,8 +208,8 @@ def _threshold_of_pairs(
     """Choose the threshold by labeled pairs; return it with the precision and the recall of all that were tried."""
     import numpy as np
 
-    from bertkit.vectors.duplicates.threshold import choose_threshold, measure_steps
-    from bertkit.vectors.texts import to_unit_length
+    from bertkit.vectors.groups.stored import to_unit_length
+    from bertkit.vectors.groups.threshold import choose_threshold, measure_steps
 
     texts = [text for pair in pairs for text in (pair.text, pair.text_pair)]
     vectors = to_unit_length(source.read(texts, np.arange(len(texts)), [len(texts)], progress))
@@ -217,9 +218,9 @@ def _threshold_of_pairs(
     return choose_threshold(steps, settings.precision, settings.pairs), [step._asdict() for step in steps]
 
 
-def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Vectors, sample: Path | None) -> list[dict[str, Any]]:
+def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path | None) -> list[dict[str, Any]]:
     """Return how many rows have a neighbor at each threshold, with an example of it; write pairs to label."""
-    from bertkit.vectors.duplicates.threshold import draw_neighbors, draw_pairs, summarize
+    from bertkit.vectors.groups.threshold import draw_neighbors, draw_pairs, summarize
 
     if len(rows) < 2:
         return []

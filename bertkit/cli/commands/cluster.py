@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bertkit.cli.commands.embed import read_data_options
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -32,6 +33,10 @@ EmbeddingModelOption = Annotated[
         metavar="MODEL",
         show_default=False,
     ),
+]
+DataSettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
 ]
 PromptOption = Annotated[
     str | None,
@@ -86,6 +91,7 @@ def command(
             help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
         ),
     ] = None,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Group the texts of a file by meaning.
@@ -93,15 +99,16 @@ def command(
     Prints the size of each cluster, the words that set it apart, and its most typical text.
     """
     from bertkit.recipe import typed_path
-    from bertkit.vectors.texts import TextFile, VectorSource
+    from bertkit.vectors.groups.texts import TextFile, VectorSource
     from bertkit.workflows.cluster import ClusterSettings, cluster
     from bertkit.workflows.cluster import assign as assign_rows
 
     if assign is not None:
         refuse_with_assign({"--clusters": clusters, "--save": save})
+    data = read_data_options(column, changes)
     files = () if vectors is None else (typed_path(vectors),)
     source = VectorSource(model, files, prompt)
-    texts = TextFile.open(file, column)
+    texts = TextFile.open(file, column, data)
     rows_file = None if output is None else typed_path(output)
     if assign is not None:
         known = source if model or files or prompt else None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.commands.cluster import EmbeddingModelOption, PromptOption, TextColumnOption
+from bertkit.cli.commands.cluster import DataSettingsOption, EmbeddingModelOption, PromptOption, TextColumnOption
+from bertkit.cli.commands.embed import read_data_options
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -90,6 +91,7 @@ def command(
         typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.
@@ -97,20 +99,21 @@ def command(
     The rows that stay go to another file, as they were. With --against, rows that leak from other files are found.
     """
     from bertkit.recipe import typed_path
-    from bertkit.vectors.texts import TextFile, VectorSource
+    from bertkit.vectors.groups.texts import TextFile, VectorSource
     from bertkit.workflows.dedup import DedupOutputs, DedupSettings, dedup
 
     settings = DedupSettings(
         None if near == 1 else near, threshold, None if pairs is None else typed_path(pairs), precision, keep
     )
+    data = read_data_options(column, changes)
     files = tuple(typed_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt) if model or files or prompt else None
     paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
     outputs = DedupOutputs(*paths)
     result = dedup(
-        TextFile.open(file, column),
+        TextFile.open(file, column, data),
         settings,
-        against=[TextFile.open(other, column) for other in against or ()],
+        against=[TextFile.open(other, column, data) for other in against or ()],
         source=source,
         outputs=dataclasses.replace(outputs, clean=None) if dry_run else outputs,
         progress=TerminalProgress(),

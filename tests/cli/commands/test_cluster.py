@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from bertkit.cli.commands.cluster import print_clusters
-from bertkit.vectors.clusters.folder import Topic
+from bertkit.vectors.groups.cluster_folder import Topic
 from bertkit.workflows.cluster import ClusterResult
 
 RESULT = ClusterResult(

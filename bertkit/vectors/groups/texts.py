@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -15,16 +14,15 @@ import numpy as np
 from bertkit.data.files import read_records
 from bertkit.data.text import excerpt
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Data, typed_path
+from bertkit.vectors.groups.stored import Matrix, read_description, read_vectors, refuse_not_finite
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
 
-Vectors = np.ndarray[Any, np.dtype[np.float32]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
-VECTOR_ENDINGS = (".parquet", ".npy", ".safetensors", ".jsonl")
 _CHUNK = 16_384  # texts that are embedded at a time: many to sort by length, few beside their vectors
 
 
@@ -42,9 +40,11 @@ class TextFile:
 
     path: Path
     column: str = "text"
+    data: Data = field(default_factory=Data)
+    """How the file is read."""
 
     @classmethod
-    def open(cls, file: str | Path, column: str = "text") -> TextFile:
+    def open(cls, file: str | Path, column: str = "text", data: Data | None = None) -> TextFile:
         """Return a file that can be read more than once.
 
         Raises:
@@ -52,7 +52,7 @@ class TextFile:
         """
         if str(file) == "-":
             raise UsageError("the rows are read more than once, and standard input only once", "name a file")
-        return cls(typed_path(file), column)
+        return cls(typed_path(file), column, data or Data())
 
     @cached_property
     def _stamp(self) -> tuple[int, int]:
@@ -65,7 +65,7 @@ class TextFile:
         Raises:
             DataError: a row without the column, or with something other than a text; the file has changed meanwhile.
         """
-        for line, record in read_records(self.path, Data()):
+        for line, record in islice(read_records(self.path, self.data), self.data.limit):
             if self.column not in record:
                 hint = f"{closest(self.column, record)}; name it with --column"
                 raise DataError(f"no column {self.column!r}", hint, file=self.path)
@@ -109,7 +109,14 @@ class VectorSource:
         _ = embedder.modules  # what is wrong with the folder or the prompt is said before torch is imported
         return embedder
 
-    def read(self, texts: Iterable[str], rows: Rows, totals: Sequence[int], progress: Progress = SILENT) -> Vectors:
+    def describe(self) -> dict[str, Any] | None:
+        """Return what vectors must have in common to be compared; None where files do not say it."""
+        if self.embedder is not None:
+            return self.embedder.describe()
+        descriptions = [read_description(file) for file in self.files]
+        return next((description for description in descriptions if description is not None), None)
+
+    def read(self, texts: Iterable[str], rows: Rows, totals: Sequence[int], progress: Progress = SILENT) -> Matrix:
         """Return the vectors of texts, (texts, dimension).
 
         Args:
@@ -130,96 +137,3 @@ class VectorSource:
             chunks.append(self.embedder.encode(chunk, progress=progress))
             refuse_not_finite(chunks[-1], self.model)
         return np.concatenate(chunks) if chunks else np.zeros((0, 0), dtype=np.float32)
-
-
-def read_vectors(file: Path, rows: int, column: str = "embedding", progress: Progress = SILENT) -> Vectors:
-    """Read the vectors of `rows` rows, one per row and in their order, as float32.
-
-    A Parquet or JSON lines file has them in a column, npy and safetensors files are one array.
-
-    Raises:
-        UsageError: the file has another ending.
-        DataError: it has no vectors, or not one per row, or a number that is not finite.
-    """
-    if file.suffix not in VECTOR_ENDINGS:
-        raise UsageError(
-            f"{file}: unknown ending {file.suffix!r}", f"vectors are read from {', '.join(VECTOR_ENDINGS)}"
-        )
-    if not file.is_file():
-        raise DataError("no such file", "name the file that `bertkit embed` wrote", file=file)
-    with stage(progress, "reading vectors"):
-        try:
-            vectors = _READERS[file.suffix](file, column)
-        except (ValueError, OSError, KeyError) as error:
-            raise DataError(f"the vectors cannot be read: {error}", "write the file again", file=file) from None
-    if vectors.ndim != 2 or vectors.dtype.kind != "f":
-        what = f"an array of {vectors.dtype} with {vectors.ndim} axes, not rows of floating-point numbers"
-        raise DataError(what, "write float32 or float16 vectors, one per row", file=file)
-    if len(vectors) != rows:
-        raise DataError(f"{len(vectors):,} vectors for {rows:,} rows", "give one per row, in the same order", file=file)
-    refuse_not_finite(vectors, file)
-    return vectors.astype(np.float32, copy=False)
-
-
-def refuse_not_finite(vectors: Vectors, source: object) -> None:
-    """Check that all numbers are finite.
-
-    Raises:
-        DataError: one is not; it has the row.
-    """
-    wrong = np.flatnonzero(~np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
-    if len(wrong):
-        what = "a vector with a number that is not finite"
-        raise DataError(what, "compute the vectors again", file=source, row=int(wrong[0]) + 1)
-
-
-def to_unit_length(vectors: Vectors) -> Vectors:
-    """Return vectors of length 1, so that their products are cosines; a vector of zeros stays as it is."""
-    lengths: Vectors = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
-
-
-def _read_parquet(file: Path, column: str) -> np.ndarray[Any, Any]:
-    from pyarrow import parquet
-
-    names = parquet.read_schema(file).names
-    _check_column(file, column, names)
-    array = parquet.read_table(file, columns=[column])[column].combine_chunks()
-    if array.null_count:
-        raise ValueError("a row without a vector")
-    values: np.ndarray[Any, Any] = array.flatten().to_numpy(zero_copy_only=False)
-    if len(values) % max(len(array), 1):
-        raise ValueError("they differ in length")
-    return values.reshape(len(array), -1)
-
-
-def _read_jsonl(file: Path, column: str) -> np.ndarray[Any, Any]:
-    vectors = []
-    with file.open(encoding="utf-8") as lines:
-        for record in map(json.loads, filter(str.strip, lines)):
-            _check_column(file, column, list(record))
-            vectors.append(np.array(record[column], dtype=np.float32))
-    return np.stack(vectors)
-
-
-def _read_npy(file: Path, _: str) -> np.ndarray[Any, Any]:
-    vectors: np.ndarray[Any, Any] = np.load(file, allow_pickle=False, mmap_mode="r")
-    return vectors
-
-
-def _read_safetensors(file: Path, column: str) -> np.ndarray[Any, Any]:
-    from safetensors.numpy import load_file
-
-    tensors = load_file(file)
-    if len(tensors) == 1:
-        return next(iter(tensors.values()))
-    _check_column(file, column, list(tensors))
-    return tensors[column]
-
-
-def _check_column(file: Path, column: str, names: list[str]) -> None:
-    if column not in names:
-        raise DataError(f"no vectors in a column {column!r}", closest(column, names), file=file)
-
-
-_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": _read_npy, ".safetensors": _read_safetensors}

@@ -9,7 +9,8 @@ import pytest
 from sklearn.metrics import precision_score, recall_score
 
 from bertkit.errors import DataError
-from bertkit.vectors.duplicates.threshold import (
+from bertkit.vectors.groups.stored import to_unit_length
+from bertkit.vectors.groups.threshold import (
     LabeledPair,
     choose_threshold,
     draw_neighbors,
@@ -18,7 +19,6 @@ from bertkit.vectors.duplicates.threshold import (
     read_pairs,
     summarize,
 )
-from bertkit.vectors.texts import to_unit_length
 from tests.conftest import write_csv
 
 RANDOM = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from bertkit.progress import SILENT, Progress, stage
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.vectors.texts import Vectors
+    from bertkit.vectors.groups.stored import Matrix
 
 log = logging.getLogger("bertkit")
 
@@ -33,12 +33,12 @@ class Similar(NamedTuple):
     """For each vector the index of the kept one that it is near to, -1 where it is kept; and their cosine."""
 
     kept: np.ndarray[Any, np.dtype[np.int64]]
-    cosines: Vectors
+    cosines: Matrix
     recall: float | None = None
     """The share of the pairs that an index finds, measured on a sample; None where all pairs were compared."""
 
 
-def find_similar(vectors: Vectors, threshold: float, *, fixed: int = 0, progress: Progress = SILENT) -> Similar:
+def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress: Progress = SILENT) -> Similar:
     """Find the vectors whose cosine with a kept one is at least the threshold.
 
     Vectors are looked at in their order and compared with those kept before, so that no two kept ones are similar, and
@@ -58,7 +58,7 @@ def find_similar(vectors: Vectors, threshold: float, *, fixed: int = 0, progress
         return search(vectors, threshold, fixed, progress)
 
 
-def find_nearest(queries: Vectors, vectors: Vectors, own: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Vectors]:
+def find_nearest(queries: Matrix, vectors: Matrix, own: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Matrix]:
     """Find the nearest vector of each query, itself left out: its index, and their cosine.
 
     Args:
@@ -78,7 +78,7 @@ def find_nearest(queries: Vectors, vectors: Vectors, own: np.ndarray[Any, Any]) 
     return nearest, best
 
 
-def _search_blocks(vectors: Vectors, threshold: float, fixed: int, progress: Progress) -> Similar:
+def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
     """Compare each block with all vectors kept before it, and the rest of it with itself.
 
     Cosines are computed in bf16 where that is faster. Those that may reach the threshold are computed again in fp32, so
@@ -128,7 +128,7 @@ def _keep_inside(
     block: torch.Tensor,
     threshold: float,
     kept: np.ndarray[Any, np.dtype[np.int64]],
-    cosines: Vectors,
+    cosines: Matrix,
 ) -> None:
     """Look for rows of a block that are similar to earlier ones of it, and note them in `kept` and `cosines`."""
     inside = (exact[block] @ exact[block].T).numpy()
@@ -141,7 +141,7 @@ def _keep_inside(
             kept[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
 
 
-def _search_index(vectors: Vectors, threshold: float, fixed: int, progress: Progress) -> Similar:
+def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
     """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
     faiss = _import_faiss()
     rows, dimension = vectors.shape
@@ -166,7 +166,7 @@ def _search_index(vectors: Vectors, threshold: float, fixed: int, progress: Prog
     return Similar(kept, cosines, recall)
 
 
-def _choose_lists(index: Any, vectors: Vectors, threshold: float) -> float:
+def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
     """Let an index search as few lists as find enough of a sample's pairs; return the share that they find."""
     sample = np.random.default_rng(42).choice(len(vectors), _SAMPLE, replace=False)
     pairs = sum(

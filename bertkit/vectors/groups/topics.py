@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertkit.vectors.clusters.fit import NOISE, Labels
-from bertkit.vectors.texts import Vectors, to_unit_length
+from bertkit.vectors.groups.clusters import NOISE, Labels
+from bertkit.vectors.groups.stored import Matrix, to_unit_length
 
 _LIFT = 2.0
 
@@ -48,7 +48,7 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
 
 
 def find_examples(
-    vectors: Vectors, labels: Labels, centroids: Vectors, texts: Sequence[str], count: int = 3
+    vectors: Matrix, labels: Labels, centroids: Matrix, texts: Sequence[str], count: int = 3
 ) -> list[list[int]]:
     """Return the rows of each cluster that are nearest to its centroid, the nearest first, with different texts."""
     found = []

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.vectors.texts import Vectors, to_unit_length
+from bertkit.vectors.groups.stored import Matrix, to_unit_length
 
 log = logging.getLogger("bertkit")
 
@@ -38,13 +38,13 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 class Clustering:
     """Clusters, numbered from 0 by size, and what assigns vectors to them: each gets the label of the nearest point."""
 
-    points: Vectors
+    points: Matrix
     """The centroids of k-means; for the other methods, which have none, the vectors that they were fitted on."""
     point_labels: Labels
-    components: Vectors | None = None
+    components: Matrix | None = None
     """Principal components that vectors are projected on before they are compared with the points."""
 
-    def assign(self, vectors: Vectors) -> Labels:
+    def assign(self, vectors: Matrix) -> Labels:
         """Return the cluster of each vector, ``NOISE`` for those in none."""
         from sklearn.metrics import pairwise_distances_argmin
 
@@ -54,7 +54,7 @@ class Clustering:
 
 
 def fit_clusters(
-    vectors: Vectors, method: str, count: int, *, min_size: int = 10, seed: int = 42
+    vectors: Matrix, method: str, count: int, *, min_size: int = 10, seed: int = 42
 ) -> tuple[Clustering, Labels]:
     """Find clusters; the same vectors and seed give the same ones, whatever the number of threads.
 
@@ -91,7 +91,7 @@ def fit_clusters(
 
 
 def choose_count(
-    vectors: Vectors, method: str, *, seed: int = 42, progress: Progress = SILENT
+    vectors: Matrix, method: str, *, seed: int = 42, progress: Progress = SILENT
 ) -> tuple[int, dict[int, float]]:
     """Choose the number of clusters with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
@@ -115,14 +115,14 @@ def choose_count(
     return max(silhouettes, key=lambda count: silhouettes[count]), silhouettes
 
 
-def find_centroids(vectors: Vectors, labels: Labels) -> Vectors:
+def find_centroids(vectors: Matrix, labels: Labels) -> Matrix:
     """Return the mean direction of each cluster's vectors, (clusters, dimension), of length 1."""
     vectors = to_unit_length(vectors)
     means = [vectors[labels == label].mean(axis=0) for label in range(labels.max() + 1)]
     return to_unit_length(np.stack(means).astype(np.float32))
 
 
-def _fit_kmeans(vectors: Vectors, count: int, seed: int) -> tuple[Labels, Vectors]:
+def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]:
     from sklearn.cluster import KMeans
 
     _refuse_too_many(vectors, count)
@@ -131,7 +131,7 @@ def _fit_kmeans(vectors: Vectors, count: int, seed: int) -> tuple[Labels, Vector
     return model.labels_.astype(np.int64), model.cluster_centers_.astype(np.float32)
 
 
-def _fit_agglomerative(vectors: Vectors, count: int) -> Labels:
+def _fit_agglomerative(vectors: Matrix, count: int) -> Labels:
     from sklearn.cluster import AgglomerativeClustering
 
     _refuse_too_many(vectors, count)
@@ -139,30 +139,30 @@ def _fit_agglomerative(vectors: Vectors, count: int) -> Labels:
     return labels
 
 
-def _fit_hdbscan(points: Vectors, min_size: int) -> Labels:
+def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
     from sklearn.cluster import HDBSCAN
 
     labels: Labels = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64)).labels_
     return labels.astype(np.int64)
 
 
-def _refuse_too_many(vectors: Vectors, count: int) -> None:
+def _refuse_too_many(vectors: Matrix, count: int) -> None:
     if count > len(vectors) or (count > 1 and count > len(np.unique(vectors, axis=0))):
         different = f"{len(np.unique(vectors, axis=0)):,} different vectors"
         raise UsageError(f"--clusters {count}, but there are {different}", "ask for fewer clusters")
 
 
-def _find_components(vectors: Vectors) -> Vectors | None:
+def _find_components(vectors: Matrix) -> Matrix | None:
     """Return the first principal components, (dimension, few); None where there are no more dimensions than that."""
     from sklearn.decomposition import PCA
 
     if min(vectors.shape) <= _DIMENSIONS:
         return None
-    components: Vectors = PCA(_DIMENSIONS, svd_solver="covariance_eigh").fit(vectors).components_.T
+    components: Matrix = PCA(_DIMENSIONS, svd_solver="covariance_eigh").fit(vectors).components_.T
     return components.astype(np.float32)
 
 
-def _project(vectors: Vectors, components: Vectors | None) -> Vectors:
+def _project(vectors: Matrix, components: Matrix | None) -> Matrix:
     """Project vectors on components; they are not centered, since distances do not see where the origin is."""
     return vectors if components is None else vectors @ components
 

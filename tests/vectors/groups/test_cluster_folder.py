@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.vectors.clusters.fit import Clustering
-from bertkit.vectors.clusters.folder import SavedClusters, Topic, load_clusters, refuse_other_vectors, save_clusters
+from bertkit.vectors.groups.cluster_folder import (
+    SavedClusters,
+    Topic,
+    load_clusters,
+    refuse_other_vectors,
+    save_clusters,
+)
+from bertkit.vectors.groups.clusters import Clustering
 
 FACTS = {
     "method": "kmeans",

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from bertkit.vectors.clusters.topics import find_examples, find_words
+from bertkit.vectors.groups.topics import find_examples, find_words
 
 TEXTS = ["the cat sees the dog", "the dog, the cat!", "the ship sails", "a ship in the sea", "zebra"]
 LABELS = np.array([0, 0, 1, 1, -1])

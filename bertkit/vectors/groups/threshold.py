@@ -13,8 +13,8 @@ from bertkit.data.files import read_records
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe import Data
-from bertkit.vectors.duplicates.meaning import find_nearest
-from bertkit.vectors.texts import Vectors
+from bertkit.vectors.groups.meaning import find_nearest
+from bertkit.vectors.groups.stored import Matrix
 
 LABELS = {"1": True, "0": False, "true": True, "false": False, "yes": True, "no": False}
 """How a pair is said to be of duplicates, or not to be."""
@@ -77,7 +77,7 @@ def read_pairs(file: Path) -> list[LabeledPair]:
     return pairs
 
 
-def measure_steps(cosines: Vectors, pairs: Sequence[LabeledPair]) -> list[Step]:
+def measure_steps(cosines: Matrix, pairs: Sequence[LabeledPair]) -> list[Step]:
     """Measure precision and recall at each threshold that some pair reaches, the lowest first."""
     is_duplicate = np.array([pair.is_duplicate for pair in pairs])
     weights = np.array([pair.weight for pair in pairs])
@@ -117,7 +117,7 @@ class Neighbors(NamedTuple):
 
     rows: np.ndarray[Any, np.dtype[np.int64]]
     nearest: np.ndarray[Any, np.dtype[np.int64]]
-    cosines: Vectors
+    cosines: Matrix
 
 
 class DrawnPair(NamedTuple):
@@ -141,7 +141,7 @@ class DrawnPair(NamedTuple):
         }
 
 
-def draw_neighbors(vectors: Vectors, seed: int = 42) -> Neighbors:
+def draw_neighbors(vectors: Matrix, seed: int = 42) -> Neighbors:
     """Draw rows, and find the nearest other row of each among all."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(len(vectors), min(len(vectors), _QUERIES), replace=False))

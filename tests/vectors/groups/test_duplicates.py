@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.duplicates.rows import (
+from bertkit.vectors.groups.duplicates import (
     Duplicate,
     find_meaning,
     find_wording,
@@ -15,7 +15,7 @@ from bertkit.vectors.duplicates.rows import (
     resolve,
     scan,
 )
-from bertkit.vectors.texts import TextFile
+from bertkit.vectors.groups.texts import TextFile
 from tests.conftest import write_csv
 
 ROWS = [("A cat", 1), ("dog", 5), ("a  cat.", 2), ("A CAT", 3), ("", 9), ("dog ", 7)]

@@ -1,4 +1,4 @@
-"""Reading texts more than once, and the vectors of a file."""
+"""Vectors in files, written by other programs and by `bertkit embed`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.texts import TextFile, VectorSource, read_vectors, to_unit_length
+from bertkit.vectors.groups.stored import read_description, read_vectors, to_unit_length
 from tests.conftest import write_csv
 
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
@@ -69,50 +69,23 @@ def test_wrong_vectors_end_in_one_line(name, content, error, message, tmp_path):
         read_vectors(file, 4)
 
 
-def test_texts_are_read_twice_and_a_file_that_changes_is_noticed(tmp_path):
-    file = write_csv(tmp_path / "a.csv", [{"body": " one "}, {"body": ""}])
-    texts = TextFile(file, "body")
-    assert [(row.line, row.text) for row in texts] == [row[:1] + row[2:] for row in texts] == [(2, "one"), (3, "")]
-    write_csv(file, [{"body": "one"}, {"body": "two"}])
-    with pytest.raises(DataError, match="changed while it was read"):
-        list(texts)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"), [({"txt": "a"}, "no column 'text'.*did you mean txt"), ({"text": 3}, "not a text: '3'.*:1")]
-)
-def test_a_column_without_texts_is_refused(row, message, tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=message):
-        list(TextFile(file))
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (VectorSource(), "no vectors"),
-        (VectorSource("demo", ("a.npy",)), "--model and --vectors"),
-        (VectorSource(None, ("a.npy",), "query"), "--prompt without --model"),
-    ],
-)
-def test_vectors_come_from_one_place(source, message):
-    with pytest.raises(UsageError, match=message):
-        _ = source.embedder
-
-
-def test_standard_input_is_refused():
-    with pytest.raises(UsageError, match="standard input only once"):
-        TextFile.open("-")
-
-
-def test_vectors_of_several_files_are_chosen_by_row(tmp_path):
-    files = (write_vectors(tmp_path / "a.npy"), write_vectors(tmp_path / "b.npy", VECTORS + 100))
-    chosen = VectorSource(files=files).read([], np.array([3, 4]), [4, 4])
-    np.testing.assert_array_equal(chosen, [VECTORS[3], VECTORS[0] + 100])
-
-
 def test_a_vector_of_zeros_stays_one():
     np.testing.assert_array_equal(
         to_unit_length(np.array([[3, 4], [0, 0]], dtype=np.float32)), np.array([[0.6, 0.8], [0, 0]], dtype=np.float32)
     )
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors", ".jsonl", ".parquet"])
+def test_what_embed_notes_is_read(ending, tmp_path, tiny_model):
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.sources import TextSource
+    from bertkit.workflows.embed import embed_to_file
+
+    embedder = Embedder(str(tiny_model), precision="fp32")
+    rows = write_csv(tmp_path / "rows.csv", [{"text": "a good film"}, {"text": "a bad song"}])
+    exact = embedder.encode(["a good film", "a bad song"])
+    for dtype, error in (("float32", 1e-6), ("int8", 0.01)):
+        file = tmp_path / f"{dtype}{ending}"
+        embed_to_file(embedder, TextSource(rows), file, dtype=dtype)
+        assert read_description(file) == json.loads(json.dumps(embedder.describe()))
+        np.testing.assert_allclose(read_vectors(file, 2), exact, atol=error)

@@ -16,8 +16,8 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed_folder
-from bertkit.vectors.clusters.fit import Clustering
-from bertkit.vectors.texts import Vectors
+from bertkit.vectors.groups.clusters import Clustering
+from bertkit.vectors.groups.stored import Matrix
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"
@@ -124,7 +124,7 @@ def load_clusters(folder: Path) -> SavedClusters:
 
 
 def refuse_other_vectors(
-    saved: SavedClusters, described: dict[str, Any] | None, vectors: Vectors | None, folder: Path
+    saved: SavedClusters, described: dict[str, Any] | None, vectors: Matrix | None, folder: Path
 ) -> None:
     """Check that vectors can be compared with clusters: of the same model and dimension.
 

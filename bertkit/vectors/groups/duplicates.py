@@ -13,9 +13,10 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.vectors.duplicates import wording
-from bertkit.vectors.duplicates.meaning import find_similar
-from bertkit.vectors.texts import Rows, TextFile, TextRow, Vectors
+from bertkit.vectors.groups import wording
+from bertkit.vectors.groups.meaning import find_similar
+from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.groups.texts import Rows, TextFile, TextRow
 
 log = logging.getLogger("bertkit")
 
@@ -123,7 +124,7 @@ def remaining_rows(scanned: ScannedRows, found: Sequence[Duplicate]) -> Rows:
 
 
 def find_meaning(
-    rows: Rows, vectors: Vectors, threshold: float, fixed: int, progress: Progress = SILENT
+    rows: Rows, vectors: Matrix, threshold: float, fixed: int, progress: Progress = SILENT
 ) -> tuple[list[Duplicate], float | None]:
     """Find the rows whose vectors are near to those of others.
 

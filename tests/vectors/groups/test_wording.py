@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bertkit.vectors.duplicates.wording import LONG, digest_text, find_near, find_repeated, normalize, sign
+from bertkit.vectors.groups.wording import LONG, digest_text, find_near, find_repeated, normalize, sign
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in ("", "n", "st")]
 

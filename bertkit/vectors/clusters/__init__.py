@@ -1,1 +1,0 @@
-"""Groups of similar vectors: found, named by their words, kept, and drawn."""

@@ -1,1 +1,0 @@
-"""Rows that repeat others: word for word, nearly so, or in meaning."""
