@@ -44,17 +44,18 @@ class PartFolder:
         Raises:
             UsageError: they are of another model or of other options.
         """
-        if fresh:
+        if fresh or not self.has_parts():
             self.delete()
         try:
             plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
             before, precision = plan["identity"], str(plan["precision"])
         except (OSError, ValueError, KeyError, TypeError):
-            self.delete()  # nothing was computed yet
+            self.delete()
             return None
         changed = [name for name in {**before, **self.identity} if before.get(name) != self.identity.get(name)]
         if changed:
-            what = f"an interrupted command with another {' and another '.join(changed)} has left parts of this output"
+            options = " and ".join(f"{name} {before.get(name)}" for name in changed)
+            what = f"an interrupted command with {options} has left parts of this output"
             raise UsageError(what, "repeat that command, or --fresh starts over", file=self.output)
         return precision
 
@@ -66,6 +67,15 @@ class PartFolder:
     def file(self, number: int, digest: str) -> Path:
         """Return the file of a part, which is there once its vectors are."""
         return self.folder / f"{number:06}-{digest[:16]}.arrow"
+
+    def has_parts(self) -> bool:
+        """Tell whether a part is there."""
+        return next(self.folder.glob("*.arrow"), None) is not None
+
+    def delete_if_empty(self) -> None:
+        """Delete the folder where nothing was computed."""
+        if not self.has_parts():
+            self.delete()
 
     def delete(self) -> None:
         """Delete all parts."""

@@ -15,7 +15,7 @@ from bertkit.recipe import Data, typed_path
 from bertkit.storage.files import to_json
 from bertkit.vectors.units import Unit
 
-_ROWS = 8192  # of a part: enough to sort by length, little enough to lose by a kill
+_ROWS = 4096  # of a part: enough to sort by length, little enough to lose by a kill
 
 
 @dataclass(frozen=True)

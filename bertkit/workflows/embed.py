@@ -93,6 +93,7 @@ def embed_to_file(
     with ExitStack() as held, disk_errors(output.parent):
         if launch.rank == 0:
             held.enter_context(claimed(output))
+            held.callback(folder.delete_if_empty)
         embedder = _settle_precision(embedder, folder, fresh, launch, progress)
         written = _compute(found, embedder, parts, folder, source, launch, progress)
         launch.finish()

@@ -177,8 +177,11 @@ def unknown_modules(folder: Path) -> list[str]:
         settings = _read_encoder_settings(folder / entries[0][2])
         arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
         unknown += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
+        reads_states = {"method": "forward", "method_output_name": "last_hidden_state"}
         if settings.get("processing_kwargs"):
             unknown.append("processing_kwargs")
+        if (settings.get("modality_config") or {}).get("text", reads_states) != reads_states:
+            unknown.append("modality_config")
     return unknown
 
 
