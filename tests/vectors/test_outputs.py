@@ -35,12 +35,20 @@ def read_back(file: Path):
     """Return the rows and the arrays of an output, and what is said of it."""
     if file.suffix == ".parquet":
         table = parquet.read_table(file)
-        arrays = {name: np.array(table.column(name).to_pylist()) for name in ("embedding", "int8") if name in table.column_names}
+        arrays = {
+            name: np.array(table.column(name).to_pylist())
+            for name in ("embedding", "int8")
+            if name in table.column_names
+        }
         rows = table.select(["id", "word"]).to_pylist()
         return rows, arrays, json.loads(table.schema.metadata[b"bertkit"])
     if file.suffix == ".jsonl":
         records = [json.loads(line) for line in file.read_text().splitlines()]
-        arrays = {name: np.array([record.pop(name) for record in records]) for name in ("embedding", "int8") if name in records[0]}
+        arrays = {
+            name: np.array([record.pop(name) for record in records])
+            for name in ("embedding", "int8")
+            if name in records[0]
+        }
         return records, arrays, json.loads(Path(f"{file}.json").read_text())
     rows = [json.loads(line) for line in Path(f"{file}.rows.jsonl").read_text().splitlines()]
     if file.suffix == ".npy":

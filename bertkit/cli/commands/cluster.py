@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bertkit.workflows.cluster import ClusterResult
 
 NAME = "cluster"
-ORDER = 9
+ORDER = 6
 EXAMPLE = "bertkit cluster reviews.csv --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
 _SHOWN = 8  # words of a cluster

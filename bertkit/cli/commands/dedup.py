@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.workflows.dedup import DedupResult
 
 NAME = "dedup"
-ORDER = 10
+ORDER = 6
 EXAMPLE = "bertkit dedup reviews.csv --output clean.csv"
 
 _EXAMPLE_LENGTH = 80  # characters
