@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import claimed, claimed_folder, refuse_inputs
 from bertkit.vectors.groups.cluster_folder import (
     SavedClusters,
     Topic,
@@ -86,10 +87,25 @@ def cluster(
     filled = [row for row, text in enumerate(contents) if text]
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
+    with _claimed(output, save):
+        return _cluster(texts, contents, source, settings, output, save, progress)
+
+
+def _cluster(
+    texts: TextFile,
+    contents: Sequence[str],
+    source: VectorSource,
+    settings: ClusterSettings,
+    output: Path | None,
+    save: Path | None,
+    progress: Progress,
+) -> ClusterResult:
+    """Do what `cluster` does, once the texts are read and the outputs are locked."""
     import numpy as np
 
     from bertkit.vectors.groups.clusters import choose_count, fit_clusters
 
+    filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
     vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
     count, silhouettes = settings.count or 0, dict[int, float]()
@@ -107,7 +123,7 @@ def cluster(
             "rows": len(filled),
             "column": texts.column,
             "model": source.model,
-            "prompt": source.prompt,
+            "prompt": source.prompt_text,
             "dimension": vectors.shape[1],
             "vectors": source.describe(),
         }
@@ -142,13 +158,26 @@ def assign(
     if source is None:
         if saved.facts["model"] is None:
             raise UsageError("the clusters were made of vectors in a file", "give --vectors for these rows, too")
-        source = VectorSource(saved.facts["model"], prompt=saved.facts["prompt"])
+        source = VectorSource(saved.facts["model"], prefix=saved.facts["prompt"])
     _check_outputs(texts, source, output, None)
-    embedder = source.embedder
     contents = _read_texts(texts)
-    if embedder is not None and saved.facts["prompt"] != source.prompt:
-        remedy = f"--prompt {saved.facts['prompt']}" if saved.facts["prompt"] else "leave --prompt out"
-        raise UsageError(f"the clusters were made with the prompt {saved.facts['prompt']}", remedy)
+    if source.model is not None and saved.facts["prompt"] != source.prompt_text:
+        what = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
+        raise UsageError(what, "leave --model out to use the same")
+    with _claimed(output, None):
+        return _assign(texts, contents, source, (folder, saved), output, progress)
+
+
+def _assign(
+    texts: TextFile,
+    contents: Sequence[str],
+    source: VectorSource,
+    clusters: tuple[Path, SavedClusters],
+    output: Path | None,
+    progress: Progress,
+) -> ClusterResult:
+    """Do what `assign` does, once the texts are read and the output is locked."""
+    folder, saved = clusters
     import numpy as np
 
     described = source.describe()
@@ -161,6 +190,17 @@ def assign(
     topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
     noise = _write_rows(output, texts, contents, found, topics)
     return ClusterResult(saved.facts["method"], len(contents), topics, noise)
+
+
+@contextmanager
+def _claimed(output: Path | None, save: Path | None) -> Iterator[None]:
+    """Hold the locks of what will be written, so that one that cannot be is refused before the work."""
+    with ExitStack() as held:
+        if output is not None:
+            held.enter_context(claimed(output))
+        if save is not None:
+            held.enter_context(claimed_folder(save))
+        yield
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
@@ -224,8 +264,7 @@ def _write_rows(
             yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
 
     if output is not None:
-        with claimed(output):
-            write_records(records(), output)
+        write_records(records(), output)
     return of_rows.count(-1)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,10 +99,24 @@ def dedup(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check(texts, settings, against, source, outputs)
+    with ExitStack() as held:  # what cannot be written is refused before the work
+        for file in outputs.named():
+            held.enter_context(claimed(file))
+        return _dedup([*against, texts], settings, source, outputs, progress)
+
+
+def _dedup(
+    files: Sequence[TextFile],
+    settings: DedupSettings,
+    source: VectorSource | None,
+    outputs: DedupOutputs,
+    progress: Progress,
+) -> DedupResult:
+    """Do what `dedup` does, once all is checked and the outputs are locked."""
     from bertkit.vectors.groups import duplicates as found_rows
 
     pairs = _read_pairs(settings, source)
-    scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
+    scanned = found_rows.scan(files, settings.keep, near=settings.near is not None, progress=progress)
     found = found_rows.find_wording(scanned, settings.near, progress)
     facts: dict[str, Any] = {}
     if source is not None:
@@ -118,11 +133,9 @@ def dedup(
             facts["threshold"] = threshold
     gone = found_rows.resolve(found, scanned.fixed)
     if outputs.report is not None:
-        with claimed(outputs.report):
-            write_records(found_rows.group_rows(scanned, gone), outputs.report)
+        write_records(found_rows.group_rows(scanned, gone), outputs.report)
     if outputs.clean is not None:
-        with claimed(outputs.clean):
-            _write_clean(scanned, gone, outputs.clean)
+        _write_clean(scanned, gone, outputs.clean)
     reasons = Counter(duplicate.reason for duplicate in gone.values())
     return DedupResult(
         rows=scanned.totals[-1],
@@ -197,7 +210,7 @@ def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progre
     ascending = np.flatnonzero(is_read)
     texts = (row.text for number, _, row in scanned.read() if is_read[number])
     # the files of vectors are named for the file to clean first, which is the last one of the rows
-    ordered = VectorSource(source.model, (*source.files[1:], *source.files[:1]), source.prompt)
+    ordered = replace(source, files=(*source.files[1:], *source.files[:1]))
     vectors = ordered.read(texts, ascending, scanned.totals, progress)
     return to_unit_length(vectors[np.searchsorted(ascending, rows)])
 
@@ -230,8 +243,7 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
     numbers = {int(rows[index]): index for index in indices}
     texts = {numbers[number]: row.text for number, _, row in scanned.read() if number in numbers}
     if sample is not None:
-        with claimed(sample):
-            write_records((pair.as_record(texts) for pair in drawn), sample)
+        write_records((pair.as_record(texts) for pair in drawn), sample)
     return summarize(neighbors, drawn, texts)
 
 

@@ -145,7 +145,10 @@ def test_options_that_the_model_cannot_have_are_refused(tiny_model, options, mes
 
 
 FOLDERS = {
-    **{mode: {"pooling_mode": mode} for mode in ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")},
+    **{
+        mode: {"pooling_mode": mode}
+        for mode in ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+    },
     "two modes": {"pooling_mode": ("cls", "mean")},
     "dense": {"dense": [(32, 16, {}), (16, 24, {"bias": False, "activation_function": torch.nn.Identity()})]},
     "residual": {"dense": [(32, 32, {"use_residual": True}), (32, 8, {"use_residual": True})]},

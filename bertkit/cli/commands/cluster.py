@@ -40,7 +40,13 @@ DataSettingsOption = Annotated[
 ]
 PromptOption = Annotated[
     str | None,
-    typer.Option("--prompt", help="Prompt of the model to begin texts with.", metavar="NAME", show_default=False),
+    typer.Option(
+        "--prompt", help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default=False
+    ),
+]
+PromptTextOption = Annotated[
+    str | None,
+    typer.Option("--prompt-text", help="Put this before each text instead.", metavar="TEXT", show_default=False),
 ]
 
 
@@ -62,6 +68,7 @@ def command(
     ] = None,
     column: TextColumnOption = "text",
     prompt: PromptOption = None,
+    prompt_text: PromptTextOption = None,
     method: Annotated[
         Literal["kmeans", "agglomerative", "hdbscan"], typer.Option(help="How clusters are found.", metavar="METHOD")
     ] = "kmeans",
@@ -107,11 +114,11 @@ def command(
         refuse_with_assign({"--clusters": clusters, "--save": save})
     data = read_data_options(column, changes)
     files = () if vectors is None else (typed_path(vectors),)
-    source = VectorSource(model, files, prompt)
+    source = VectorSource(model, files, prompt, prompt_text)
     texts = TextFile.open(file, column, data)
     rows_file = None if output is None else typed_path(output)
     if assign is not None:
-        known = source if model or files or prompt else None
+        known = source if model or files or prompt or prompt_text else None
         result = assign_rows(texts, known, typed_path(assign), output=rows_file, progress=TerminalProgress())
     else:
         settings = ClusterSettings(method, clusters, min_size, seed)

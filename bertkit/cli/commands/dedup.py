@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.commands.cluster import DataSettingsOption, EmbeddingModelOption, PromptOption, TextColumnOption
+from bertkit.cli.commands.cluster import (
+    DataSettingsOption,
+    EmbeddingModelOption,
+    PromptOption,
+    PromptTextOption,
+    TextColumnOption,
+)
 from bertkit.cli.commands.embed import read_data_options
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
@@ -64,6 +70,7 @@ def command(
         ),
     ] = None,
     prompt: PromptOption = None,
+    prompt_text: PromptTextOption = None,
     threshold: Annotated[
         float | None,
         typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE", show_default=False),
@@ -107,7 +114,7 @@ def command(
     )
     data = read_data_options(column, changes)
     files = tuple(typed_path(path) for path in vectors or ())
-    source = VectorSource(model, files, prompt) if model or files or prompt else None
+    source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
     outputs = DedupOutputs(*paths)
     result = dedup(

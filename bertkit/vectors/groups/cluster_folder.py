@@ -15,7 +15,6 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint
-from bertkit.storage.outputs import claimed_folder
 from bertkit.vectors.groups.clusters import Clustering
 from bertkit.vectors.groups.stored import Matrix
 
@@ -43,7 +42,7 @@ class SavedClusters:
     clustering: Clustering
     topics: list[Topic]
     facts: dict[str, Any]
-    """``method``, ``seed``, ``rows``, ``column``, ``model``, ``prompt``, ``dimension`` and ``vectors``.
+    """``method``, ``seed``, ``rows``, ``column``, ``model``, ``prompt`` (its text), ``dimension`` and ``vectors``.
 
     The last is what `Embedder.describe` says, None for vectors that were read from a file.
     """
@@ -60,7 +59,7 @@ def refuse_existing(folder: Path) -> None:
 
 
 def save_clusters(folder: Path, saved: SavedClusters, map_writer: Any) -> None:
-    """Write a folder of clusters that appears when all of it is written.
+    """Write a folder of clusters that appears when all of it is written; the caller holds `claimed_folder`.
 
     Args:
         folder: to be created.
@@ -69,11 +68,11 @@ def save_clusters(folder: Path, saved: SavedClusters, map_writer: Any) -> None:
 
     Raises:
         UsageError: the folder exists.
-        ResourceError: another process is writing it, or it cannot be written.
+        ResourceError: it cannot be written.
     """
     from safetensors.numpy import save_file
 
-    with claimed_folder(folder), disk_errors(folder.parent):
+    with disk_errors(folder.parent):
         refuse_existing(folder)
         temporary = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left

@@ -105,7 +105,7 @@ def choose_count(
     most = min(_MAX_COUNT, different - 1, max(2, math.isqrt(len(vectors))))
     counts = sorted({min(most, round(2 * 1.3**step)) for step in range(14)})
     if different < 3:
-        raise DataError(f"{different} different vectors make no clusters", "give more rows")
+        raise DataError(f"{different} different vectors are too few for clusters", "give more rows")
     silhouettes = {}
     with stage(progress, "choosing the number of clusters", len(counts)):
         for done, count in enumerate(counts, 1):

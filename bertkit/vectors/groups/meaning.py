@@ -145,9 +145,9 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
     faiss = _import_faiss()
     rows, dimension = vectors.shape
-    lists = 2 ** round(np.log2(4 * np.sqrt(rows)))
+    lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.seed = 42
+    index.cp.seed, index.cp.niter = 42, 10
     index.train(vectors[np.random.default_rng(42).choice(rows, min(rows, 40 * lists), replace=False)])
     index.add(vectors)
     recall = _choose_lists(index, vectors, threshold)

@@ -87,6 +87,9 @@ class VectorSource:
     files: tuple[Path, ...] = ()
     """One file of vectors per file of texts, in the same order."""
     prompt: str | None = None
+    """Name of one of the model's prompts."""
+    prefix: str | None = None
+    """A prompt in full, in place of a named one."""
 
     @cached_property
     def embedder(self) -> Embedder | None:
@@ -102,12 +105,17 @@ class VectorSource:
             what = "no vectors" if self.model is None else "--model and --vectors"
             raise UsageError(what, "name a --model, or a file with --vectors")
         if self.model is None:
-            if self.prompt is not None:
-                raise UsageError("--prompt without --model", "a prompt belongs to a model that reads texts")
+            if self.prompt is not None or self.prefix is not None:
+                raise UsageError("a prompt without --model", "a prompt belongs to a model that reads texts")
             return None
-        embedder = Embedder(self.model, prompt=self.prompt)
+        embedder = Embedder(self.model, prompt=self.prompt, prefix=self.prefix)
         _ = embedder.modules  # what is wrong with the folder or the prompt is said before torch is imported
         return embedder
+
+    @property
+    def prompt_text(self) -> str:
+        """What a model reads before each text."""
+        return self.embedder.prompt_text if self.embedder else ""
 
     def describe(self) -> dict[str, Any] | None:
         """Return what vectors must have in common to be compared; None where files do not say it."""

@@ -74,7 +74,7 @@ def test_more_clusters_than_vectors_are_refused():
     vectors = np.repeat(draw()[0][:2], 4, axis=0)
     with pytest.raises(UsageError, match="--clusters 3, but there are 2 different vectors"):
         fit_clusters(vectors, "kmeans", 3)
-    with pytest.raises(DataError, match="2 different vectors make no clusters"):
+    with pytest.raises(DataError, match="2 different vectors are too few"):
         choose_count(vectors, "kmeans")
 
 

@@ -38,7 +38,7 @@ def test_a_column_without_texts_is_refused(row, message, tmp_path):
     [
         (VectorSource(), "no vectors"),
         (VectorSource("demo", ("a.npy",)), "--model and --vectors"),
-        (VectorSource(None, ("a.npy",), "query"), "--prompt without --model"),
+        (VectorSource(None, ("a.npy",), "query"), "a prompt without --model"),
     ],
 )
 def test_vectors_come_from_one_place(source, message):
