@@ -1,6 +1,6 @@
 """Clusters beside the senses of words, and duplicates beside those that were planted; time and memory at many rows.
 
-    python -m benchmarks.groups --model DIR --data DIR [--rows N ...]
+    python -m benchmarks.groups --model DIR --data DIR [--only senses planted sizes] [--rows N ...]
 
 `--data` has coarsewsd20/test.parquet, glue/qqp, glue/sst2 and squad in the columns of the hub. Writes
 benchmarks/results/groups.json and the measured parts of docs/vectors.md.
@@ -26,7 +26,7 @@ from benchmarks.load import machine
 from benchmarks.report import replace_part
 
 METHODS = ("kmeans", "agglomerative")
-PLANTED = 300  # copies of each type
+PLANTED = 200  # copies of each type
 RESULTS = ROOT / "benchmarks" / "results" / "groups.json"
 PAGE = ROOT / "docs" / "vectors.md"
 
@@ -57,35 +57,30 @@ def measure_senses(model: str, data: Path, per_word: int) -> dict[str, Any]:
     report: dict[str, Any] = {"words": len(drawn), "rows": len(chosen), "vectors": {}}
     for name, vectors in embed_senses(model, chosen).items():
         for method in METHODS:
-            scores, agreement, repeated = [], [], []
+            scores, shares = [], []
             for word in drawn:
                 of_word = words == word
                 gold = senses[of_word]
                 clustering, labels = fit_clusters(vectors[of_word], method, len(set(gold)))
                 scores.append((adjusted_rand_score(gold, labels), normalized_mutual_info_score(gold, labels)))
-                agreement.append((clustering.assign(vectors[of_word]) == labels).mean())
-                repeated.append((fit_clusters(vectors[of_word], method, len(set(gold)))[1] == labels).mean())
-            report["vectors"][f"{name}, {method}"] = {
-                "adjusted_rand": float(np.mean(scores, axis=0)[0]),
-                "nmi": float(np.mean(scores, axis=0)[1]),
-                "assigned_as_fitted": float(np.mean(agreement)),
-                "same_with_the_same_seed": float(np.mean(repeated)),
-            }
+                again = (clustering.assign(vectors[of_word]), fit_clusters(vectors[of_word], method, len(set(gold)))[1])
+                shares.append([(other == labels).mean() for other in again])
+            names = ("adjusted_rand", "nmi", "assigned_as_fitted", "same_with_the_same_seed")
+            means = [*np.mean(scores, axis=0).tolist(), *np.mean(shares, axis=0).tolist()]
+            report["vectors"][f"{name}, {method}"] = dict(zip(names, means, strict=True))
     return report
 
 
 def embed_senses(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return vectors of the sentences, of the target words, and of these as the mean of four layers."""
+    """Return vectors of the sentences, and of the target words in them."""
     from bertkit.progress import SILENT
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.units import UNITS
 
     targets = [(row["tokens"], row["word_pos"]) for row in rows]
-    vectors = {"sentence": Embedder(model, precision="fp32").encode([row["sentence"] for row in rows])}
-    for name, layers in (("word", "last"), ("word, mean of 4 layers", "mean_last_4")):
-        embedder = Embedder(model, precision="fp32", layers=layers)
-        vectors[name] = UNITS["target"].encode(embedder, targets, SILENT).vectors
-    return vectors
+    embedder = Embedder(model, precision="fp32")
+    of_words = UNITS["target"].encode(embedder, targets, SILENT).vectors
+    return {"sentence": embedder.encode([row["sentence"] for row in rows]), "word": of_words}
 
 
 # --- Planted duplicates ---
@@ -100,11 +95,12 @@ def plant(data: Path, folder: Path) -> dict[str, list[int]]:
     """
     draw = random.Random(0)
     sentences = distinct(row["sentence"] for row in read_columns(data / "glue/sst2/train.parquet", "sentence"))
-    short = draw.sample([text for text in sentences if len(text) > 30], 3000)
-    paragraphs = distinct(row["context"] for row in read_columns(data / "squad/validation.parquet", "context"))
+    short = draw.sample([text for text in sentences if len(text) > 30], 2000)
+    contexts = distinct(row["context"] for row in read_columns(data / "squad/validation.parquet", "context"))
+    paragraphs = draw.sample(contexts, 600)
     questions = read_columns(data / "glue/qqp/train.parquet", "question1", "question2", "label")
     alike = draw.sample([row for row in questions if row["label"] == 1], PLANTED)
-    others = draw.sample([row for row in questions if row["label"] == 0], 2000)
+    others = draw.sample([row for row in questions if row["label"] == 0], 1000)
     firsts = distinct(row["question1"] for row in alike + others)
     texts = [*short, *paragraphs, *firsts, *distinct((row["question2"] for row in others), firsts)]
     draw.shuffle(texts)
@@ -138,8 +134,8 @@ def distinct(texts: Any, others: Sequence[str] = ()) -> list[str]:
 def replace_words(text: str, draw: random.Random) -> str:
     """Replace every fiftieth word, one at least, by another one of the text.
 
-    >>> replace_words("one two", random.Random(1)).count("one")
-    2
+    >>> replace_words("one two", random.Random(1))
+    'two two'
     """
     words = text.split()
     for place in draw.sample(range(len(words)), -(-len(words) // 50)):
@@ -177,13 +173,24 @@ def measure_planted(model: str, data: Path, folder: Path) -> dict[str, Any]:
 
 def run_bertkit(folder: Path, arguments: Sequence[str]) -> str:
     command = [sys.executable, "-m", "bertkit", *arguments]
-    ended = subprocess.run(command, cwd=folder, env=environment(2), capture_output=True, text=True)
+    ended = subprocess.run(
+        command, cwd=folder, env=environment(2, PYTHONPATH=str(ROOT)), capture_output=True, text=True
+    )
     if ended.returncode:
         raise SystemExit(ended.stderr)
     return ended.stdout
 
 
 # --- Many rows ---
+
+
+def measure_apart(rows: int) -> dict[str, Any]:
+    """Measure in a process of its own, whose memory is its own."""
+    options = ["--model", "-", "--data", "-", "--in-this-process", str(rows)]
+    command = [sys.executable, "-m", "benchmarks.groups", *options]
+    ended = subprocess.run(command, cwd=ROOT, env=environment(2), check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return result
 
 
 def measure_rows(rows: int, dimension: int = 384) -> dict[str, Any]:
@@ -219,7 +226,7 @@ def measure_rows(rows: int, dimension: int = 384) -> dict[str, Any]:
 # --- The page ---
 
 
-def clusters_part(report: dict[str, Any]) -> str:
+def senses_part(report: dict[str, Any]) -> str:
     """Write the table of clusters and senses."""
     lines = ["| vectors of the | method | adjusted Rand | NMI |", "|---|---|---|---|"]
     for name, scores in report["vectors"].items():
@@ -228,35 +235,38 @@ def clusters_part(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def duplicates_part(report: dict[str, Any]) -> str:
-    """Write the tables of planted duplicates, and of time and memory."""
-    lines = [
-        "| compared | removed | precision | recall: same words | nearly | paraphrased |",
-        "|---|---|---|---|---|---|",
-    ]
+def planted_part(report: dict[str, Any]) -> str:
+    """Write the table of planted duplicates."""
+    head = "| compared | rows | removed | precision | recall: same words | nearly the same | paraphrased |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
     for name in ("words alone", "words and meaning"):
-        scores = report["planted"][name]
+        scores = report[name]
         shares = " | ".join(f"{scores['recall'][kind]:.2f}" for kind in ("exact", "near", "meaning"))
-        lines.append(f"| {name} | {scores['removed']:,} | {scores['precision']:.2f} | {shares} |")
-    lines += ["", "| rows | seconds | processor seconds | memory | planted | found |", "|---|---|---|---|---|---|"]
+        at = "" if scores["threshold"] is None else f", cosine {scores['threshold']:.2f} and more"
+        lines.append(
+            f"| {name}{at} | {scores['rows']:,} | {scores['removed']:,} | {scores['precision']:.2f} | {shares} |"
+        )
+    return "\n".join(lines)
+
+
+def sizes_part(sizes: Sequence[dict[str, Any]]) -> str:
+    """Write the table of time and memory."""
+    lines = ["| rows | processor seconds | memory | copies | found | removed wrongly |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {size['rows']:,} | {size['seconds']:.0f} | {size['processor_seconds']:.0f} |"
-        f" {size['megabytes'] / 1000:.1f} GB | {size['planted']:,} | {size['found']:,} |"
-        for size in report["sizes"]
+        f"| {size['rows']:,} | {size['processor_seconds']:.0f} | {size['megabytes'] / 1000:.1f} GB |"
+        f" {size['planted']:,} | {size['found']:,} | {size['others_removed']:,} |"
+        for size in sizes
     ]
     return "\n".join(lines)
 
 
-PARTS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "clusters": lambda report: clusters_part(report["senses"]),
-    "duplicates": duplicates_part,
-}
+PARTS: dict[str, Callable[[Any], str]] = {"senses": senses_part, "planted": planted_part, "sizes": sizes_part}
 
 
 def write_page(report: dict[str, Any]) -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for name, write in PARTS.items():
-        page = replace_part(page, name, write(report))
+    for name in PARTS.keys() & report.keys():
+        page = replace_part(page, name, PARTS[name](report[name]))
     PAGE.write_text(page, encoding="utf-8")
 
 
@@ -264,26 +274,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="measure these parts anew")
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000])
-    parser.add_argument("--per-word", type=int, default=300, help="sentences of each word")
-    parser.add_argument("--only-rows", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--per-word", type=int, default=60, help="sentences of each word")
+    parser.add_argument("--in-this-process", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.only_rows:
-        print(json.dumps(measure_rows(arguments.only_rows)))
+    if arguments.in_this_process:
+        print(json.dumps(measure_rows(arguments.in_this_process)))
         return
-    sizes = []
-    for rows in arguments.rows:  # each in a process of its own, whose memory is its own
-        options = ["--model", "-", "--data", "-", "--only-rows", str(rows)]
-        command = [sys.executable, "-m", "benchmarks.groups", *options]
-        ended = subprocess.run(command, cwd=ROOT, env=environment(2), check=True, stdout=subprocess.PIPE, text=True)
-        sizes.append(json.loads(ended.stdout.splitlines()[-1]))
-    with tempfile.TemporaryDirectory() as folder:
-        report = {
-            "machine": machine(2),
-            "senses": measure_senses(arguments.model, arguments.data, arguments.per_word),
-            "planted": measure_planted(arguments.model, arguments.data, Path(folder)),
-            "sizes": sizes,
-        }
+    report = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    report["machine"] = machine(2)
+    if "senses" in arguments.only:
+        report["senses"] = measure_senses(arguments.model, arguments.data, arguments.per_word)
+    if "planted" in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            report["planted"] = measure_planted(arguments.model, arguments.data, Path(folder))
+    if "sizes" in arguments.only:
+        report["sizes"] = [measure_apart(rows) for rows in arguments.rows]
     write_results(report, RESULTS)
     write_page(report)
 

@@ -24,6 +24,38 @@ EXAMPLE = "bertkit cluster reviews.csv --model sentence-transformers/all-MiniLM-
 _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
+TextsArgument = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False),
+]
+VectorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+RowsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR", show_default=False),
+]
+AssignOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
+    ),
+]
 TextColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
 EmbeddingModelOption = Annotated[
     str | None,
@@ -51,21 +83,9 @@ PromptTextOption = Annotated[
 
 
 def command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False
-        ),
-    ],
+    file: TextsArgument,
     model: EmbeddingModelOption = None,
-    vectors: Annotated[
-        Path | None,
-        typer.Option(
-            help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    vectors: VectorsOption = None,
     column: TextColumnOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
@@ -78,26 +98,9 @@ def command(
     ] = None,
     min_size: Annotated[int, typer.Option(help="Fewest rows of a cluster of hdbscan.", metavar="N", min=2)] = 10,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR", show_default=False),
-    ] = None,
-    assign: Annotated[
-        Path | None,
-        typer.Option(
-            help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
-        ),
-    ] = None,
+    output: RowsOption = None,
+    save: SaveOption = None,
+    assign: AssignOption = None,
     changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:

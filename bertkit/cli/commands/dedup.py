@@ -14,6 +14,7 @@ from bertkit.cli.commands.cluster import (
     PromptOption,
     PromptTextOption,
     TextColumnOption,
+    TextsArgument,
 )
 from bertkit.cli.commands.embed import read_data_options
 from bertkit.cli.options import JsonOption
@@ -31,72 +32,75 @@ EXAMPLE = "bertkit dedup reviews.csv --output clean.csv"
 _EXAMPLE_LENGTH = 80  # characters
 
 
+CleanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File for the rows that stay: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="only counted",
+    ),
+]
+AgainstOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+VectorFilesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+PairsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SampleOption = Annotated[
+    Path | None,
+    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE", show_default=False),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
+]
+
+
 def command(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File for the rows that stay: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default="only counted",
-        ),
-    ] = None,
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    file: TextsArgument,
+    output: CleanOption = None,
+    against: AgainstOption = None,
     column: TextColumnOption = "text",
     near: Annotated[
         float, typer.Option(help="Share of their wording that near duplicates have in common; 1 turns this off.")
     ] = 0.9,
     model: EmbeddingModelOption = None,
-    vectors: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    vectors: VectorFilesOption = None,
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     threshold: Annotated[
         float | None,
         typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE", show_default=False),
     ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    pairs: PairsOption = None,
     precision: Annotated[
         float, typer.Option(help="Share of duplicates that --pairs must have above the threshold.", metavar="SHARE")
     ] = 0.95,
-    sample: Annotated[
-        Path | None,
-        typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE", show_default=False),
-    ] = None,
+    sample: SampleOption = None,
     keep: Annotated[
         str, typer.Option(help="Row to keep: first, longest, or best:COLUMN, the highest number.", metavar="CHOICE")
     ] = "first",
-    report: Annotated[
-        Path | None,
-        typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
-    ] = None,
+    report: ReportOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
     json: JsonOption = False,

@@ -25,7 +25,7 @@ NOISE = -1
 """The cluster of rows that are in none."""
 
 _STARTS = 3  # of k-means, of which the best is kept
-_MAX_FITTED = 10_000  # rows that the two methods fit that compare all pairs
+_MAX_COMPARED = 10_000  # rows that the two methods fit that compare all pairs
 _DIMENSIONS = 16  # that HDBSCAN finds dense regions in: in hundreds of them, nothing is dense
 _SAMPLE = 4000  # rows that the number of clusters is chosen by
 _MAX_COUNT = 50  # the highest number of clusters that is tried
@@ -77,17 +77,17 @@ def fit_clusters(
         labels, points = _fit_kmeans(vectors, count, seed)
         by_size = _by_size(labels)
         return Clustering(points[np.argsort(by_size)], np.arange(len(points))), by_size[labels]
-    fitted = _sample(len(vectors), _MAX_FITTED, seed)
-    if len(fitted) < len(vectors):
-        log.info(f"{method} compares all pairs: fitted on {len(fitted):,} rows, the others join the nearest of them")
-    components = _find_components(vectors[fitted]) if method == "hdbscan" else None
-    points = _project(vectors[fitted], components)
+    chosen = _sample(len(vectors), _MAX_COMPARED, seed)
+    if len(chosen) < len(vectors):
+        log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
+    components = _find_components(vectors[chosen]) if method == "hdbscan" else None
+    points = _project(vectors[chosen], components)
     labels = _fit_hdbscan(points, min_size) if method == "hdbscan" else _fit_agglomerative(points, count)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
     labels = np.append(_by_size(labels), NOISE)[labels]  # the last one is what -1 selects
     clustering = Clustering(points, labels, components)
-    return clustering, labels if len(fitted) == len(vectors) else clustering.assign(vectors)
+    return clustering, labels if len(chosen) == len(vectors) else clustering.assign(vectors)
 
 
 def choose_count(

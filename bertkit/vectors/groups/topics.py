@@ -41,8 +41,8 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
         own = line.data.sum()
         shares, elsewhere = line.data / own, (totals[line.indices] - line.data) / max(totals.sum() - own, 1)
         weights = np.sqrt(shares) * rarity[line.indices]
-        sets_apart = shares >= _LIFT * elsewhere
-        best = sorted(zip(-weights[sets_apart], names[line.indices][sets_apart], strict=True))[:words]
+        is_typical = shares >= _LIFT * elsewhere
+        best = sorted(zip(-weights[is_typical], names[line.indices][is_typical], strict=True))[:words]
         found.append([str(word) for _, word in best])
     return found
 

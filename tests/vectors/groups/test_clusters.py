@@ -47,7 +47,7 @@ def test_kmeans_is_that_of_scikit_learn_whatever_the_number_of_threads():
 
 
 def test_the_rest_of_many_rows_joins_the_nearest(monkeypatch):
-    monkeypatch.setattr(fit, "_MAX_FITTED", 50)
+    monkeypatch.setattr(fit, "_MAX_COMPARED", 50)
     vectors, groups = draw()
     _, labels = fit_clusters(vectors, "agglomerative", 3)
     assert adjusted_rand_score(groups, labels) == 1
