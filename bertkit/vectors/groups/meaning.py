@@ -155,8 +155,8 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
     for start in range(fixed, rows, _BLOCK):
         limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
-        for place in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):  # one finds at least itself
-            row, found = start + int(place), slice(limits[place], limits[place + 1])
+        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):  # one finds at least itself
+            row, found = start + int(position), slice(limits[position], limits[position + 1])
             others = neighbors[found]
             is_kept = (others < row) & (kept[others] < 0)
             if is_kept.any():

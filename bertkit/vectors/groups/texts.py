@@ -89,7 +89,7 @@ class VectorSource:
     prompt: str | None = None
     """Name of one of the model's prompts."""
     prefix: str | None = None
-    """A prompt in full, in place of a named one."""
+    """A prompt in full, instead of a named one."""
 
     @cached_property
     def embedder(self) -> Embedder | None:

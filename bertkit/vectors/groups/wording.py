@@ -65,7 +65,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarr
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
     kept = order[first[inverse]]
     repeats = np.flatnonzero(kept != order)
-    return {int(order[place]): (int(kept[place]), 1.0) for place in repeats}
+    return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
 
 
 def find_near(
