@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bertkit.errors import UsageError
+from bertkit.storage.cache import say_once
 from bertkit.tokens.features import find_template
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
         return batch
 
     return collate
+
+
+def report_truncated(encodings: Sequence[Any], limit: int) -> None:
+    """Log once that texts have more tokens than are read, where one has."""
+    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encodings):
+        say_once(f"texts of more than {limit:,} tokens are truncated")
 
 
 def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:

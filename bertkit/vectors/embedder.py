@@ -239,7 +239,7 @@ class Embedder:
         import numpy as np
 
         from bertkit.evaluation.forward import forward
-        from bertkit.vectors.batches import count_prompt_tokens, text_collator
+        from bertkit.vectors.batches import count_prompt_tokens, report_truncated, text_collator
 
         if self.unknown:
             with stage(progress, "embedding", total=1):
@@ -248,6 +248,7 @@ class Embedder:
         encoder, tokenizer, machine = self._loaded
         begun = [f"{self.prompt_text}{text}" for text in texts]
         encoded = tokenizer(begun, truncation=True, return_attention_mask=False, split_special_tokens=True)
+        report_truncated(encoded.encodings, tokenizer.model_max_length)
         features = [{name: values[number] for name, values in encoded.items()} for number in range(len(begun))]
         prompt_tokens = count_prompt_tokens(tokenizer, self.prompt_text)
         collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)

@@ -78,7 +78,7 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]
         yield 1, 0, unit.read({"text": source.text})
         return
     name, data, columns = source.name, source.data, unit.columns
-    if isinstance(data.columns.get("text"), str) and "text" not in columns.given and "tokens" not in data.columns:
+    if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         given = tuple("text" if column == "tokens" else column for column in columns.given)
         columns = Columns(given=given, gold="", lists=columns.lists)
     records = canonical_records(read_records(typed_path(source.file), data), data, columns, name)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.vectors.batches import count_prompt_tokens, text_collator
+from bertkit.storage.cache import say_once
+from bertkit.vectors.batches import count_prompt_tokens, report_truncated, text_collator
 from tests.conftest import make_tokenizer
 
 
@@ -15,6 +16,15 @@ def test_texts_are_padded_on_the_right():
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     assert batch["prompt_tokens"] == 2
     assert "token_type_ids" not in batch
+
+
+@pytest.mark.parametrize(("text", "lines"), [("the film", 0), ("the film is", 1)])
+def test_texts_that_are_truncated_are_reported(text, lines, caplog):
+    say_once.cache_clear()
+    encoded = make_tokenizer()(["a", text], truncation=True, max_length=4)
+    with caplog.at_level("INFO", "bertkit"):
+        report_truncated(encoded.encodings, 4)
+    assert caplog.messages == ["texts of more than 4 tokens are truncated"] * lines
 
 
 def test_the_tokens_of_a_prompt_include_what_comes_before_it():

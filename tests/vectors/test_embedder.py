@@ -119,7 +119,7 @@ def test_an_encoder_may_be_in_a_subfolder(tiny_model, tmp_path):
 
 @pytest.mark.parametrize("texts", [["fine", None], ["fine", 3.5]])
 def test_what_is_not_text_is_refused(tiny_model, texts):
-    with pytest.raises(DataError, match="text 2 is .*, not text"):
+    with pytest.raises(DataError, match=r"text 2 is .*, not text"):
         Embedder(str(tiny_model))({"text": texts})
 
 

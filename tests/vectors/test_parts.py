@@ -33,7 +33,7 @@ def test_parts_are_found_again(begun, tmp_path):
 
 def test_parts_of_other_options_are_refused_unless_fresh(begun, tmp_path):
     other = PartFolder(tmp_path / "out.npy", {**OPTIONS, "--pooling": "cls"})
-    with pytest.raises(UsageError, match="an interrupted command with --pooling None has left parts .* or --fresh"):
+    with pytest.raises(UsageError, match=r"an interrupted command with --pooling None has left parts .* or --fresh"):
         other.open(fresh=False)
     assert begun.has_parts()
     assert other.open(fresh=True) is None

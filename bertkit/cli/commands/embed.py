@@ -25,6 +25,14 @@ Dtype = Literal["float32", "float16", "int8", "binary"]
 Precision = Literal["auto", "fp32", "bf16"]
 FROM_MODEL = "the model's"
 
+FileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
+        show_default=False,
+    ),
+]
 EncoderOption = Annotated[
     str,
     typer.Option(
@@ -34,89 +42,91 @@ EncoderOption = Annotated[
         show_default=False,
     ),
 ]
+VectorFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .parquet, .npy, .safetensors or .jsonl.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
+UnitOption = Annotated[
+    Unit,
+    typer.Option(
+        help="What a vector stands for: text, word, token, or target, the word that the column `target` points to.",
+        metavar="UNIT",
+    ),
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of a prompt of the model, such as query, to put before each text.",
+        metavar="NAME",
+        show_default=FROM_MODEL,
+    ),
+]
+PromptTextOption = Annotated[
+    str | None,
+    typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT", show_default=False),
+]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How the tokens of a text become one vector: mean, cls, max, lasttoken, ...",
+        metavar="MODE",
+        show_default=f"{FROM_MODEL}, else mean",
+    ),
+]
+LayersOption = Annotated[
+    str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
+]
+NormalizeOption = Annotated[
+    bool | None,
+    typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL),
+]
+DimensionOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Keep the first N components only, of a model trained for that (Matryoshka).",
+        metavar="N",
+        min=1,
+        show_default=f"{FROM_MODEL}, else all",
+    ),
+]
+TextLengthOption = Annotated[
+    int | None, typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL)
+]
+DtypeOption = Annotated[
+    Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
+]
+PrecisionOption = Annotated[
+    Precision, typer.Option(help="How they are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION")
+]
+ReadingOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
+]
 
 
 def command(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    file: FileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
     text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write: .parquet, .npy, .safetensors or .jsonl.",
-            metavar="FILE",
-            show_default="JSON lines on stdout",
-        ),
-    ] = None,
+    output: VectorFileOption = None,
     column: Annotated[str, typer.Option(help="Column with the texts.", metavar="COLUMN")] = "text",
-    unit: Annotated[
-        Unit,
-        typer.Option(
-            help="What a vector stands for: a text, each word or token of it, or the word that the column `target` "
-            "points to.",
-            metavar="UNIT",
-        ),
-    ] = "text",
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a prompt of the model, such as query, to put before each text.",
-            metavar="NAME",
-            show_default=FROM_MODEL,
-        ),
-    ] = None,
-    prompt_text: Annotated[
-        str | None,
-        typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT", show_default=False),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        typer.Option(
-            help="How the tokens of a text become one vector: mean, cls, max, lasttoken, ...",
-            metavar="MODE",
-            show_default=f"{FROM_MODEL}, else mean",
-        ),
-    ] = None,
-    layers: Annotated[
-        str,
-        typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS"),
-    ] = "last",
-    normalize: Annotated[
-        bool | None,
-        typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL),
-    ] = None,
-    dimension: Annotated[
-        int | None,
-        typer.Option(
-            help="Keep the first N components only, of a model trained for that (Matryoshka).",
-            metavar="N",
-            min=1,
-            show_default=f"{FROM_MODEL}, else all",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL),
-    ] = None,
-    dtype: Annotated[
-        Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
-    ] = "float32",
-    precision: Annotated[
-        Precision, typer.Option(help="How they are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION")
-    ] = "auto",
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
-    ] = None,
+    unit: UnitOption = "text",
+    prompt: PromptOption = None,
+    prompt_text: PromptTextOption = None,
+    pooling: PoolingOption = None,
+    layers: LayersOption = "last",
+    normalize: NormalizeOption = None,
+    dimension: DimensionOption = None,
+    max_length: TextLengthOption = None,
+    dtype: DtypeOption = "float32",
+    precision: PrecisionOption = "auto",
+    changes: ReadingOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")
     ] = False,

@@ -95,16 +95,12 @@ def measure_steps(cosines: Matrix, pairs: Sequence[LabeledPair]) -> list[Step]:
 
 
 def choose_threshold(steps: Sequence[Step], precision: float, file: Path) -> float:
-    """Return the lowest threshold from which on the precision is at least the one that is asked for.
+    """Return the lowest threshold at which the precision is at least the one that is asked for.
 
     Raises:
         DataError: none has it.
     """
-    chosen = None
-    for step in reversed(steps):
-        if step.precision < precision:
-            break
-        chosen = step.threshold
+    chosen = min((step.threshold for step in steps if step.precision >= precision), default=None)
     if chosen is None:
         best = max((step.precision for step in steps), default=0.0)
         what = f"no threshold has a precision of {precision:g}; the best is {best:.2f}"
