@@ -18,7 +18,7 @@ from benchmarks import cases, coverage, encoders, load, parts, pictures, quality
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["load", "linear", "pictures", "quality", "speed"])
+@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "speed"])
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted

@@ -92,7 +92,7 @@ def split_documents(source: CorpusSource, deduplication: DeduplicationPass) -> I
     for split in deduplication.splits:
         for document in read_documents(source, split):
             text = document.text.encode()
-            digest = int.from_bytes(_digest(text), "big")
+            digest = int.from_bytes(digest_of(text), "big")
             # Only digests that occur more than once are kept, (repeated,), and `seen` has one flag for each. So a
             # document that occurs once needs no memory in this pass.
             index = int(np.searchsorted(deduplication.repeated, np.uint64(digest)))
@@ -104,7 +104,8 @@ def split_documents(source: CorpusSource, deduplication: DeduplicationPass) -> I
             yield SplitDocument(document.text, own_split, is_duplicate, len(text))
 
 
-def _digest(text: bytes) -> bytes:
+def digest_of(text: bytes) -> bytes:
+    """Return the digest of 8 bytes that stands for a text."""
     return hashlib.blake2b(text, digest_size=_BYTES).digest()
 
 
@@ -132,6 +133,6 @@ def _read_digests(source: CorpusSource, split: str, progress: Progress) -> Itera
             if total and done - reported >= _REPORT:
                 reported = done
                 progress.update(min(done, total), {})
-            yield _digest(text)
+            yield digest_of(text)
     finally:
         progress.finish()

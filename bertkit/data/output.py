@@ -55,11 +55,39 @@ def write_records(records: Records, file: Path, *, escape_formulas: bool = False
         ResourceError: the file cannot be written.
     """
     write = writer_for(file, escape_formulas=escape_formulas)
+    with _whole(file) as temporary:
+        return write(records, temporary)
+
+
+def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
+    """Write some rows of a Parquet file to another one, with their types and metadata, and return their number.
+
+    Raises:
+        ResourceError: the file cannot be written.
+    """
+    from pyarrow import parquet
+
+    count = start = 0
+    with (
+        parquet.ParquetFile(source) as read,
+        _whole(file) as temporary,
+        parquet.ParquetWriter(temporary, read.schema_arrow) as writer,
+    ):
+        for batch in read.iter_batches(_CHUNK_ROWS):
+            chosen = [row for row in range(len(batch)) if is_kept[start + row]]
+            writer.write_batch(batch.take(chosen))
+            count, start = count + len(chosen), start + len(batch)
+    return count
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[Path]:
+    """Yield a temporary file that replaces a file once it is written; what a disk refuses is named."""
     real = file.resolve()  # a symbolic link stays one
     try:
         sweep_temporaries(real)
         with replacing(real) as temporary:
-            return write(records, temporary)
+            yield temporary
     except OSError as error:
         if is_disk_error(error):
             raise disk_error(error.errno, file) from None

@@ -1,4 +1,4 @@
-"""Four charts as SVG text: lines, points, bars and intervals; colors and fonts come from the page's CSS."""
+"""Charts as SVG text: lines, points, bars and intervals; most colors and all fonts come from the page's CSS."""
 
 from __future__ import annotations
 
@@ -127,6 +127,19 @@ def scatter(
         f' x2="{area.right(x2):.1f}" y2="{area.up(y2):.1f}"/>'
     )
     return _svg(area.height, name, elements)
+
+
+def colored_scatter(points: Sequence[tuple[float, float, str, str]], *, name: str) -> Markup:
+    """Draw points of x, y, color and hover without axes, at one scale for both directions."""
+    xs, ys = [point[0] for point in points], [point[1] for point in points]
+    scale = (WIDTH - 12) / (max(max(xs) - min(xs), max(ys) - min(ys)) or 1)
+    elements = [
+        f'<circle class="dot" cx="{6 + (x - min_x) * scale:.1f}" cy="{6 + (max_y - y) * scale:.1f}" r="1.6"'
+        f' fill="{color}"><title>{_text(hover)}</title></circle>'
+        for min_x, max_y in [(min(xs), max(ys))]
+        for x, y, color, hover in points
+    ]
+    return _svg(12 + (max(ys) - min(ys)) * scale, name, elements)
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:

@@ -1,0 +1,160 @@
+"""`bertkit cluster`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bertkit.cli.commands.embed import read_data_options
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_rows, print_json, print_line, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import shorten
+
+if TYPE_CHECKING:
+    from bertkit.workflows.cluster import ClusterResult
+
+NAME = "cluster"
+ORDER = 6
+EXAMPLE = "bertkit cluster reviews.csv --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
+
+_SHOWN = 8  # words of a cluster
+_EXAMPLE_LENGTH = 100  # characters
+
+TextsArgument = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False),
+]
+VectorsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+RowsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR", show_default=False),
+]
+AssignOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
+    ),
+]
+TextColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+EmbeddingModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        help="Model that computes the vectors: hub name, directory, run folder or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+DataSettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt", help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default=False
+    ),
+]
+PromptTextOption = Annotated[
+    str | None,
+    typer.Option("--prompt-text", help="Put this before each text instead.", metavar="TEXT", show_default=False),
+]
+
+
+def command(
+    file: TextsArgument,
+    model: EmbeddingModelOption = None,
+    vectors: VectorsOption = None,
+    column: TextColumnOption = "text",
+    prompt: PromptOption = None,
+    prompt_text: PromptTextOption = None,
+    method: Annotated[
+        Literal["kmeans", "agglomerative", "hdbscan"], typer.Option(help="How clusters are found.", metavar="METHOD")
+    ] = "kmeans",
+    clusters: Annotated[
+        int | None,
+        typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette"),
+    ] = None,
+    min_size: Annotated[int, typer.Option(help="Fewest rows of a cluster of hdbscan.", metavar="N", min=2)] = 10,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
+    output: RowsOption = None,
+    save: SaveOption = None,
+    assign: AssignOption = None,
+    changes: DataSettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Group the texts of a file by meaning.
+
+    Prints the size of each cluster, the words that set it apart, and its most typical text.
+    """
+    from bertkit.recipe import typed_path
+    from bertkit.vectors.groups.texts import TextFile, VectorSource
+    from bertkit.workflows.cluster import ClusterSettings, cluster
+    from bertkit.workflows.cluster import assign as assign_rows
+
+    if assign is not None:
+        refuse_with_assign({"--clusters": clusters, "--save": save})
+    data = read_data_options(column, changes)
+    files = () if vectors is None else (typed_path(vectors),)
+    source = VectorSource(model, files, prompt, prompt_text)
+    texts = TextFile.open(file, column, data)
+    rows_file = None if output is None else typed_path(output)
+    if assign is not None:
+        known = source if model or files or prompt or prompt_text else None
+        result = assign_rows(texts, known, typed_path(assign), output=rows_file, progress=TerminalProgress())
+    else:
+        settings = ClusterSettings(method, clusters, min_size, seed)
+        folder = None if save is None else typed_path(save)
+        result = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
+    print_clusters(result, as_json=json, written=[str(path) for path in (rows_file, save) if path is not None])
+
+
+def refuse_with_assign(options: dict[str, object]) -> None:
+    """Refuse options that find clusters where rows are assigned to given ones."""
+    from bertkit.errors import UsageError
+
+    name = next((name for name, value in options.items() if value is not None), None)
+    if name is not None:
+        raise UsageError(f"{name} with --assign", "the clusters are those of the folder; leave it out")
+
+
+def print_clusters(result: ClusterResult, *, as_json: bool, written: list[str]) -> None:
+    """Print what each cluster is about, the largest first."""
+    if as_json:
+        print_json({**dataclasses.asdict(result), "written": written})
+        return
+    chosen = ""
+    if result.silhouettes:
+        best = max(result.silhouettes.values())
+        chosen = f", their number by silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
+    print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{chosen}")
+    for topic in result.topics:
+        share = topic.rows / result.rows
+        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_SHOWN])}")
+        if topic.examples:
+            print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")
+    if result.noise:
+        print_text(f"  in no cluster: {format_rows(result.noise)}")
+    for path in written:
+        print_line(f"{path}: written")

@@ -1,0 +1,166 @@
+"""`bertkit dedup`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertkit.cli.commands.cluster import (
+    DataSettingsOption,
+    EmbeddingModelOption,
+    PromptOption,
+    PromptTextOption,
+    TextColumnOption,
+    TextsArgument,
+)
+from bertkit.cli.commands.embed import read_data_options
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import shorten
+
+if TYPE_CHECKING:
+    from bertkit.workflows.dedup import DedupResult
+
+NAME = "dedup"
+ORDER = 6
+EXAMPLE = "bertkit dedup reviews.csv --output clean.csv"
+
+_EXAMPLE_LENGTH = 80  # characters
+
+
+CleanOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File for the rows that stay: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="only counted",
+    ),
+]
+AgainstOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+VectorFilesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+PairsOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+SampleOption = Annotated[
+    Path | None,
+    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE", show_default=False),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
+]
+
+
+def command(
+    file: TextsArgument,
+    output: CleanOption = None,
+    against: AgainstOption = None,
+    column: TextColumnOption = "text",
+    near: Annotated[
+        float, typer.Option(help="Share of their wording that near duplicates have in common; 1 turns this off.")
+    ] = 0.9,
+    model: EmbeddingModelOption = None,
+    vectors: VectorFilesOption = None,
+    prompt: PromptOption = None,
+    prompt_text: PromptTextOption = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE", show_default=False),
+    ] = None,
+    pairs: PairsOption = None,
+    precision: Annotated[
+        float, typer.Option(help="Share of duplicates that --pairs must have above the threshold.", metavar="SHARE")
+    ] = 0.95,
+    sample: SampleOption = None,
+    keep: Annotated[
+        str, typer.Option(help="Row to keep: first, longest, or best:COLUMN, the highest number.", metavar="CHOICE")
+    ] = "first",
+    report: ReportOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
+    changes: DataSettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove rows that repeat others: word for word, nearly so, or in meaning.
+
+    The rows that stay go to another file, as they were. With --against, rows that leak from other files are found.
+    """
+    from bertkit.recipe import typed_path
+    from bertkit.vectors.groups.texts import TextFile, VectorSource
+    from bertkit.workflows.dedup import DedupOutputs, DedupSettings, dedup
+
+    settings = DedupSettings(
+        None if near == 1 else near, threshold, None if pairs is None else typed_path(pairs), precision, keep
+    )
+    data = read_data_options(column, changes)
+    files = tuple(typed_path(path) for path in vectors or ())
+    source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
+    paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
+    outputs = DedupOutputs(*paths)
+    result = dedup(
+        TextFile.open(file, column, data),
+        settings,
+        against=[TextFile.open(other, column, data) for other in against or ()],
+        source=source,
+        outputs=dataclasses.replace(outputs, clean=None) if dry_run else outputs,
+        progress=TerminalProgress(),
+    )
+    print_duplicates(result, as_json=json)
+
+
+def print_duplicates(result: DedupResult, *, as_json: bool) -> None:
+    """Print how many rows repeat others, and in what way."""
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    _print_curves(result)
+    gone = sum(result.duplicates.values())
+    print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")
+    names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
+    for reason, count in result.duplicates.items():
+        at = f" (cosine {result.threshold:g} and more)" if reason == "meaning" and result.threshold is not None else ""
+        if count:
+            print_text(f"  {count:,}: {names[reason]}{at}")
+    if len(result.of_files) > 1:
+        for name, count in result.of_files.items():
+            print_text(f"  {count:,} repeat a row of {name}")
+    if result.recall is not None:
+        print_text(f"  the search was approximate: it finds {result.recall:.1%} of the pairs of a sample")
+    for name in result.written:
+        print_line(f"{name}: written")
+
+
+def _print_curves(result: DedupResult) -> None:
+    """Print what tells a good threshold: labeled pairs, or how near the rows are to one another."""
+    if result.steps:
+        rows = [{name: step[name] for name in ("threshold", "precision", "recall", "pairs")} for step in result.steps]
+        print_table("labeled pairs whose cosine is at least the threshold", rows, max_rows=len(rows))
+    for step in result.curve:
+        print_text(f"  cosine {step['threshold']:.2f}: {step['share']:.1%} of the rows have a neighbor as near")
+        for name in ("text", "text_pair"):
+            if name in step:
+                print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")

@@ -1,0 +1,1 @@
+"""Groups of similar texts: clusters with their topics, and rows that repeat others."""

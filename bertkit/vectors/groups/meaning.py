@@ -1,0 +1,208 @@
+"""Vectors that are near others that are kept: exactly block by block, or by an index where there are many."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertkit.errors import UnavailableError
+from bertkit.progress import SILENT, Progress, stage
+
+if TYPE_CHECKING:
+    import torch
+
+    from bertkit.vectors.groups.stored import Matrix
+
+log = logging.getLogger("bertkit")
+
+MAX_EXACT = 250_000
+"""Rows up to which all pairs are compared: an hour's work at a million, where an index needs minutes."""
+
+_BLOCK, _CHUNK = 4096, 8192  # rows that are compared with so many kept ones: 64 MB of bf16 cosines at a time
+_ROUNDING = 2**-7
+"""The most that a cosine differs that was computed in bf16: each vector by 2^-9 of its length, the result by 2^-9."""
+_WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended
+_TRIED = (8, 16, 32, 64, 128)  # lists of the index that are searched
+_SAMPLE = 1000  # rows whose pairs found by the index are compared with all there are
+_ENOUGH = 0.99  # of the pairs
+
+
+class Similar(NamedTuple):
+    """For each vector the index of the kept one that it is near to, -1 where it is kept; and their cosine."""
+
+    kept: np.ndarray[Any, np.dtype[np.int64]]
+    cosines: Matrix
+    recall: float | None = None
+    """The share of the pairs that an index finds, measured on a sample; None where all pairs were compared."""
+
+
+def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress: Progress = SILENT) -> Similar:
+    """Find the vectors whose cosine with a kept one is at least the threshold.
+
+    Vectors are looked at in their order and compared with those kept before, so that no two kept ones are similar, and
+    that each of the others is similar to the kept one that is named for it.
+
+    Args:
+        vectors: float32 of length 1, (rows, dimension), in the order of preference.
+        threshold: a cosine.
+        fixed: the first rows, which are kept whatever they are near to.
+        progress: shows how far it is.
+
+    Raises:
+        UnavailableError: there are more than ``MAX_EXACT`` rows, and faiss is not installed.
+    """
+    search = _search_blocks if len(vectors) <= MAX_EXACT else _search_index
+    with stage(progress, "comparing vectors", len(vectors)):
+        return search(vectors, threshold, fixed, progress)
+
+
+def find_nearest(queries: Matrix, vectors: Matrix, own: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Matrix]:
+    """Find the nearest vector of each query, itself left out: its index, and their cosine.
+
+    Args:
+        queries: (queries, dimension), of length 1.
+        vectors: (rows, dimension), of length 1.
+        own: the row that each query is.
+    """
+    best, nearest = np.full(len(queries), -2, dtype=np.float32), np.zeros(len(queries), dtype=np.int64)
+    for start in range(0, len(vectors), _CHUNK):
+        cosines = queries @ vectors[start : start + _CHUNK].T
+        inside = np.flatnonzero((own >= start) & (own < start + cosines.shape[1]))
+        cosines[inside, own[inside] - start] = -2
+        column = cosines.argmax(axis=1)
+        value = cosines[np.arange(len(queries)), column]
+        nearest = np.where(value > best, column + start, nearest)
+        best = np.maximum(value, best)
+    return nearest, best
+
+
+def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
+    """Compare each block with all vectors kept before it, and the rest of it with itself.
+
+    Cosines are computed in bf16 where that is faster. Those that may reach the threshold are computed again in fp32, so
+    the result is that of fp32.
+    """
+    import torch
+
+    rows, dtype = len(vectors), _fast_dtype(len(vectors))
+    margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
+    exact = torch.from_numpy(np.ascontiguousarray(vectors))
+    kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
+    # the kept vectors, (kept, dimension), one after another in the dtype that they are compared in
+    compact = torch.empty(exact.shape, dtype=dtype)
+    compact[:fixed] = exact[:fixed].to(dtype)
+    of_compact = np.zeros(rows, dtype=np.int64)
+    of_compact[:fixed] = np.arange(fixed)
+    count = fixed
+    for start in range(fixed, rows, _BLOCK):
+        block = torch.arange(start, min(start + _BLOCK, rows))  # its rows that are not yet found similar
+        fast = exact[block].to(dtype)
+        for first in range(0, count, _CHUNK):
+            chunk = slice(first, min(first + _CHUNK, count))
+            likely = ((fast @ compact[chunk].T).amax(dim=1) >= threshold - margin).nonzero()[:, 0]
+            if not len(likely):
+                continue
+            others = torch.from_numpy(of_compact[chunk])
+            best = (exact[block[likely]] @ exact[others].T).max(dim=1)
+            near = best.values >= threshold
+            found = block[likely[near]].numpy()
+            kept[found], cosines[found] = others[best.indices[near]].numpy(), best.values[near].numpy()
+            rest = torch.ones(len(block), dtype=torch.bool)
+            rest[likely[near]] = False
+            block, fast = block[rest], fast[rest]
+            if not len(block):
+                break
+        _keep_inside(exact, block, threshold, kept, cosines)
+        new = block[torch.from_numpy(kept[block.numpy()] < 0)]
+        compact[count : count + len(new)] = exact[new].to(dtype)
+        of_compact[count : count + len(new)] = new.numpy()
+        count += len(new)
+        progress.update(min(start + _BLOCK, rows), {})
+    return Similar(kept, cosines)
+
+
+def _keep_inside(
+    exact: torch.Tensor,
+    block: torch.Tensor,
+    threshold: float,
+    kept: np.ndarray[Any, np.dtype[np.int64]],
+    cosines: Matrix,
+) -> None:
+    """Look for rows of a block that are similar to earlier ones of it, and note them in `kept` and `cosines`."""
+    inside = (exact[block] @ exact[block].T).numpy()
+    numbers = block.numpy()
+    near = np.triu(inside >= threshold, 1)
+    for row in np.flatnonzero(near.any(axis=1)):
+        if kept[numbers[row]] < 0:
+            later = np.flatnonzero(near[row])
+            later = later[kept[numbers[later]] < 0]
+            kept[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
+
+
+def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
+    """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
+    faiss = _import_faiss()
+    rows, dimension = vectors.shape
+    lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.seed, index.cp.niter = 42, 10
+    index.train(vectors[np.random.default_rng(42).choice(rows, min(rows, 40 * lists), replace=False)])
+    index.add(vectors)
+    recall = _choose_lists(index, vectors, threshold)
+    log.info(f"an index finds {recall:.2%} of the pairs of a sample, in {index.nprobe} of {lists} lists")
+    kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
+    for start in range(fixed, rows, _BLOCK):
+        limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
+        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):  # one finds at least itself
+            row, found = start + int(position), slice(limits[position], limits[position + 1])
+            others = neighbors[found]
+            is_kept = (others < row) & (kept[others] < 0)
+            if is_kept.any():
+                best = np.where(is_kept, values[found], -2).argmax()
+                kept[row], cosines[row] = others[best], values[found][best]
+        progress.update(min(start + _BLOCK, rows), {})
+    return Similar(kept, cosines, recall)
+
+
+def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
+    """Let an index search as few lists as find enough of a sample's pairs; return the share that they find."""
+    sample = np.random.default_rng(42).choice(len(vectors), _SAMPLE, replace=False)
+    pairs = sum(
+        int((vectors[sample] @ vectors[start : start + _CHUNK].T >= threshold).sum())
+        for start in range(0, len(vectors), _CHUNK)
+    )
+    recall = 1.0
+    for index.nprobe in _TRIED:
+        found = int(index.range_search(vectors[sample], threshold)[0][-1])
+        # the pair of a row with itself is always found, and counts for neither
+        recall = min(1.0, (found - _SAMPLE) / (pairs - _SAMPLE)) if pairs > _SAMPLE else 1.0
+        if recall >= _ENOUGH and index.nprobe >= _TRIED[1]:
+            break
+    return recall
+
+
+def _import_faiss() -> Any:
+    """Return the package faiss.
+
+    Raises:
+        UnavailableError: it is not installed.
+    """
+    try:
+        import faiss
+    except ImportError:
+        what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
+        raise UnavailableError(what, "pip install 'bertkit[search]'") from None
+    return faiss
+
+
+def _fast_dtype(rows: int) -> torch.dtype:
+    """Return the dtype in which this machine multiplies fastest: bf16 where it has units for it."""
+    import torch
+
+    from bertkit.hardware.precision import detect_hardware
+
+    if rows < _WORTH_A_TRIAL:
+        return torch.float32
+    return torch.bfloat16 if detect_hardware("auto").precision == "bf16" else torch.float32

@@ -1,0 +1,144 @@
+"""Vectors in files, as `bertkit embed` and other programs write them."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.vectors.quantize import from_int8
+
+Matrix = np.ndarray[Any, np.dtype[np.float32]]
+"""Vectors, (rows, dimension)."""
+
+_VECTOR = "embedding"
+_COMPARED = ("model", "pooling", "layers", "normalize", "dimension", "max_length", "prompts", "include_prompt")
+
+
+def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
+    """Read the vectors of `rows` rows, one per row and in their order, as float32.
+
+    A Parquet or JSON lines file has them in a column, a safetensors file in a tensor called ``embedding``; an npy file
+    is one array. int8 vectors of `bertkit embed` are scaled back.
+
+    Raises:
+        UsageError: the file has another ending.
+        DataError: it has no vectors, or not one per row, or a number that is not finite.
+    """
+    if file.suffix not in _READERS:
+        raise UsageError(f"{file}: unknown ending {file.suffix!r}", f"vectors are read from {', '.join(_READERS)}")
+    if not file.is_file():
+        raise DataError("no such file", "name the file that `bertkit embed` wrote", file=file)
+    with stage(progress, "reading vectors"):
+        try:
+            vectors = _READERS[file.suffix](file)
+        except (ValueError, OSError, KeyError) as error:
+            raise DataError(f"the vectors cannot be read: {error}", "write the file again", file=file) from None
+    note = _read_metadata(file) or {}
+    if note.get("dtype") == "binary":
+        raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
+    if note.get("dtype") == "int8":
+        vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
+    if vectors.ndim != 2 or vectors.dtype.kind != "f":
+        what = f"an array of {vectors.dtype} with {vectors.ndim} axes, not rows of floating-point numbers"
+        raise DataError(what, "write float32 or float16 vectors, one per row", file=file)
+    if len(vectors) != rows:
+        raise DataError(f"{len(vectors):,} vectors for {rows:,} rows", "give one per row, in the same order", file=file)
+    refuse_not_finite(vectors, file)
+    return vectors.astype(np.float32, copy=False)
+
+
+def read_description(file: Path) -> dict[str, Any] | None:
+    """Return what vectors must have in common to be compared, as `bertkit embed` has noted; None where it is not."""
+    metadata = _read_metadata(file)
+    if metadata is None:
+        return None
+    names = _COMPARED if metadata.get("unit", "text") == "text" else (*_COMPARED, "unit")
+    return {name: metadata[name] for name in names if name in metadata}
+
+
+def refuse_not_finite(vectors: Matrix, source: object) -> None:
+    """Check that all numbers are finite.
+
+    Raises:
+        DataError: one is not; it has the row.
+    """
+    wrong = np.flatnonzero(~np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
+    if len(wrong):
+        what = "a vector with a number that is not finite"
+        raise DataError(what, "compute the vectors again", file=source, row=int(wrong[0]) + 1)
+
+
+def to_unit_length(vectors: Matrix) -> Matrix:
+    """Return vectors of length 1, so that their products are cosines; a vector of zeros stays as it is."""
+    lengths: Matrix = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
+
+
+def _read_metadata(file: Path) -> dict[str, Any] | None:
+    """Read the note of `bertkit embed`: in the metadata of the format, or beside a file that has none."""
+    with suppress(OSError, ValueError, KeyError):
+        if file.suffix == ".parquet":
+            from pyarrow import parquet
+
+            text: Any = (parquet.read_schema(file).metadata or {}).get(b"bertkit")
+        elif file.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(file, framework="numpy") as opened:
+                text = (opened.metadata() or {}).get("bertkit")
+        else:
+            text = file.with_name(f"{file.name}.json").read_text(encoding="utf-8")
+        note = json.loads(text) if text else None
+        return note if isinstance(note, dict) else None
+    return None
+
+
+def _read_parquet(file: Path) -> np.ndarray[Any, Any]:
+    from pyarrow import parquet
+
+    _check_column(file, parquet.read_schema(file).names)
+    array = parquet.read_table(file, columns=[_VECTOR])[_VECTOR].combine_chunks()
+    if array.null_count:
+        raise ValueError("a row without a vector")
+    values: np.ndarray[Any, Any] = array.flatten().to_numpy(zero_copy_only=False)
+    if len(values) % max(len(array), 1):
+        raise ValueError("they differ in length")
+    return values.reshape(len(array), -1)
+
+
+def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
+    vectors = []
+    with file.open(encoding="utf-8") as lines:
+        for record in map(json.loads, filter(str.strip, lines)):
+            _check_column(file, list(record))
+            vectors.append(np.array(record[_VECTOR], dtype=np.float32))
+    return np.stack(vectors)
+
+
+def _read_npy(file: Path) -> np.ndarray[Any, Any]:
+    vectors: np.ndarray[Any, Any] = np.load(file, allow_pickle=False, mmap_mode="r")
+    return vectors
+
+
+def _read_safetensors(file: Path) -> np.ndarray[Any, Any]:
+    from safetensors.numpy import load_file
+
+    tensors = load_file(file)
+    if len(tensors) == 1:
+        return next(iter(tensors.values()))
+    _check_column(file, list(tensors))
+    return tensors[_VECTOR]
+
+
+def _check_column(file: Path, names: list[str]) -> None:
+    if _VECTOR not in names:
+        raise DataError(f"no vectors in a column {_VECTOR!r}", closest(_VECTOR, names), file=file)
+
+
+_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": _read_npy, ".safetensors": _read_safetensors}

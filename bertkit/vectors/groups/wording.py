@@ -1,0 +1,118 @@
+"""Texts that repeat others word for word, or nearly so: digests, and MinHash signatures of long texts."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bertkit.corpus.deduplicate import digest_of
+from bertkit.progress import SILENT, Progress, stage
+
+LONG = 100
+"""Characters from which a text is compared by its wording: in shorter ones, a few letters are another meaning."""
+
+Signature = np.ndarray[Any, np.dtype[np.uint32]]
+Found = dict[int, tuple[int, float]]
+"""Row that repeats another -> the row that is kept for it, and their similarity."""
+
+_SHINGLE = 5  # characters
+_HASHES, _BANDS = 128, 32  # of two texts that share 0.8 of their shingles, all but 1 in 10^7 share a band
+_FACTORS, _TERMS = np.random.default_rng(20_001).integers(1, 2**64, (2, _HASHES), dtype=np.uint64) | np.uint64(1)
+_BASE = np.uint64(0x9E3779B1) ** np.arange(_SHINGLE, dtype=np.uint64)
+_BLOCK = 4096  # shingles that are hashed at a time
+
+
+def normalize(text: str) -> str:
+    r"""Return what two texts have in common that differ in case, white space or forms of Unicode alone.
+
+    >>> normalize("  The Ｃａｔ\tsleeps. ")
+    'the cat sleeps.'
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def digest_text(normalized: str) -> int:
+    """Return the number that stands for a normalized text."""
+    return int.from_bytes(digest_of(normalized.encode("utf-8", "surrogatepass")), "big")
+
+
+def sign(normalized: str) -> Signature | None:
+    """Return the MinHash signature of a text (Broder 1997): the share of equal numbers estimates that of shingles.
+
+    Its shingles are all runs of five characters. So it needs no words, and a typo changes few of them. None for a text
+    shorter than ``LONG``.
+    """
+    if len(normalized) < LONG:
+        return None
+    codes = np.frombuffer(normalized.encode("utf-32-le", "surrogatepass"), dtype=np.uint32).astype(np.uint64)
+    # (shingles,) polynomials of the characters, mixed so that near characters give far numbers
+    shingles = np.lib.stride_tricks.sliding_window_view(codes, _SHINGLE) @ _BASE
+    shingles = np.unique((shingles ^ (shingles >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) >> np.uint64(32))
+    signature = np.full(_HASHES, np.iinfo(np.uint32).max, dtype=np.uint32)
+    for start in range(0, len(shingles), _BLOCK):
+        # (shingles, hashes) multiply-shift hashes: the upper 32 bits of a product modulo 2^64
+        hashes = (shingles[start : start + _BLOCK, None] * _FACTORS + _TERMS) >> np.uint64(32)
+        np.minimum(signature, hashes.astype(np.uint32).min(axis=0), out=signature)
+    return signature
+
+
+def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray[Any, Any]) -> Found:
+    """Find the rows whose digest an earlier row has, in an order of preference."""
+    _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
+    kept = order[first[inverse]]
+    repeats = np.flatnonzero(kept != order)
+    return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
+
+
+def find_near(
+    signatures: Mapping[int, Signature], threshold: float, fixed: int = 0, progress: Progress = SILENT
+) -> Found:
+    """Find the rows that share at least a part of their shingles with a row that is kept.
+
+    Rows are looked at one after another, and compared with those kept before, so that no chain of small differences
+    joins different texts. Only rows that share a band of their signatures are compared (Leskovec et al. 2014, 3.4).
+
+    Args:
+        signatures: row -> signature, in the order of preference.
+        threshold: the share, from 0 to 1.
+        fixed: the first rows, which are kept whatever they repeat.
+        progress: shows how far it is.
+    """
+    rows = np.fromiter(signatures, dtype=np.int64, count=len(signatures))
+    if not len(rows):
+        return {}
+    table = np.stack(list(signatures.values()))
+    keys = _shared_bands(table)
+    found: Found = {}
+    kept: dict[int, list[int]] = defaultdict(list)
+    with stage(progress, "comparing long texts", len(rows)):
+        for index, bands in enumerate(keys):
+            near = np.array(sorted({other for band in bands for other in kept.get(band, ())}), dtype=np.int64)
+            if len(near) and index >= fixed:
+                shares = (table[near] == table[index]).mean(axis=1)
+                best = int(shares.argmax())
+                if shares[best] >= threshold:
+                    found[int(rows[index])] = (int(rows[near[best]]), float(shares[best]))
+                    continue
+            for band in bands:
+                kept[band].append(index)
+            if index % _BLOCK == 0:
+                progress.update(index, {})
+    return found
+
+
+def _shared_bands(table: np.ndarray[Any, np.dtype[np.uint32]]) -> list[list[int]]:
+    """Return, for each row, the numbers of the bands that another row has too; most rows have none."""
+    bands = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
+    keys: list[list[int]] = [[] for _ in range(len(table))]
+    numbered = 0
+    for band in range(_BANDS):
+        _, inverse, counts = np.unique(bands[:, band], return_inverse=True, return_counts=True)
+        for row in np.flatnonzero(counts[inverse] > 1).tolist():
+            keys[row].append(numbered + int(inverse[row]))
+        numbered += len(counts)
+    return keys

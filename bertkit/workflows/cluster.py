@@ -1,0 +1,286 @@
+"""Group the texts of a file by their vectors, or assign them to groups that were found before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.output import write_records, writer_for
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage.outputs import claimed, claimed_folder, refuse_inputs
+from bertkit.vectors.groups.cluster_folder import (
+    SavedClusters,
+    Topic,
+    load_clusters,
+    refuse_existing,
+    refuse_other_vectors,
+    save_clusters,
+)
+from bertkit.vectors.groups.texts import TextFile, VectorSource
+
+if TYPE_CHECKING:
+    from bertkit.vectors.groups.clusters import Labels
+    from bertkit.vectors.groups.stored import Matrix
+
+log = logging.getLogger("bertkit")
+
+_TOPIC_WORDS = 5  # of a row's topic
+_HOVER = 120  # characters of a text on the map
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How clusters are found."""
+
+    method: str = "kmeans"
+    count: int | None = None
+    """The number of clusters; None chooses it by silhouette, and HDBSCAN finds its own."""
+    min_size: int = 10
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class ClusterResult:
+    """Clusters, and how many rows are in each."""
+
+    method: str
+    rows: int
+    topics: list[Topic]
+    noise: int
+    """Rows in no cluster: those of HDBSCAN that are in no dense region, and those without text."""
+    silhouettes: dict[int, float] = field(default_factory=dict)
+    """Number of clusters -> mean silhouette, where the number was chosen."""
+
+
+def cluster(
+    texts: TextFile,
+    source: VectorSource,
+    settings: ClusterSettings = ClusterSettings(),
+    *,
+    output: Path | None = None,
+    save: Path | None = None,
+    progress: Progress = SILENT,
+) -> ClusterResult:
+    """Find clusters of the texts of a file, and name them by their words.
+
+    Args:
+        texts: the file.
+        source: where the vectors come from.
+        settings: the method.
+        output: a file for the rows with ``cluster`` and ``topic``.
+        save: a folder for the clusters and a map of the rows.
+        progress: shows how far it is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    _check_outputs(texts, source, output, save)
+    if settings.method == "hdbscan" and settings.count is not None:
+        raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
+    _ = source.embedder
+    contents = _read_texts(texts)
+    filled = [row for row, text in enumerate(contents) if text]
+    if settings.count is not None and settings.count > len(filled):
+        raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
+    with _claimed(output, save):
+        return _cluster(texts, contents, source, settings, output, save, progress)
+
+
+def _cluster(
+    texts: TextFile,
+    contents: Sequence[str],
+    source: VectorSource,
+    settings: ClusterSettings,
+    output: Path | None,
+    save: Path | None,
+    progress: Progress,
+) -> ClusterResult:
+    """Do what `cluster` does, once the texts are read and the outputs are locked."""
+    import numpy as np
+
+    from bertkit.vectors.groups.clusters import choose_count, fit_clusters
+
+    filled = [row for row, text in enumerate(contents) if text]
+    filled_texts = [contents[row] for row in filled]
+    vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
+    count, silhouettes = settings.count or 0, dict[int, float]()
+    if settings.method != "hdbscan" and settings.count is None:
+        count, silhouettes = choose_count(vectors, settings.method, seed=settings.seed, progress=progress)
+    with stage(progress, "clustering"):
+        clustering, found = fit_clusters(
+            vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
+        )
+        topics = _describe(vectors, found, filled_texts)
+    if save is not None:
+        facts = {
+            "method": settings.method,
+            "seed": settings.seed,
+            "rows": len(filled),
+            "column": texts.column,
+            "model": source.model,
+            "prompt": source.prompt_text,
+            "dimension": vectors.shape[1],
+            "vectors": source.describe(),
+        }
+        saved = SavedClusters(clustering, topics, facts)
+        save_clusters(save, saved, lambda folder: _write_map(folder, vectors, found, filled_texts, topics))
+    noise = _write_rows(output, texts, contents, found, topics)
+    return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
+
+
+def assign(
+    texts: TextFile,
+    source: VectorSource | None,
+    folder: Path,
+    *,
+    output: Path | None = None,
+    progress: Progress = SILENT,
+) -> ClusterResult:
+    """Assign the texts of a file to the clusters of a folder; each joins the cluster of the nearest point.
+
+    Args:
+        texts: the file.
+        source: where the vectors come from; None for the model that the clusters were made with.
+        folder: what `cluster` has saved.
+        output: a file for the rows with ``cluster`` and ``topic``.
+        progress: shows how far it is.
+
+    Raises:
+        ModelError: the folder is damaged, or of another model.
+        BertkitError: of any other kind that fits; see `bertkit.errors`.
+    """
+    saved = load_clusters(folder)
+    if source is None:
+        if saved.facts["model"] is None:
+            raise UsageError("the clusters were made of vectors in a file", "give --vectors for these rows, too")
+        source = VectorSource(saved.facts["model"], prefix=saved.facts["prompt"])
+    _check_outputs(texts, source, output, None)
+    contents = _read_texts(texts)
+    if source.model is not None and saved.facts["prompt"] != source.prompt_text:
+        what = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
+        raise UsageError(what, "leave --model out to use the same")
+    with _claimed(output, None):
+        return _assign(texts, contents, source, (folder, saved), output, progress)
+
+
+def _assign(
+    texts: TextFile,
+    contents: Sequence[str],
+    source: VectorSource,
+    clusters: tuple[Path, SavedClusters],
+    output: Path | None,
+    progress: Progress,
+) -> ClusterResult:
+    """Do what `assign` does, once the texts are read and the output is locked."""
+    folder, saved = clusters
+    import numpy as np
+
+    described = source.describe()
+    refuse_other_vectors(saved, described, None, folder)
+    filled = [row for row, text in enumerate(contents) if text]
+    vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
+    refuse_other_vectors(saved, described, vectors, folder)
+    found = saved.clustering.assign(vectors)
+    sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
+    topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
+    noise = _write_rows(output, texts, contents, found, topics)
+    return ClusterResult(saved.facts["method"], len(contents), topics, noise)
+
+
+@contextmanager
+def _claimed(output: Path | None, save: Path | None) -> Iterator[None]:
+    """Hold the locks of what will be written, so that one that cannot be is refused before the work."""
+    with ExitStack() as held:
+        if output is not None:
+            held.enter_context(claimed(output))
+        if save is not None:
+            held.enter_context(claimed_folder(save))
+        yield
+
+
+def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
+    """Check that nothing that is read, or that exists as a folder of clusters, would be overwritten."""
+    if save is not None:
+        refuse_existing(save)
+    if output is not None:
+        writer_for(output)
+        vectors = [("the file with the vectors", file) for file in source.files]
+        refuse_inputs(output, [("the file to cluster", texts.path), *vectors])
+
+
+def _read_texts(texts: TextFile) -> list[str]:
+    """Read all texts.
+
+    Raises:
+        DataError: no row has text, or a column would be lost.
+    """
+    contents: list[str] = []
+    for row in texts:
+        if not contents:
+            for name in ("cluster", "topic"):
+                if name in row.record:
+                    what = "the rows have a column that the output has too"
+                    raise DataError(what, "rename it, so that nothing is lost", file=texts.path, column=name)
+        contents.append(row.text)
+    empty = sum(not text for text in contents)
+    if empty == len(contents):
+        raise DataError("no row has text", "name another --column", file=texts.path, column=texts.column)
+    if empty:
+        log.info(f"rows without text, in no cluster: {empty:,}")
+    return contents
+
+
+def _describe(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
+    """Find the words and the most typical texts of each cluster."""
+    import numpy as np
+
+    from bertkit.vectors.groups.clusters import find_centroids
+    from bertkit.vectors.groups.topics import find_examples, find_words
+
+    sizes = np.bincount(labels[labels >= 0]).tolist()
+    words = find_words(texts, labels)
+    examples = find_examples(vectors, labels, find_centroids(vectors, labels), texts)
+    return [
+        Topic(number, size, words[number], [texts[row] for row in examples[number]])
+        for number, size in enumerate(sizes)
+    ]
+
+
+def _write_rows(
+    output: Path | None, texts: TextFile, contents: Sequence[str], labels: Labels, topics: Sequence[Topic]
+) -> int:
+    """Write the rows with the labels of those that have text; return how many rows are in no cluster."""
+    of_filled = iter(labels.tolist())
+    of_rows = [next(of_filled) if text else -1 for text in contents]
+
+    def records() -> Iterator[dict[str, Any]]:
+        for number, (row, label) in enumerate(zip(texts, of_rows, strict=True)):
+            topic = ", ".join(topics[label].words[:_TOPIC_WORDS]) if label >= 0 else ""
+            yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
+
+    if output is not None:
+        write_records(records(), output)
+    return of_rows.count(-1)
+
+
+def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
+    """Write map.parquet with all rows, and map.html with a picture of them."""
+    from sklearn.decomposition import PCA
+
+    from bertkit.reports.map import Dot, write_map
+    from bertkit.vectors.groups.stored import to_unit_length
+
+    flat = PCA(2, svd_solver="covariance_eigh").fit_transform(to_unit_length(vectors)).tolist()
+    rows = [
+        {"x": x, "y": y, "cluster": label, "text": text}
+        for (x, y), label, text in zip(flat, labels.tolist(), texts, strict=True)
+    ]
+    write_records(rows, folder / "map.parquet")
+    names = {topic.cluster: f"{topic.cluster}  {', '.join(topic.words[:_TOPIC_WORDS])}" for topic in topics}
+    dots = [Dot(row["x"], row["y"], row["cluster"], row["text"][:_HOVER]) for row in rows]
+    write_map(folder / "map.html", dots, names, title=f"{len(topics)} clusters of {len(rows):,} texts")

@@ -1,0 +1,28 @@
+"""What `bertkit cluster` prints; its clusters are in tests/workflows."""
+
+from __future__ import annotations
+
+import json
+
+from bertkit.cli.commands.cluster import print_clusters
+from bertkit.vectors.groups.cluster_folder import Topic
+from bertkit.workflows.cluster import ClusterResult
+
+RESULT = ClusterResult(
+    "kmeans", 10, [Topic(0, 8, ["cat", "dog"], ["The  cat\nsleeps."]), Topic(1, 1, [], [])], 1, {2: 0.25}
+)
+
+
+def test_each_cluster_has_its_words_and_an_example(capsys):
+    print_clusters(RESULT, as_json=False, written=["a.csv"])
+    assert capsys.readouterr().out.splitlines() == [
+        "2 clusters of 10 rows by kmeans, their number by silhouette (0.250, the best of 1 tried)",
+        "  0  8 rows (80.0%)  cat, dog",
+        "     The cat sleeps.",
+        "  1  1 row (10.0%)  ",
+        "  in no cluster: 1 row",
+        "a.csv: written",
+    ]
+    print_clusters(RESULT, as_json=True, written=["a.csv"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["silhouettes"], printed["written"]) == ({"2": 0.25}, ["a.csv"])

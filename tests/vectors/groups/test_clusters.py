@@ -1,0 +1,83 @@
+"""Clusters of vectors, compared with scikit-learn and with the groups that they were drawn from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+from threadpoolctl import threadpool_limits
+
+from bertkit.errors import DataError, UsageError
+from bertkit.vectors.groups import clusters as fit
+from bertkit.vectors.groups.clusters import NOISE, choose_count, find_centroids, fit_clusters
+from bertkit.vectors.groups.stored import to_unit_length
+
+SIZES = (60, 40, 30)
+
+
+def draw(sizes=SIZES, dimension=24, seed=0):
+    """Draw vectors around one direction per group, and return them with their groups, shuffled."""
+    random = np.random.default_rng(seed)
+    centers = random.standard_normal((len(sizes), dimension)) * 3
+    groups = random.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    return (centers[groups] + random.standard_normal((len(groups), dimension)) * 0.5).astype(np.float32), groups
+
+
+@pytest.mark.parametrize("method", fit.METHODS)
+def test_groups_are_found_numbered_by_size_and_new_rows_assigned(method):
+    vectors, groups = draw()
+    clustering, labels = fit_clusters(vectors, method, 3)
+    assert adjusted_rand_score(groups, labels) == 1
+    assert np.bincount(labels).tolist() == list(SIZES)
+    np.testing.assert_array_equal(clustering.assign(vectors), labels)
+    near = vectors + 0.05 * np.random.default_rng(1).standard_normal(vectors.shape).astype(np.float32)
+    np.testing.assert_array_equal(clustering.assign(near), labels)
+
+
+def test_kmeans_is_that_of_scikit_learn_whatever_the_number_of_threads():
+    vectors = np.random.default_rng(0).standard_normal((400, 16)).astype(np.float32)
+    unit = to_unit_length(vectors)
+    with threadpool_limits(limits=1):
+        expected = KMeans(7, n_init=3, random_state=5).fit(unit)
+    clustering, labels = fit_clusters(vectors, "kmeans", 7, seed=5)
+    assert adjusted_rand_score(expected.labels_, labels) == 1
+    np.testing.assert_array_equal(clustering.assign(vectors), labels)
+    np.testing.assert_array_equal(fit_clusters(vectors, "kmeans", 7, seed=5)[1], labels)
+
+
+def test_the_rest_of_many_rows_joins_the_nearest(monkeypatch):
+    monkeypatch.setattr(fit, "_MAX_COMPARED", 50)
+    vectors, groups = draw()
+    _, labels = fit_clusters(vectors, "agglomerative", 3)
+    assert adjusted_rand_score(groups, labels) == 1
+
+
+def test_the_number_of_clusters_is_that_of_the_groups():
+    count, silhouettes = choose_count(draw(sizes=(30, 30, 30, 30))[0], "kmeans")
+    assert count == 4
+    assert silhouettes[4] == max(silhouettes.values())
+
+
+def test_rows_in_no_dense_region_are_in_no_cluster():
+    vectors, _ = draw()
+    scattered = np.random.default_rng(1).standard_normal((60, vectors.shape[1])).astype(np.float32)
+    clustering, labels = fit_clusters(np.concatenate([vectors, scattered]), "hdbscan", 0)
+    assert (labels[: len(vectors)] != NOISE).mean() > 0.9
+    assert (labels[len(vectors) :] == NOISE).mean() > 0.9
+    np.testing.assert_array_equal(clustering.assign(scattered), labels[len(vectors) :])
+    with pytest.raises(DataError, match="no region is dense enough"):
+        fit_clusters(vectors, "hdbscan", 0, min_size=100)
+
+
+def test_more_clusters_than_vectors_are_refused():
+    vectors = np.repeat(draw()[0][:2], 4, axis=0)
+    with pytest.raises(UsageError, match="--clusters 3, but there are 2 different vectors"):
+        fit_clusters(vectors, "kmeans", 3)
+    with pytest.raises(DataError, match="2 different vectors are too few"):
+        choose_count(vectors, "kmeans")
+
+
+def test_a_centroid_is_the_mean_direction():
+    vectors = np.array([[1, 0], [0, 3], [5, 5]], dtype=np.float32)
+    np.testing.assert_allclose(find_centroids(vectors, np.array([0, 0, NOISE])), [[0.5**0.5, 0.5**0.5]], rtol=1e-6)

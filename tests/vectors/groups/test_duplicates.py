@@ -1,0 +1,78 @@
+"""Which rows of files repeat others, in the order in which they are preferred."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertkit.errors import DataError, UsageError
+from bertkit.vectors.groups.duplicates import (
+    Duplicate,
+    find_meaning,
+    find_wording,
+    group_rows,
+    remaining_rows,
+    resolve,
+    scan,
+)
+from bertkit.vectors.groups.texts import TextFile
+from tests.conftest import write_csv
+
+ROWS = [("A cat", 1), ("dog", 5), ("a  cat.", 2), ("A CAT", 3), ("", 9), ("dog ", 7)]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return TextFile(write_csv(tmp_path / "a.csv", [{"text": text, "score": score} for text, score in ROWS]))
+
+
+@pytest.mark.parametrize(
+    ("keep", "pairs"),
+    [("first", {3: 0, 5: 1}), ("longest", {3: 0, 5: 1}), ("best:score", {0: 3, 1: 5})],
+)
+def test_the_preferred_row_is_kept(keep, pairs, file):
+    scanned = scan([file], keep, near=True)
+    found = resolve(find_wording(scanned, 0.9), scanned.fixed)
+    assert {row: duplicate.kept for row, duplicate in found.items()} == pairs
+    assert 4 not in remaining_rows(scanned, list(found.values()))
+
+
+@pytest.mark.parametrize(
+    ("keep", "error", "message"),
+    [
+        ("last", UsageError, "--keep last"),
+        ("best:", UsageError, "--keep best:"),
+        ("best:scor", DataError, "no column 'scor'.*did you mean score"),
+        ("best:text", DataError, "'A cat' is not a number.*a.csv:2"),
+    ],
+)
+def test_a_wrong_preference_is_refused(keep, error, message, file):
+    with pytest.raises(error, match=message):
+        scan([file], keep, near=False)
+
+
+def test_rows_of_other_files_stay_and_are_named(file, tmp_path):
+    training = TextFile(write_csv(tmp_path / "train.csv", [{"text": "dog"}, {"text": "DOG"}]))
+    scanned = scan([training, file], "best:score", near=True)
+    gone = resolve(find_wording(scanned, 0.9), scanned.fixed)
+    assert {row: duplicate.kept for row, duplicate in gone.items()} == {2: 5, 3: 0, 7: 0}
+    groups: dict[int, list] = {}
+    for row in group_rows(scanned, gone):
+        groups.setdefault(row["group"], []).append((row["file"].rpartition("/")[2], row["row"], row["reason"]))
+    assert sorted(groups.values()) == [
+        [("a.csv", 5, ""), ("a.csv", 2, "exact")],
+        [("train.csv", 2, ""), ("a.csv", 3, "exact"), ("a.csv", 7, "exact")],
+    ]
+
+
+def test_a_row_that_repeats_one_that_goes_names_the_one_that_stays():
+    found = [Duplicate(5, 3, "exact", 1.0), Duplicate(3, 1, "near", 0.92), Duplicate(1, 0, "meaning", 0.97)]
+    assert resolve(found, 2) == {5: Duplicate(5, 0, "meaning", 0.97), 3: Duplicate(3, 0, "meaning", 0.92)}
+
+
+def test_vectors_are_compared_in_the_order_of_preference():
+    rows = np.array([7, 2, 9])
+    vectors = np.array([[1, 0], [0, 1], [0.999, 0.04]], dtype=np.float32)
+    found, recall = find_meaning(rows, vectors, 0.9, 0)
+    assert [(duplicate.row, duplicate.kept, duplicate.reason) for duplicate in found] == [(9, 7, "meaning")]
+    assert recall is None
