@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UsageError
+from bertkit.vectors.index.approximate import ApproximateSearch
 from bertkit.vectors.index.exact import exact_search
 from bertkit.vectors.index.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.index.shard import Numbers, Shard, hash_id, prepare
@@ -45,18 +46,26 @@ class Index:
         """The numbers of the rows that are deleted, ascending."""
         return np.array(self.manifest.deleted, dtype=np.int64)
 
-    def search(self, queries: Numbers, k: int) -> tuple[Numbers, Numbers]:
+    @cached_property
+    def approximate(self) -> ApproximateSearch | None:
+        """The approximate search of the index; None where it has none."""
+        entry = self.manifest.approximate
+        return None if entry is None else ApproximateSearch.open(self.folder, entry)
+
+    def search(self, queries: Numbers, k: int, *, exact: bool = False) -> tuple[Numbers, Numbers]:
         """Find the k nearest rows of each query, or all rows where there are fewer.
 
         Args:
             queries: vectors of the index's model, of shape (queries, dimension).
             k: at least 1.
+            exact: whether to search exactly, also where the index has an approximate search.
 
         Returns:
             scores (queries, k), float32 and descending, and row numbers (queries, k), for `rows`.
 
         Raises:
             UsageError: the queries have another dimension, or a number that is not finite.
+            UnavailableError: the index has an approximate search, and faiss is not installed.
         """
         queries = np.atleast_2d(queries)
         if queries.shape[1] != self.manifest.dimension:
@@ -65,7 +74,10 @@ class Index:
         if not np.isfinite(queries).all():
             raise UsageError("the vector of a query is not finite", "use --precision fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
-        return exact_search(self.shards, queries, min(k, len(self)), self.deleted)
+        k = min(k, len(self))
+        if exact or self.approximate is None or not k:
+            return exact_search(self.shards, queries, k, self.deleted)
+        return self.approximate.search(self.shards, queries, k, self.deleted)
 
     def rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Read the rows of some numbers, in their order: ``id``, ``text`` and the other columns."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
@@ -14,6 +15,7 @@ from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index import Index
+from bertkit.vectors.index.approximate import check_method
 from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
 from bertkit.vectors.index.models import choose_prompts, describe, embedder_of, find_truncated
 from bertkit.vectors.index.rows import TextRows
@@ -37,6 +39,8 @@ class IndexReport:
     truncated: int
     """Texts of which the model read only the beginning, of all that were ever added."""
     bytes: int
+    approximate: Mapping[str, Any] | None = None
+    """Method and recall of the approximate search; None where search is exact."""
 
 
 def build(
@@ -46,6 +50,7 @@ def build(
     *,
     prompts: Mapping[str, str | None] | None = None,
     similarity: str | None = None,
+    approximate: str | None = None,
     progress: Progress = SILENT,
 ) -> IndexReport:
     """Build an index of the texts of a file; a killed build goes on where it was.
@@ -56,6 +61,7 @@ def build(
         output: the folder of the index, which must not exist.
         prompts: names of the prompts of ``document`` and ``query``; by default those that the model has.
         similarity: cosine or dot; by default that of the model.
+        approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
         progress: shows how far the work is.
 
     Raises:
@@ -64,6 +70,8 @@ def build(
     output = typed_path(output)
     if output.exists():
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
+    if approximate is not None:
+        check_method(approximate, 0)
     sides = choose_prompts(embedder, prompts or {})
     with claimed_folder(output):
         with stage(progress, f"checking the rows of {rows.file}"):
@@ -72,7 +80,8 @@ def build(
             manifest = describe(sides, similarity)
         origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
         chunks = _embedded(rows, sides["document"], count, progress)
-        return _report(build_index(output, manifest, chunks, origin=origin), count)
+        index = build_index(output, manifest, chunks, origin=origin, approximate=approximate, progress=progress)
+        return _report(index, count)
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
@@ -143,4 +152,9 @@ def _report(index: Index, changed: int) -> IndexReport:
         manifest.model,
         manifest.truncated,
         size,
+        _describe_approximate(manifest.approximate),
     )
+
+
+def _describe_approximate(entry: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if entry is None else {name: value for name, value in entry.items() if name != "files"}

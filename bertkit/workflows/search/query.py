@@ -32,6 +32,7 @@ def query(
     k: int = 10,
     model: str | None = None,
     prompt: str | None = None,
+    exact: bool = False,
     verify: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[dict[str, Any]]:
@@ -43,6 +44,7 @@ def query(
         k: results per query; all rows where there are fewer.
         model: where the model of the index is now; by default where it was.
         prompt: name of the prompt, which must be the one that the index was built for.
+        exact: whether to search exactly, also where the index has an approximate search.
         verify: whether to compare the checksums of all files of the index first.
         progress: shows how far the work is.
 
@@ -68,17 +70,19 @@ def query(
         raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
     with stage(progress, f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
-    return _search(index, embedder, chain([first], remaining), k)
+    return _search(index, embedder, chain([first], remaining), k, exact)
 
 
-def _search(index: Index, embedder: Embedder, queries: Iterable[Query], k: int) -> Iterator[dict[str, Any]]:
+def _search(
+    index: Index, embedder: Embedder, queries: Iterable[Query], k: int, exact: bool
+) -> Iterator[dict[str, Any]]:
     remaining = iter(queries)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = [text for _, text in chunk]
         for position in find_truncated(embedder, texts):
             limit = embedder.tokenizer.model_max_length
             log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {texts[position][:60]}...")
-        scores, numbers = index.search(embedder.encode(texts), k)
+        scores, numbers = index.search(embedder.encode(texts), k, exact=exact)
         for (begin, _), values, found in zip(chunk, scores, numbers, strict=True):
             for rank, (score, record) in enumerate(zip(values.tolist(), index.rows(found), strict=True), start=1):
                 yield {**begin, "rank": rank, "score": score, **record}

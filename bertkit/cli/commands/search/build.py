@@ -89,6 +89,14 @@ def command(
     similarity: Annotated[
         str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
     ] = None,
+    approximate: Annotated[
+        str | None,
+        typer.Option(
+            help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
+            metavar="METHOD",
+            show_default="exact search only",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Build an index of texts: their vectors, and the rows that they are in.
@@ -105,6 +113,7 @@ def command(
         output,
         prompts={"document": document_prompt, "query": query_prompt},
         similarity=similarity,
+        approximate=approximate,
         progress=TerminalProgress(),
     )
     print_index(report, "added", as_json=json)
@@ -120,6 +129,12 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         f"{report.index}: {format_rows(report.changed)} {done}; {format_rows(report.rows)} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
+    if report.approximate:
+        found = report.approximate
+        print_text(
+            f"  {found['method']} finds {found['recall_at_10']:.2%} of the 10 nearest rows of {found['queries']} rows, "
+            f"in {found['milliseconds_per_query']:.2f} ms per query"
+        )
     if report.truncated:
         print_text(
             f"  {report.truncated:,} texts are longer than the model reads: only the beginning of each can be found"

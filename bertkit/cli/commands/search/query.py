@@ -44,6 +44,9 @@ def command(
             show_default="the index's",
         ),
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
     ] = False,
@@ -74,7 +77,7 @@ def command(
 
     asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])
     progress = TerminalProgress()
-    records = query(index, asked, k=k, model=model, prompt=prompt, verify=verify, progress=progress)
+    records = query(index, asked, k=k, model=model, prompt=prompt, exact=exact, verify=verify, progress=progress)
     if output is None:
         print_results(records, as_json=json)
     else:
