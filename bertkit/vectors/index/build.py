@@ -1,0 +1,106 @@
+"""Build an index, add rows to it, delete rows of it: it changes in one step, when its manifest is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import sync_folder
+from bertkit.vectors.index.folder import Index
+from bertkit.vectors.index.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
+from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter
+
+Chunk = tuple[list[dict[str, Any]], Numbers, int]
+"""Rows with ``id`` and ``text``, their vectors (rows, dimension), and how many of the texts were truncated."""
+
+Chunks = Callable[[int], Iterable[Chunk]]
+"""Yields the chunks of all rows but the first ones, of which there are as many as its argument says."""
+
+
+def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Mapping[str, Any] | None = None) -> Index:
+    """Build an index beside its folder and move it there; the caller holds the lock of the folder.
+
+    A killed build is gone on with by the next one of the same origin.
+
+    Args:
+        folder: must not exist.
+        manifest: how the vectors are computed, without shards.
+        chunks: of which there is at least one.
+        origin: what identifies rows and vectors; None for a build that always begins anew.
+
+    Raises:
+        UsageError: the folder exists, or the similarity is not known.
+        ModelError: a vector is not finite.
+        ResourceError: the disk refuses a write.
+    """
+    if folder.exists():
+        raise UsageError("the index exists", "add to it with `bertkit search add`, or delete it", file=folder)
+    if manifest.similarity not in SIMILARITIES:
+        raise UsageError(f"similarity {manifest.similarity!r} is not known", f"one of {', '.join(SIMILARITIES)}")
+    building = staging_folder(folder)
+    with disk_errors(building):
+        building.mkdir(exist_ok=True)
+        try:
+            info, truncated = _write_shard(building / _shard_name(0), manifest, chunks, origin)
+        except (DataError, ModelError):  # neither can be repaired by going on
+            shutil.rmtree(building)
+            raise
+        write_manifest(building, manifest.with_shard(info, truncated))
+        building.rename(folder)
+        sync_folder(folder.parent)
+        (folder / info.folder / JOURNAL).unlink(missing_ok=True)
+    return Index.open(folder)
+
+
+def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | None = None) -> Index:
+    """Add a shard to an index, and return the index opened anew; the caller holds the lock of its folder.
+
+    The shard counts when the manifest names it, which is written last.
+
+    Raises:
+        ModelError: a vector is not finite.
+        ResourceError: the disk refuses a write.
+    """
+    with disk_errors(index.folder):
+        shard = index.folder / _shard_name(len(index.shards))
+        info, truncated = _write_shard(shard, index.manifest, chunks, origin)
+        write_manifest(index.folder, index.manifest.with_shard(info, truncated))
+        (shard / JOURNAL).unlink(missing_ok=True)
+    return Index.open(index.folder)
+
+
+def delete_from_index(index: Index, numbers: Iterable[int]) -> Index:
+    """Mark rows as deleted, and return the index opened anew; the caller holds the lock of its folder.
+
+    Raises:
+        ResourceError: the disk refuses a write.
+    """
+    deleted = tuple(sorted({*index.manifest.deleted, *numbers}))
+    with disk_errors(index.folder):
+        write_manifest(index.folder, replace(index.manifest, deleted=deleted))
+    return Index.open(index.folder)
+
+
+def staging_folder(folder: Path) -> Path:
+    """Return the folder in which an index is built: beside its own, on the same disk."""
+    path = folder.resolve()
+    return path.with_name(f".{path.name}.building")
+
+
+def _shard_name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+def _write_shard(
+    folder: Path, manifest: Manifest, chunks: Chunks, origin: Mapping[str, Any] | None
+) -> tuple[ShardInfo, int]:
+    """Write a shard; return what the manifest says of it, and how many of its texts are truncated."""
+    with ShardWriter(folder, manifest.dimension, manifest.similarity, origin) as writer:
+        for records, vectors, truncated in chunks(writer.rows):
+            writer.append(records, vectors, truncated)
+        return writer.finish(), writer.truncated
