@@ -95,6 +95,11 @@ class Index:
         """Yield the number and the text of each row that is not deleted, in order."""
         return ((number, record["text"]) for number, record in self.records())
 
+    def has_hashes(self, hashes: Numbers) -> Numbers:
+        """Tell of each hash of an id whether a row that is not deleted has it: an array of bool."""
+        alive = np.delete(self._hashes, self.deleted)
+        return np.isin(hashes, alive)
+
     def find_ids(self, ids: Iterable[object]) -> dict[str, int]:
         """Find the numbers of the rows that have some ids and are not deleted: id -> number."""
         hashes = {hash_id(identifier): str(identifier) for identifier in ids}

@@ -52,8 +52,8 @@ class Manifest:
     """What `Embedder.describe` says: model, pooling, dimension, length."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The options of the `Embedder`, by name; those that are not here are as the model folder says."""
-    prompts: Mapping[str, str | None] = field(default_factory=dict)
-    """``document`` and ``query`` -> name of the prompt of each; None for none."""
+    prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """``document`` and ``query`` -> name (None for none) and text of the prompt of each."""
     truncated: int = 0
     """Texts of which the model read only the beginning."""
     shards: tuple[ShardInfo, ...] = ()
@@ -72,6 +72,10 @@ class Manifest:
         """The number of rows that can be found."""
         return self.total - len(self.deleted)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return all that the manifest says."""
+        return asdict(self)
+
     def with_shard(self, shard: ShardInfo, truncated: int = 0) -> Manifest:
         """Return the manifest with one more shard."""
         return replace(self, shards=(*self.shards, shard), truncated=self.truncated + truncated)
@@ -79,7 +83,7 @@ class Manifest:
 
 def write_manifest(index: Path, manifest: Manifest) -> None:
     """Write the manifest of an index atomically: from then on, the index holds what it says."""
-    content = {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)}
+    content = {"format": _FORMAT, "rows": manifest.rows, **manifest.as_dict()}
     write_json(index / MANIFEST, {**content, "sha256": json_fingerprint(content)})
 
 

@@ -1,0 +1,126 @@
+"""`bertkit search build`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_rows, print_json, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.search import IndexReport
+
+NAME = "build"
+ORDER = 1
+EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
+
+ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+SkipEmptyOption = Annotated[
+    bool, typer.Option("--skip-empty", help="Leave out rows without text, which are refused otherwise.")
+]
+TextsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    file: TextsArgument,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Encoder: hub name, directory (one of sentence-transformers, too), run folder or `demo`.",
+            metavar="MODEL",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
+    ],
+    column: ColumnOption = "text",
+    skip_empty: SkipEmptyOption = False,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
+    ] = None,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep only the first N components, of a model that was trained for it (Matryoshka).",
+            metavar="N",
+            min=1,
+            show_default="all",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            "--max-length", help="Tokens that a text is truncated to.", metavar="N", min=4, show_default="the model's"
+        ),
+    ] = None,
+    document_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--document-prompt",
+            help="Name of the model's prompt for the texts.",
+            metavar="NAME",
+            show_default="document or passage, if the model has it",
+        ),
+    ] = None,
+    query_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--query-prompt",
+            help="Name of the model's prompt for queries.",
+            metavar="NAME",
+            show_default="query, if the model has it",
+        ),
+    ] = None,
+    similarity: Annotated[
+        str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Build an index of texts: their vectors, and the rows that they are in.
+
+    A build that was killed goes on where it was when the command is repeated.
+    """
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.index.rows import TextRows
+    from bertkit.workflows.search import build
+
+    report = build(
+        TextRows.open(file, column, skip_empty=skip_empty),
+        Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length),
+        output,
+        prompts={"document": document_prompt, "query": query_prompt},
+        similarity=similarity,
+        progress=TerminalProgress(),
+    )
+    print_index(report, "added", as_json=json)
+
+
+def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
+    """Print what a command did to an index, and what it holds now."""
+    if as_json:
+        values: dict[str, Any] = dataclasses.asdict(report)
+        print_json({**values, "index": str(report.index), done: values.pop("changed")})
+        return
+    print_text(
+        f"{report.index}: {format_rows(report.changed)} {done}; {format_rows(report.rows)} with vectors of "
+        f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
+    )
+    if report.truncated:
+        print_text(
+            f"  {report.truncated:,} texts are longer than the model reads: only the beginning of each can be found"
+        )

@@ -1,0 +1,156 @@
+"""Rows that become those of an index: read twice, first to check all of them, then to compute their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.data.files import read_records
+from bertkit.data.text import excerpt
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.recipe import Data, typed_path
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.vectors.index.folder import Index
+from bertkit.vectors.index.shard import Numbers, hash_id
+
+_RESULT_FIELDS = ("query", "query_id", "rank", "score")
+"""What results have beside the columns of a row."""
+
+
+class TextRow(NamedTuple):
+    """A row of a file."""
+
+    line: int
+    """Or its number, from 1."""
+    text: str
+    record: dict[str, Any]
+    """What an index keeps: ``id``, ``text`` and the other columns."""
+    has_id: bool
+    """Whether the id is the row's own."""
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """The rows of a file in any format that `predict` reads, each with a text."""
+
+    file: Path | str
+    """``-`` for standard input, which is read once."""
+    column: str = "text"
+    skip_empty: bool = False
+    """Whether rows without text are left out; otherwise they are refused."""
+    reserved: tuple[str, ...] = _RESULT_FIELDS
+    """Columns that the rows must not have."""
+    first_id: int = 0
+    """The id of the first row where the rows have none; those of the others follow."""
+
+    @classmethod
+    def open(cls, file: str | Path, column: str = "text", *, skip_empty: bool = False) -> TextRows:
+        """Return the rows of a file.
+
+        Raises:
+            UsageError: it is standard input.
+        """
+        if str(file) == "-":
+            raise UsageError("the rows are read twice, and standard input only once", "name a file")
+        return cls(typed_path(file), column, skip_empty)
+
+    def __iter__(self) -> Iterator[TextRow]:
+        """Read the rows.
+
+        Raises:
+            DataError: a row without text or id, or the column is missing.
+        """
+        position = self.first_id
+        for line, values in read_records(self.file, Data()):
+            if position == self.first_id:
+                self._check_columns(values)
+            text = values.get(self.column)
+            if not isinstance(text, str) and text is not None:
+                what = f"not a text: {excerpt(str(text))}"
+                raise DataError(what, "name another --column", file=self.file, row=line, column=self.column)
+            if text is None or not text.strip():
+                if self.skip_empty:
+                    continue
+                raise DataError("no text", "fill it in, or --skip-empty", file=self.file, row=line, column=self.column)
+            identifier = values.get("id", position)
+            if identifier is None or identifier == "":
+                raise DataError("no id", "fill it in, or remove the column", file=self.file, row=line, column="id")
+            others = {name: value for name, value in values.items() if name not in ("id", "text", self.column)}
+            yield TextRow(line, text, {"id": identifier, "text": text, **others}, "id" in values)
+            position += 1
+
+    def check(self, index: Index | None = None) -> int:
+        """Read all rows once and return their number.
+
+        Args:
+            index: that the rows are added to.
+
+        Raises:
+            DataError: a row is wrong, there are none, or two have the same id, in the file or in the index.
+        """
+        hashes = np.fromiter((hash_id(row.record["id"]) for row in self), dtype=np.uint64)
+        if not len(hashes):
+            raise DataError("no rows", "add rows", file=self.file)
+        self._refuse_repeated(hashes)
+        if index is not None:
+            known = np.flatnonzero(index.has_hashes(hashes))
+            if len(known):
+                self._refuse_known(index, set(known.tolist()))
+        return len(hashes)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return what identifies the rows."""
+        settings = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
+        return {"sha256": file_fingerprint(Path(self.file)), **settings}
+
+    def _check_columns(self, values: Mapping[str, Any]) -> None:
+        if self.column not in values:
+            hint = f"{closest(self.column, values)}; name it with --column"
+            raise DataError(f"no column {self.column!r}", hint, file=self.file)
+        clash = next((name for name in self.reserved if name in values), None)
+        if clash is not None:
+            what = "the rows have a column that results have too"
+            raise DataError(what, "rename it, so that nothing is lost", file=self.file, column=clash)
+        if self.column != "text" and "text" in values:
+            what = f"the rows have a column 'text' beside {self.column!r}"
+            raise DataError(what, "rename or remove it, so that nothing is lost", file=self.file, column="text")
+
+    def _refuse_repeated(self, hashes: Numbers) -> None:
+        values, counts = np.unique(hashes, return_counts=True)
+        repeated = set(values[counts > 1].tolist())
+        if not repeated:
+            return
+        lines: dict[str, int] = {}
+        for row in self:
+            identifier = str(row.record["id"])
+            if hash_id(identifier) not in repeated:
+                continue
+            if identifier in lines:
+                what = f"the id {identifier!r} is that of line {lines[identifier]} too"
+                raise DataError(what, "give each row its own", file=self.file, row=row.line, column="id")
+            lines[identifier] = row.line
+
+    def _refuse_known(self, index: Index, positions: set[int]) -> None:
+        suspects = {str(row.record["id"]): row.line for position, row in enumerate(self) if position in positions}
+        known = index.find_ids(suspects)
+        if known:
+            identifier = next(iter(known))
+            more = f" (and those of {len(known) - 1:,} more rows)" if len(known) > 1 else ""
+            what = f"the index has a row with the id {identifier!r} already{more}"
+            remedy = "delete it with `bertkit search delete`, or give the new row another id"
+            raise DataError(what, remedy, file=self.file, row=suspects[identifier], column="id")
+
+
+def read_queries(file: str | Path, column: str = "text") -> Iterator[tuple[dict[str, Any], str]]:
+    """Read the queries of a file, or of standard input (``-``): what their results begin with, and their texts.
+
+    Raises:
+        DataError: a query is empty, or the column is missing.
+    """
+    for row in TextRows(typed_path(file), column, reserved=()):
+        begin = {"query": row.text}
+        yield (begin | {"query_id": row.record["id"]} if row.has_id else begin), row.text

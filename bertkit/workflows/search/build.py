@@ -1,0 +1,146 @@
+"""Build an index of the texts of a file, add texts to one, delete rows of one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage.outputs import claimed_folder
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
+from bertkit.vectors.index.models import choose_prompts, describe, embedder_of, find_truncated
+from bertkit.vectors.index.rows import TextRows
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 4096  # rows that are embedded at a time: enough to sort by length
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What a command did to an index, and what it holds now."""
+
+    index: Path
+    changed: int
+    """Rows that were added or deleted."""
+    rows: int
+    dimension: int
+    similarity: str
+    model: str | None
+    truncated: int
+    """Texts of which the model read only the beginning, of all that were ever added."""
+    bytes: int
+
+
+def build(
+    rows: TextRows,
+    embedder: Embedder,
+    output: str | Path,
+    *,
+    prompts: Mapping[str, str | None] | None = None,
+    similarity: str | None = None,
+    progress: Progress = SILENT,
+) -> IndexReport:
+    """Build an index of the texts of a file; a killed build goes on where it was.
+
+    Args:
+        rows: what is indexed.
+        embedder: the model and its options; its own prompt is not used.
+        output: the folder of the index, which must not exist.
+        prompts: names of the prompts of ``document`` and ``query``; by default those that the model has.
+        similarity: cosine or dot; by default that of the model.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    output = typed_path(output)
+    if output.exists():
+        raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
+    sides = choose_prompts(embedder, prompts or {})
+    with claimed_folder(output):
+        with stage(progress, f"checking the rows of {rows.file}"):
+            count = rows.check()
+        with stage(progress, f"loading {embedder.model}"):
+            manifest = describe(sides, similarity)
+        origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
+        chunks = _embedded(rows, sides["document"], count, progress)
+        return _report(build_index(output, manifest, chunks, origin=origin), count)
+
+
+def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
+    """Add the texts of a file to an index, with its own model.
+
+    Rows without an ``id`` are numbered from the number of rows that the index ever had.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(folder)
+    Index.open(folder)
+    with claimed_folder(folder):
+        index = Index.open(folder)
+        rows = replace(rows, first_id=index.manifest.total)
+        with stage(progress, f"checking the rows of {rows.file}"):
+            count = rows.check(index)
+        with stage(progress, f"loading {model or index.manifest.model}"):
+            embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
+        chunks = _embedded(rows, embedder, count, progress)
+        return _report(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
+
+
+def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
+    """Delete the rows with some ids from an index; with one id that no row has, nothing is deleted.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(folder)
+    Index.open(folder)
+    with claimed_folder(folder):
+        index = Index.open(folder)
+        found = index.find_ids(ids)
+        missing = [identifier for identifier in ids if identifier not in found]
+        if missing:
+            more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
+            raise DataError(f"no row has the id {missing[0]!r}{more}", "nothing was deleted", file=folder)
+        return _report(delete_from_index(index, found.values()), len(found))
+
+
+def _embedded(rows: TextRows, embedder: Embedder, count: int, progress: Progress) -> Chunks:
+    """Return what yields the rows with their vectors, chunk by chunk, after those that are done."""
+
+    def chunks(done: int) -> Iterator[Chunk]:
+        if done:
+            log.info(f"going on after {done:,} of {count:,} rows, which an earlier command has finished")
+        remaining = islice(rows, done, None)
+        with stage(progress, "embedding", count, done):
+            while chunk := list(islice(remaining, _CHUNK)):
+                texts = [row.text for row in chunk]
+                yield [row.record for row in chunk], embedder.encode(texts), len(find_truncated(embedder, texts))
+                done += len(chunk)
+                progress.update(done, {})
+
+    return chunks
+
+
+def _report(index: Index, changed: int) -> IndexReport:
+    manifest = index.manifest
+    size = sum(file.stat().st_size for file in index.folder.rglob("*") if file.is_file())
+    return IndexReport(
+        index.folder,
+        changed,
+        len(index),
+        manifest.dimension,
+        manifest.similarity,
+        manifest.model,
+        manifest.truncated,
+        size,
+    )
