@@ -28,9 +28,7 @@ class _Group:
     labels: Counter[str]
 
 
-def hold_out(
-    split: Split, share: float, gold: str, *, named: bool, together: Sequence[str] = ()
-) -> dict[str, Split]:
+def hold_out(split: Split, share: float, gold: str, *, named: bool, together: Sequence[str] = ()) -> dict[str, Split]:
     """Split rows into ``train`` and ``validation``, which holds a share of them.
 
     A row is drawn by a hash of its text, so that neither order nor limit nor seed decides. Rows with one text are on

@@ -195,9 +195,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
     relevance = [{number: rows[number]["relevance"] for number in numbers} for numbers in groups]
-    rankings = [
-        sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups
-    ]
+    rankings = [sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups]
     found = score_rankings(rankings, relevance, recall_cutoffs=())
     is_scored = ~np.isnan(found["map"])
     if not is_scored.any():

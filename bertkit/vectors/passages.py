@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertkit.corpus.sentences import split_sentences
 from bertkit.errors import UsageError
+from bertkit.vectors.coverage import Coverage, count_tokens, tokenize
 from bertkit.vectors.embedder import Embedder
 
 DEFAULT_TOKENS = 256
@@ -37,50 +38,28 @@ class _Unit(NamedTuple):
     tokens: int
 
 
-@dataclass
-class Coverage:
-    """How much of some texts a model reads, in tokens."""
-
-    read: int = 0
-    total: int = 0
-    texts: int = 0
-    truncated: int = 0
-    """Texts of which the model does not read all."""
-
-    @property
-    def share(self) -> float:
-        """The share of the tokens that the model reads."""
-        return self.read / self.total if self.total else 1.0
-
-    def add(self, read: int, total: int) -> None:
-        """Add a text."""
-        self.read, self.total, self.texts = self.read + read, self.total + total, self.texts + 1
-        self.truncated += read < total
-
-
 @dataclass(frozen=True)
 class PassageSplitter:
-    """Splits documents into passages of whole sentences, where a sentence fits, and adds up what the model reads.
+    """Splits documents into passages of whole sentences, where a sentence fits.
 
     Args:
         embedder: the model with its prompt.
-        max_tokens: of a passage, with special tokens and prompt; None for 256, or what the model reads if that is less.
+        tokens: the most of a passage, with special tokens and prompt; by default 256, or what the model reads if less.
         overlap: tokens of a passage that the next one may repeat, in whole sentences.
 
     Raises:
-        UsageError: `max_tokens` is more than the model reads, or too few; `overlap` is more than half of it.
+        UsageError: `tokens` are more than the model reads, or too few; `overlap` is more than half of it.
     """
 
     embedder: Embedder
-    max_tokens: int | None = None
+    tokens: int | None = None
     overlap: int = 0
-    coverage: Coverage = field(default_factory=Coverage)
 
     @cached_property
     def size(self) -> int:
         """The most tokens of a passage, with special tokens and prompt."""
         limit = int(self.embedder.tokenizer.model_max_length)
-        size = self.max_tokens or min(DEFAULT_TOKENS, limit)
+        size = self.tokens or min(DEFAULT_TOKENS, limit)
         if size > limit:
             raise UsageError(f"passages of {size} tokens", f"the model reads at most {limit}")
         if size < self._around + _LEAST_TOKENS:
@@ -89,13 +68,20 @@ class PassageSplitter:
             raise UsageError(f"an overlap of {self.overlap} tokens", f"between 0 and half a passage, {size // 2}")
         return size
 
+    def describe(self) -> dict[str, int]:
+        """Return what the passages of an index have in common."""
+        return {"tokens": self.size, "overlap": self.overlap}
+
     @cached_property
     def _around(self) -> int:
         """Special tokens and tokens of the prompt."""
         return count_tokens([""], self.embedder)[0]
 
-    def split(self, text: str) -> list[Passage]:
+    def split(self, text: str) -> tuple[list[Passage], Coverage]:
         """Split a document into passages; every character that has tokens is in one of them.
+
+        A passage does not fit only if one character of it has more tokens than a passage may have. The coverage says
+        so: it counts the characters of sentences, but no white space between them.
 
         Sentences are tokenized one by one, and may have other tokens side by side. So each passage is tokenized as the
         model will read it, and where one does not fit, the document is split again with fewer tokens.
@@ -110,18 +96,9 @@ class PassageSplitter:
             if excess <= 0 or budget == 1:
                 break
             budget = max(1, budget - excess)
-        self._cover(units, [passage for passage in passages if passage.tokens <= self.size])
-        return passages
-
-    def _cover(self, units: Sequence[_Unit], passages: Sequence[Passage]) -> None:
-        """Add up the tokens of all units, and of those that lie in passages that fit."""
-        read, remaining = 0, iter(passages)
-        passage = next(remaining, None)
-        for unit in units:
-            while passage is not None and passage.end < unit.end:
-                passage = next(remaining, None)
-            read += unit.tokens if passage is not None and passage.start <= unit.start else 0
-        self.coverage.add(read, sum(unit.tokens for unit in units))
+        read = _count_covered(units, [passage for passage in passages if passage.tokens <= self.size])
+        characters = sum(unit.end - unit.start for unit in units)
+        return passages, Coverage(1, int(read < characters), read, characters)
 
     def _pack(self, units: Sequence[_Unit], budget: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the end of the units of each passage: as many as fit."""
@@ -142,7 +119,7 @@ class PassageSplitter:
         units: list[_Unit] = []
         spans = _sentence_spans(text)
         while block := list(itertools.islice(spans, _BLOCK)):
-            encoded = _tokenize([text[start:end] for start, end in block], self.embedder)["input_ids"]
+            encoded = tokenize([text[start:end] for start, end in block], self.embedder)["input_ids"]
             for (start, end), ids in zip(block, encoded, strict=True):
                 if len(ids) > budget:
                     units.extend(self._split_sentence(text, start, end, budget))
@@ -152,7 +129,7 @@ class PassageSplitter:
 
     def _split_sentence(self, text: str, start: int, end: int, budget: int) -> Iterator[_Unit]:
         """Yield the words of a sentence, and of a word that is too long its tokens."""
-        encoded = _tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
+        encoded = tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
         tokens = zip(encoded.word_ids(0), encoded["offset_mapping"][0], strict=True)
         for _, word in itertools.groupby(tokens, key=itemgetter(0)):
             spans = [span for _, span in word]
@@ -166,18 +143,15 @@ class PassageSplitter:
                     yield _Unit(first, first + len(unit), len(group))
 
 
-def count_tokens(texts: Sequence[str], embedder: Embedder) -> list[int]:
-    """Count the tokens that an embedder makes of texts before it truncates them, with special tokens and prompt."""
-    begun = [f"{embedder.prompt_text}{text}" for text in texts]
-    if embedder.modules.lowercase:
-        begun = [text.lower() for text in begun]
-    return [len(ids) for ids in _tokenize(begun, embedder, add_special_tokens=True)["input_ids"]] if begun else []
-
-
-def _tokenize(texts: Sequence[str], embedder: Embedder, **options: Any) -> Any:
-    """Tokenize texts whole, without special tokens."""
-    options = {"add_special_tokens": False, "return_attention_mask": False, "split_special_tokens": True} | options
-    return embedder.tokenizer(list(texts), truncation=False, verbose=False, **options)
+def _count_covered(units: Sequence[_Unit], passages: Sequence[Passage]) -> int:
+    """Count the characters of the units that lie in passages; both ascend."""
+    covered, remaining = 0, iter(passages)
+    passage = next(remaining, None)
+    for unit in units:
+        while passage is not None and passage.end < unit.end:
+            passage = next(remaining, None)
+        covered += unit.end - unit.start if passage is not None and passage.start <= unit.start else 0
+    return covered
 
 
 def _sentence_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -53,10 +53,12 @@ def name_hits(hits: Iterable[Mapping[str, Any]], judged: Collection[str]) -> lis
     """
     names = (str(hit["id"]) for hit in hits)
     documents = (hit.get("document") for hit in hits)
-    return list(dict.fromkeys(
-        name if document is None or name in judged else str(document)
-        for name, document in zip(names, documents, strict=True)
-    ))
+    return list(
+        dict.fromkeys(
+            name if document is None or name in judged else str(document)
+            for name, document in zip(names, documents, strict=True)
+        )
+    )
 
 
 def _read_row(record: Mapping[str, Any]) -> tuple[str, list[str], float]:

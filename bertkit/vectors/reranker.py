@@ -46,9 +46,7 @@ class Reranker:
         """
         if self.max_length is not None and self.max_length < 8:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
-        saved = find_checkpoint(
-            load_recipe("rerank", {"model": self.model, "training.precision": self.precision})
-        )
+        saved = find_checkpoint(load_recipe("rerank", {"model": self.model, "training.precision": self.precision}))
         recipe = saved.recipe
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
         length = self.max_length or trained.get("max_length", _LONGEST)

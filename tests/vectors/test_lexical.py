@@ -38,7 +38,9 @@ def test_scores_are_those_of_the_formula_before_and_after_saving(query, tmp_path
     built.save(tmp_path / "words")
     for index in (built, LexicalIndex.load(tmp_path / "words")):
         np.testing.assert_allclose(index.score(query, numbers), plain_scores(query), rtol=1e-6)
-        np.testing.assert_allclose(index.score(query, numbers[[4, 1]]), np.array(plain_scores(query))[[4, 1]], rtol=1e-6)
+        np.testing.assert_allclose(
+            index.score(query, numbers[[4, 1]]), np.array(plain_scores(query))[[4, 1]], rtol=1e-6
+        )
 
 
 def test_rows_without_a_word_of_the_query_are_not_found():

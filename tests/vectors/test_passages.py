@@ -12,7 +12,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from bertkit.errors import UsageError
-from bertkit.vectors.passages import Coverage, PassageSplitter, count_tokens
+from bertkit.vectors.coverage import count_tokens
+from bertkit.vectors.passages import PassageSplitter
 from tests.conftest import make_tokenizer
 
 SENTENCES = "The film was good. A book is so dull! This song, very lovely... and that was weak?"
@@ -61,27 +62,27 @@ def texts_of(passages, text):
 
 def test_sentences_stay_whole():
     text = "A good film.  It was so good!\nThe book is dull. A weak song."
-    passages = PassageSplitter(embedder(), 11).split(text)
+    passages, _ = PassageSplitter(embedder(), 11).split(text)
     assert texts_of(passages, text) == ["A good film.", "It was so good!", "The book is dull. A weak song."]
     assert [passage.tokens for passage in passages] == count_tokens(texts_of(passages, text), embedder())
 
 
 def test_a_passage_may_repeat_the_last_sentences_of_the_one_before():
     text = "A film. A book. A song. A film. A book."  # each of three tokens
-    passages = PassageSplitter(embedder(), 11, overlap=4).split(text)
+    passages, _ = PassageSplitter(embedder(), 11, overlap=4).split(text)
     assert texts_of(passages, text) == ["A film. A book. A song.", "A song. A film. A book."]
 
 
 def test_a_sentence_that_is_too_long_is_split_between_words_and_a_word_between_tokens():
     text = "the film was very good and so lovely that xyzxyzxyzxyz was dull"
-    passages = PassageSplitter(embedder(), 10).split(text)
+    passages, _ = PassageSplitter(embedder(), 10).split(text)
     assert texts_of(passages, text) == ["the film was very good and so lovely", "that xyzxyzx", "yzxyz was dull"]
 
 
 def test_the_prompt_counts():
     text = "A film. A book. A song."
-    assert len(PassageSplitter(embedder(), 11).split(text)) == 1
-    passages = PassageSplitter(embedder(prompt="a "), 11).split(text)
+    assert len(PassageSplitter(embedder(), 11).split(text)[0]) == 1
+    passages, _ = PassageSplitter(embedder(prompt="a "), 11).split(text)
     assert texts_of(passages, text) == ["A film. A book.", "A song."]
     assert [passage.tokens for passage in passages] == [9, 6]
 
@@ -99,8 +100,7 @@ def test_the_prompt_counts():
 @example(text="x" * 120, size=14, overlap=0, lowercase=False)
 def test_every_token_is_in_a_passage_that_the_model_reads_whole(name, text, size, overlap, lowercase):
     of_model = embedder(name, prompt="a ", lowercase=lowercase)
-    splitter = PassageSplitter(of_model, size, overlap)
-    passages = splitter.split(text)
+    passages, coverage = PassageSplitter(of_model, size, overlap).split(text)
     too_long = [passage for passage in passages if passage.tokens > size]
     assert [p.tokens for p in passages] == count_tokens(texts_of(passages, text), of_model)
     covered = {position for passage in passages for position in range(passage.start, passage.end)}
@@ -109,7 +109,7 @@ def test_every_token_is_in_a_passage_that_the_model_reads_whole(name, text, size
         assert all(position in covered or text[position].isspace() for position in range(start, end))
     # only what one character becomes can be too long
     assert all(passage.end - passage.start == 1 for passage in too_long)
-    assert (splitter.coverage.share == 1) == (not too_long)
+    assert (coverage.share == 1) == (not too_long)
     assert all(first.start < second.start and first.end < second.end for first, second in pairwise(passages))
 
 
@@ -120,11 +120,3 @@ def test_every_token_is_in_a_passage_that_the_model_reads_whole(name, text, size
 def test_impossible_sizes_are_refused(size, overlap, message):
     with pytest.raises(UsageError, match=message):
         PassageSplitter(embedder(), size, overlap).split("A film.")
-
-
-def test_coverage_counts_what_truncation_leaves():
-    coverage = Coverage()
-    coverage.add(6, 6)
-    coverage.add(6, 18)
-    assert (coverage.share, coverage.texts, coverage.truncated) == (0.5, 2, 1)
-    assert Coverage().share == 1

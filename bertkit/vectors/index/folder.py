@@ -14,6 +14,7 @@ from bertkit.errors import UsageError
 from bertkit.vectors.index.exact import exact_search
 from bertkit.vectors.index.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.index.shard import Numbers, Shard, hash_id, prepare
+from bertkit.vectors.lexical import LexicalIndex
 
 
 class Index:
@@ -44,6 +45,19 @@ class Index:
     def deleted(self) -> Numbers:
         """The numbers of the rows that are deleted, ascending."""
         return np.array(self.manifest.deleted, dtype=np.int64)
+
+    @cached_property
+    def words(self) -> LexicalIndex:
+        """BM25 of the rows.
+
+        Raises:
+            UsageError: the index has none, since it was built without bm25s.
+            UnavailableError: bm25s is not installed.
+        """
+        if self.manifest.lexical is None:
+            remedy = "pip install 'bertkit[search]', then build it again or add to it"
+            raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
+        return LexicalIndex.load(self.folder / self.manifest.lexical["folder"])
 
     def search(self, queries: Numbers, k: int) -> tuple[Numbers, Numbers]:
         """Find the k nearest rows of each query, or all rows where there are fewer.

@@ -13,9 +13,10 @@ from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.coverage import find_truncated
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index import Index
-from bertkit.vectors.index.models import embedder_of, find_truncated
+from bertkit.vectors.index.models import embedder_of
 
 log = logging.getLogger("bertkit")
 
@@ -75,7 +76,7 @@ def _search(index: Index, embedder: Embedder, queries: Iterable[Query], k: int) 
     remaining = iter(queries)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = [text for _, text in chunk]
-        for position in find_truncated(embedder, texts):
+        for position in find_truncated(texts, embedder):
             limit = embedder.tokenizer.model_max_length
             log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {texts[position][:60]}...")
         scores, numbers = index.search(embedder.encode(texts), k)
