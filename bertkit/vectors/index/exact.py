@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CANDIDATES = 40  # beyond k, per query
 _BLOCK, _BLOCK_OF_ONE = 8192, 65536  # vectors of a product; more at a time for one query, which is no matrix
+_GROUP = 32  # rows whose highest product is looked at first
 _QUERIES = 256  # of a pass over the vectors
 _HALF_STEP = 2.0**-8  # by which rounding to bf16 moves a number, relative to it
 _SUMMATION = 1e-4  # by which adding products in fp32 moves a score, relative to the lengths; far more than it is
@@ -112,23 +113,49 @@ def _scan(
     """
     import torch
 
-    block = _BLOCK if len(queries) > 1 else _BLOCK_OF_ONE
+    size = _BLOCK if len(queries) > 1 else _BLOCK_OF_ONE
     wanted = torch.from_numpy(round_to_bf16(queries)).view(torch.bfloat16) if rounded else torch.from_numpy(queries)
-    best: tuple[torch.Tensor, torch.Tensor] | None = None
-    for start, vectors in _blocks(shards, block, first, rounded):
-        products = wanted @ vectors.T if len(queries) > 1 else (vectors @ wanted[0])[None]
+    values = torch.empty((len(queries), 0), dtype=wanted.dtype)
+    numbers = torch.empty((len(queries), 0), dtype=torch.int64)
+    for start, vectors in _blocks(shards, size, first, rounded):
+        # (rows, queries): this way round, a product takes half the time
+        products = vectors @ wanted.T if len(queries) > 1 else (vectors @ wanted[0])[:, None]
         here = deleted[np.searchsorted(deleted, start) : np.searchsorted(deleted, start + len(vectors))] - start
         if len(here):
-            products[:, torch.from_numpy(here)] = float("-inf")
-        values, numbers = products.topk(min(count, len(vectors)), dim=1)
-        numbers = (numbers + start).masked_fill_(values == float("-inf"), -1)
-        if best is not None:
-            values, numbers = torch.cat([best[0], values], dim=1), torch.cat([best[1], numbers], dim=1)
-            values, chosen = values.topk(min(count, values.shape[1]), dim=1)
-            numbers = numbers.gather(1, chosen)
-        best = values, numbers
-    assert best is not None  # an index has rows
-    return best[0].float().numpy(), best[1].numpy()
+            products[torch.from_numpy(here)] = float("-inf")
+        if values.shape[1] < count or len(vectors) < size:
+            found, rows = products.T.topk(min(count, len(vectors)), dim=1)
+        else:
+            found, rows = _above(products, values[:, -1])
+        values, numbers = torch.cat([values, found], dim=1), torch.cat([numbers, rows + start], dim=1)
+        values, chosen = values.topk(min(count, values.shape[1]), dim=1)
+        numbers = numbers.gather(1, chosen)
+    numbers.masked_fill_(values == float("-inf"), -1)
+    return values.float().numpy(), numbers.numpy()
+
+
+def _above(products: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Find the products (rows, queries) that are above the threshold of their query.
+
+    Sorting takes longer than multiplying. After some blocks hardly any product is above the least candidate, which the
+    maxima of groups of rows tell at an eighth of the cost.
+
+    Returns:
+        values and rows (queries, most of one query), filled up with minus infinity.
+    """
+    import torch
+
+    groups = products.view(_GROUP, -1, products.shape[1])  # members of a group are far apart, so maxima are of vectors
+    group, query = (groups.amax(dim=0) > threshold).nonzero(as_tuple=True)
+    member, pair = (groups[:, group, query] > threshold[query]).nonzero(as_tuple=True)
+    row, query = member * groups.shape[1] + group[pair], query[pair]
+    query, order = query.sort(stable=True)
+    counts = torch.bincount(query, minlength=len(threshold))
+    column = torch.arange(len(query)) - (counts.cumsum(0) - counts)[query]
+    values = torch.full((len(threshold), int(counts.max())), float("-inf"), dtype=products.dtype)
+    rows = torch.zeros(values.shape, dtype=torch.int64)
+    values[query, column], rows[query, column] = products[row[order], query], row[order]
+    return values, rows
 
 
 def _blocks(shards: Sequence[Shard], size: int, first: int, rounded: bool) -> Iterator[tuple[int, Any]]:
