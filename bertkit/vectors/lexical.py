@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,11 +76,11 @@ class LexicalIndex:
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
 
-    def score(self, query: str, rows: Numbers) -> Numbers:
+    def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
         """Compute the scores of some rows, float32; 0 where a row has no word of the query."""
         import numpy as np
 
-        return self._score_all(query)[np.searchsorted(self.rows, rows)]
+        return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
 
     def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
         """Find the rows with the highest scores: scores, descending, and row numbers; the earlier row of equal ones.

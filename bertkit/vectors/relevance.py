@@ -1,9 +1,9 @@
-"""What is relevant to which query: files of judgments, and rankings in the terms of such a file."""
+"""What is relevant to which query, as a file says."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +43,6 @@ def read_relevance(file: Path) -> Relevance:
     if row is None:
         raise DataError("the file has no rows", f"it needs the columns {QUERY} and {RELEVANT}", file=file)
     return relevance
-
-
-def name_hits(hits: Iterable[Mapping[str, Any]], judged: Collection[str]) -> list[str]:
-    """Return the ids that a ranking stands for, each at its best rank.
-
-    That of a passage is its own where it is judged, else that of its document: the best passage ranks a document
-    (Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural Language Modeling", section 3).
-    """
-    names = (str(hit["id"]) for hit in hits)
-    documents = (hit.get("document") for hit in hits)
-    return list(
-        dict.fromkeys(
-            name if document is None or name in judged else str(document)
-            for name, document in zip(names, documents, strict=True)
-        )
-    )
 
 
 def _read_row(record: Mapping[str, Any]) -> tuple[str, list[str], float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UsageError
-from bertkit.vectors.index.exact import exact_search
+from bertkit.vectors.index.exact import exact_search, gather
 from bertkit.vectors.index.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.index.shard import Numbers, Shard, hash_id, prepare
 from bertkit.vectors.lexical import LexicalIndex
@@ -80,6 +80,12 @@ class Index:
             raise UsageError("the vector of a query is not finite", "use --precision fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
         return exact_search(self.shards, queries, min(k, len(self)), self.deleted)
+
+    def similarities(self, query: Numbers, numbers: Sequence[int]) -> Numbers:
+        """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""
+        vector = prepare(query[None], self.manifest.similarity)[0].astype(np.float64)
+        products: Numbers = gather(self.shards, np.asarray(numbers, dtype=np.int64)).astype(np.float64) @ vector
+        return products.astype(np.float32)
 
     def rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Read the rows of some numbers, in their order: ``id``, ``text`` and the other columns."""
