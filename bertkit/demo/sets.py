@@ -13,6 +13,7 @@ from bertkit.demo import texts
 from bertkit.demo.choices import write_choice, write_continuation
 from bertkit.demo.names import NAME_TAGS, NAME_TYPES, write_named
 from bertkit.demo.questions import write_question
+from bertkit.demo.rankings import one_row_per_passage, write_ranking
 from bertkit.demo.senses import write_sense
 from bertkit.demo.words import WORD_CLASSES, write_word_classes
 from bertkit.errors import DataError
@@ -42,6 +43,8 @@ class DemoSet:
     """The recipe's ``data.config``, which tells sets with the same columns and labels apart."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the recipe must have."""
+    unfold: Callable[[Row], list[Row]] | None = None
+    """Makes several rows of what `write` returns, such as one per passage of a query."""
 
     def fits(self, recipe: Recipe) -> bool:
         """Tell whether the recipe could be trained on these rows."""
@@ -188,6 +191,7 @@ _SETS = [
     _answers("qa", "question context answers", write_question),
     _answers("squad", "id question context answers", write_question),
     _answers("squad2", "id question context answers", _write_unanswerable, no_answer=True),
+    DemoSet("rerank", "reranking", "query passage relevance", write_ranking, unfold=one_row_per_passage),
     DemoSet("choose", "multiple_choice", "context choices label", write_choice),
     DemoSet("swag", "multiple_choice", "context stem choices label", write_continuation, config="regular"),
     DemoSet("wsd", "word_sense", "tokens target word sense", write_sense),

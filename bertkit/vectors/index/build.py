@@ -12,13 +12,15 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder
+from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.index.approximate import build_approximate, check_method
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
 from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter
+from bertkit.vectors.index.words import write_words
 
-Chunk = tuple[list[dict[str, Any]], Numbers, int]
-"""Rows with ``id`` and ``text``, their vectors (rows, dimension), and how many of the texts were truncated."""
+Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
+"""Rows with ``id`` and ``text``, their vectors (rows, dimension), and how much of the texts the model read."""
 
 Chunks = Callable[[int], Iterable[Chunk]]
 """Yields the chunks of all rows but the first ones, of which there are as many as its argument says."""
@@ -61,11 +63,11 @@ def build_index(
     with disk_errors(building):
         building.mkdir(exist_ok=True)
         try:
-            info, truncated = _write_shard(building / _shard_name(0), manifest, chunks, origin)
+            info, coverage = _write_shard(building / _shard_name(0), manifest, chunks, origin)
         except (DataError, ModelError):  # neither can be repaired by going on
             shutil.rmtree(building)
             raise
-        manifest = manifest.with_shard(info, truncated)
+        manifest = write_words(building, manifest.with_shard(info, coverage))
         if approximate is not None:
             shards = Index(building, manifest).shards
             entry = build_approximate(building, shards, approximate, progress=progress)
@@ -88,8 +90,8 @@ def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | No
     """
     with disk_errors(index.folder):
         shard = index.folder / _shard_name(len(index.shards))
-        info, truncated = _write_shard(shard, index.manifest, chunks, origin)
-        write_manifest(index.folder, index.manifest.with_shard(info, truncated))
+        info, coverage = _write_shard(shard, index.manifest, chunks, origin)
+        write_manifest(index.folder, write_words(index.folder, index.manifest.with_shard(info, coverage)))
         (shard / JOURNAL).unlink(missing_ok=True)
     return Index.open(index.folder)
 
@@ -118,9 +120,9 @@ def _shard_name(number: int) -> str:
 
 def _write_shard(
     folder: Path, manifest: Manifest, chunks: Chunks, origin: Mapping[str, Any] | None
-) -> tuple[ShardInfo, int]:
-    """Write a shard; return what the manifest says of it, and how many of its texts are truncated."""
+) -> tuple[ShardInfo, Coverage]:
+    """Write a shard; return what the manifest says of it, and how much of its texts the model read."""
     with ShardWriter(folder, manifest.dimension, manifest.similarity, origin) as writer:
-        for records, vectors, truncated in chunks(writer.rows):
-            writer.append(records, vectors, truncated)
-        return writer.finish(), writer.truncated
+        for records, vectors, coverage in chunks(writer.rows):
+            writer.append(records, vectors, coverage)
+        return writer.finish(), writer.coverage

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 
 from bertkit.errors import UsageError
 from bertkit.vectors.index.approximate import ApproximateSearch
-from bertkit.vectors.index.exact import exact_search
+from bertkit.vectors.index.exact import exact_search, gather
 from bertkit.vectors.index.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.index.shard import Numbers, Shard, hash_id, prepare
+from bertkit.vectors.lexical import LexicalIndex
 
 
 class Index:
@@ -25,18 +27,20 @@ class Index:
         self.shards = [Shard(folder / info.folder, info) for info in manifest.shards]
 
     @classmethod
-    def open(cls, folder: Path, *, verify: bool = False) -> Index:
+    def open(cls, folder: Path, *, verify: bool = False, exact: bool = False) -> Index:
         """Open the index of a folder.
 
         Args:
             folder: written by `bertkit.vectors.index.build`.
             verify: whether to read all files and compare their checksums; their sizes are compared always.
+            exact: whether to leave out the approximate search, if it has one.
 
         Raises:
             UsageError: the folder is no index.
             DataError: it is damaged.
         """
-        return cls(folder, read_manifest(folder, verify=verify))
+        manifest = read_manifest(folder, verify=verify)
+        return cls(folder, replace(manifest, approximate=None) if exact else manifest)
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -52,13 +56,25 @@ class Index:
         entry = self.manifest.approximate
         return None if entry is None else ApproximateSearch.open(self.folder, entry)
 
-    def search(self, queries: Numbers, k: int, *, exact: bool = False) -> tuple[Numbers, Numbers]:
+    @cached_property
+    def words(self) -> LexicalIndex:
+        """BM25 of the rows.
+
+        Raises:
+            UsageError: the index has none, since it was built without bm25s.
+            UnavailableError: bm25s is not installed.
+        """
+        if self.manifest.lexical is None:
+            remedy = "pip install 'bertkit[search]', then build it again or add to it"
+            raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
+        return LexicalIndex.load(self.folder / self.manifest.lexical["folder"])
+
+    def search(self, queries: Numbers, k: int) -> tuple[Numbers, Numbers]:
         """Find the k nearest rows of each query, or all rows where there are fewer.
 
         Args:
             queries: vectors of the index's model, of shape (queries, dimension).
             k: at least 1.
-            exact: whether to search exactly, also where the index has an approximate search.
 
         Returns:
             scores (queries, k), float32 and descending, and row numbers (queries, k), for `rows`.
@@ -75,9 +91,15 @@ class Index:
             raise UsageError("the vector of a query is not finite", "use --precision fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
         k = min(k, len(self))
-        if exact or self.approximate is None or not k:
+        if self.approximate is None or not k:
             return exact_search(self.shards, queries, k, self.deleted)
         return self.approximate.search(self.shards, queries, k, self.deleted)
+
+    def similarities(self, query: Numbers, numbers: Sequence[int]) -> Numbers:
+        """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""
+        vector = prepare(query[None], self.manifest.similarity)[0].astype(np.float64)
+        products: Numbers = gather(self.shards, np.asarray(numbers, dtype=np.int64)).astype(np.float64) @ vector
+        return products.astype(np.float32)
 
     def rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Read the rows of some numbers, in their order: ``id``, ``text`` and the other columns."""

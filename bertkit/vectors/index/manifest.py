@@ -16,6 +16,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.vectors.coverage import Coverage
 
 MANIFEST = "manifest.json"
 VECTORS, ROUNDED, ROWS, ENDS, IDS = "vectors.npy", "vectors-bf16.npy", "rows.jsonl", "row-ends.npy", "ids.npy"
@@ -54,11 +55,15 @@ class Manifest:
     """The options of the `Embedder`, by name; those that are not here are as the model folder says."""
     prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``document`` and ``query`` -> name (None for none) and text of the prompt of each."""
-    truncated: int = 0
-    """Texts of which the model read only the beginning."""
+    passages: Mapping[str, int] | None = None
+    """Tokens and overlap of the passages that texts are split into; None where each text is a row."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """How much of all texts that were ever added the model read."""
     shards: tuple[ShardInfo, ...] = ()
     deleted: tuple[int, ...] = ()
     """Numbers of the rows that are deleted, ascending."""
+    lexical: Mapping[str, Any] | None = None
+    """BM25 of the rows, as of the last addition: its folder and files."""
     approximate: Mapping[str, Any] | None = None
     """The approximate index: method, file, rows it covers, recall."""
 
@@ -76,9 +81,9 @@ class Manifest:
         """Return all that the manifest says."""
         return asdict(self)
 
-    def with_shard(self, shard: ShardInfo, truncated: int = 0) -> Manifest:
+    def with_shard(self, shard: ShardInfo, coverage: Coverage) -> Manifest:
         """Return the manifest with one more shard."""
-        return replace(self, shards=(*self.shards, shard), truncated=self.truncated + truncated)
+        return replace(self, shards=(*self.shards, shard), coverage=self.coverage + coverage)
 
 
 def write_manifest(index: Path, manifest: Manifest) -> None:
@@ -107,11 +112,14 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
         for name in ("format", "rows"):
             del content[name]
         shards = tuple(ShardInfo(**shard) for shard in content.pop("shards"))
-        manifest = Manifest(shards=shards, deleted=tuple(content.pop("deleted")), **content)
+        coverage = Coverage(**content.pop("coverage"))
+        manifest = Manifest(shards=shards, coverage=coverage, deleted=tuple(content.pop("deleted")), **content)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise DataError("the manifest of the index is damaged", "build the index again", file=file) from None
     for shard in manifest.shards:
         _check_files(index / shard.folder, shard.files, verify)
+    if manifest.lexical is not None:
+        _check_files(index / manifest.lexical["folder"], manifest.lexical["files"], verify)
     if manifest.approximate is not None:
         _check_files(index, manifest.approximate["files"], verify)
     return manifest

@@ -1,11 +1,10 @@
-"""The model of an index: the same for its rows and for every query, and how long a text it reads."""
+"""The model of an index: the same for its rows and for every query."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from bertkit.errors import BertkitError, ModelError, UsageError
 from bertkit.recipe import typed_path
@@ -86,17 +85,3 @@ def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | Non
         what = f"the prompt of the {side} is now {text!r}, and was {prompt['text']!r}"
         raise ModelError(what, "restore the model folder, or build the index again", file=folder)
     return embedder
-
-
-def find_truncated(embedder: Embedder, texts: Sequence[str]) -> list[int]:
-    """Return the positions of the texts that are longer than the model reads.
-
-    Only a text with more bytes than that is tokenized once more, since each token has at least one.
-    """
-    limit = int(embedder.tokenizer.model_max_length)
-    begun = [f"{embedder.prompt_text}{text}" for text in texts]
-    long = [position for position, text in enumerate(begun) if len(text.encode()) + 2 > limit]
-    if not long:
-        return []
-    encoded: dict[str, Any] = embedder.tokenizer([begun[position] for position in long], verbose=False)
-    return [position for position, ids in zip(long, encoded["input_ids"], strict=True) if len(ids) > limit]

@@ -10,15 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.data.files import read_records
-from bertkit.data.text import excerpt
+from bertkit.data.formats import format_of
+from bertkit.data.text import MAX_CHARS, Record, excerpt, read_text
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.shard import Numbers, hash_id
+from bertkit.vectors.passages import Passage, PassageSplitter
 
-_RESULT_FIELDS = ("query", "query_id", "rank", "score")
+_RESULT_FIELDS = ("query", "query_id", "rank", "score", "similarity", "bm25")
 """What results have beside the columns of a row."""
+
+_PASSAGE_FIELDS = ("document", "file", "start", "end")
+"""What a passage has beside the columns of its row: the id of the row, and where the passage is in it."""
 
 
 class TextRow(NamedTuple):
@@ -31,6 +37,13 @@ class TextRow(NamedTuple):
     """What an index keeps: ``id``, ``text`` and the other columns."""
     has_id: bool
     """Whether the id is the row's own."""
+
+    def passage(self, number: int, passage: Passage, columns: Mapping[str, Any]) -> TextRow:
+        """Return a passage of this row as a row, with some more columns."""
+        text = self.text[passage.start : passage.end]
+        own = {"id": f"{self.record['id']}#{number}", "text": text, "start": passage.start, "end": passage.end}
+        others = {name: value for name, value in self.record.items() if name not in own}
+        return TextRow(self.line, text, {**own, **columns, **others}, True)
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class TextRows:
     """Columns that the rows must not have."""
     first_id: int = 0
     """The id of the first row where the rows have none; those of the others follow."""
+    splitter: PassageSplitter | None = None
+    """Splits the text of each row, or the whole of a text file, into passages, which are the rows then."""
 
     @classmethod
     def open(cls, file: str | Path, column: str = "text", *, skip_empty: bool = False) -> TextRows:
@@ -59,13 +74,28 @@ class TextRows:
         return cls(typed_path(file), column, skip_empty)
 
     def __iter__(self) -> Iterator[TextRow]:
-        """Read the rows.
+        """Read the rows, or their passages.
 
         Raises:
             DataError: a row without text or id, or the column is missing.
         """
+        return (row for rows, _ in self.split() for row in rows)
+
+    def split(self) -> Iterator[tuple[list[TextRow], Coverage]]:
+        """Read the rows, each by itself or as its passages, with how much of a row is in them."""
+        for row in self._read():
+            if self.splitter is None:
+                yield [row], Coverage()
+                continue
+            passages, coverage = self.splitter.split(row.text)
+            begun = {"document": row.record["id"], "file": str(self.file)}
+            yield [row.passage(number, passage, begun) for number, passage in enumerate(passages, 1)], coverage
+
+    def _read(self) -> Iterator[TextRow]:
         position = self.first_id
-        for line, values in read_records(self.file, Data()):
+        is_document = self.splitter is not None and format_of(Path(self.file).name)[1].startswith(".txt")
+        records = _read_document(Path(self.file)) if is_document else read_records(self.file, Data())
+        for line, values in records:
             if position == self.first_id:
                 self._check_columns(values)
             text = values.get(self.column)
@@ -83,8 +113,8 @@ class TextRows:
             yield TextRow(line, text, {"id": identifier, "text": text, **others}, "id" in values)
             position += 1
 
-    def check(self, index: Index | None = None) -> int:
-        """Read all rows once and return their number.
+    def check(self, index: Index | None = None) -> tuple[int, Coverage]:
+        """Read all rows once; return their number, and of passages how much of the documents is in them.
 
         Args:
             index: that the rows are added to.
@@ -92,7 +122,15 @@ class TextRows:
         Raises:
             DataError: a row is wrong, there are none, or two have the same id, in the file or in the index.
         """
-        hashes = np.fromiter((hash_id(row.record["id"]) for row in self), dtype=np.uint64)
+        coverage = Coverage()
+
+        def hashed() -> Iterator[int]:
+            nonlocal coverage
+            for rows, of_row in self.split():
+                coverage += of_row
+                yield from (hash_id(row.record["id"]) for row in rows)
+
+        hashes = np.fromiter(hashed(), dtype=np.uint64)
         if not len(hashes):
             raise DataError("no rows", "add rows", file=self.file)
         self._refuse_repeated(hashes)
@@ -100,18 +138,21 @@ class TextRows:
             known = np.flatnonzero(index.has_hashes(hashes))
             if len(known):
                 self._refuse_known(index, set(known.tolist()))
-        return len(hashes)
+        return len(hashes), coverage
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return what identifies the rows."""
-        settings = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
+        settings: dict[str, Any] = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
+        if self.splitter is not None:
+            settings["passages"] = self.splitter.describe()
         return {"sha256": file_fingerprint(Path(self.file)), **settings}
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:
         if self.column not in values:
             hint = f"{closest(self.column, values)}; name it with --column"
             raise DataError(f"no column {self.column!r}", hint, file=self.file)
-        clash = next((name for name in self.reserved if name in values), None)
+        reserved = self.reserved + (_PASSAGE_FIELDS if self.splitter else ())
+        clash = next((name for name in reserved if name in values), None)
         if clash is not None:
             what = "the rows have a column that results have too"
             raise DataError(what, "rename it, so that nothing is lost", file=self.file, column=clash)
@@ -143,6 +184,15 @@ class TextRows:
             what = f"the index has a row with the id {identifier!r} already{more}"
             remedy = "delete it with `bertkit search delete`, or give the new row another id"
             raise DataError(what, remedy, file=self.file, row=suspects[identifier], column="id")
+
+
+def _read_document(file: Path) -> Iterator[Record]:
+    """Yield the text of a file as one row, whose id is the name of the file; line ends become those of Python."""
+    next(iter(read_records(file, Data())))  # refuses what is no text, and an empty file
+    text = "".join(read_text(file, "utf-8", str(file))).replace("\r\n", "\n").replace("\r", "\n")
+    if len(text) > MAX_CHARS:
+        raise DataError(f"a document of more than {MAX_CHARS:,} characters", "split the file", file=file)
+    yield 1, {"id": file.name, "text": text}
 
 
 def read_queries(file: str | Path, column: str = "text") -> Iterator[tuple[dict[str, Any], str]]:

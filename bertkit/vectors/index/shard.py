@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.storage.files import to_json, write_json
+from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.index.manifest import (
     ENDS,
     IDS,
@@ -60,7 +62,7 @@ class ShardWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         journal = self._read_journal()
         self.rows: int = journal.get("rows", 0)
-        self.truncated: int = journal.get("truncated", 0)
+        self.coverage = Coverage(**journal.get("coverage", {}))
         self._end: int = journal.get("end", 0)  # of the rows, in bytes
         self._longest: float = journal.get("longest", 0.0)
         self._rounding: float = journal.get("rounding", 0.0)
@@ -78,7 +80,7 @@ class ShardWriter:
         """Close the files."""
         self._opened.close()
 
-    def append(self, records: Sequence[Mapping[str, Any]], vectors: Numbers, truncated: int = 0) -> None:
+    def append(self, records: Sequence[Mapping[str, Any]], vectors: Numbers, coverage: Coverage) -> None:
         """Append rows, each with its ``id`` and ``text``, and their vectors (rows, dimension); then flush to disk.
 
         Raises:
@@ -97,7 +99,7 @@ class ShardWriter:
         self._streams[ROWS].write(b"".join(lines))
         self._streams[ENDS].write(ends.astype("<i8").tobytes())
         self._streams[IDS].write(np.array([hash_id(record["id"]) for record in records], "<u8").tobytes())
-        self.rows, self.truncated, self._end = self.rows + len(lines), self.truncated + truncated, int(ends[-1])
+        self.rows, self.coverage, self._end = self.rows + len(lines), self.coverage + coverage, int(ends[-1])
         self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
         self._rounding = max(self._rounding, float(np.linalg.norm(vectors - widen(rounded), axis=1).max()))
         self._commit()
@@ -118,7 +120,7 @@ class ShardWriter:
             stream.flush()
             os.fsync(stream.fileno())
         lengths = {"longest": self._longest, "rounding": self._rounding}
-        state = {"rows": self.rows, "truncated": self.truncated, "end": self._end, **lengths}
+        state = {"rows": self.rows, "coverage": asdict(self.coverage), "end": self._end, **lengths}
         write_json(self.folder / JOURNAL, {"origin": self.origin, **state})
 
     def _open(self, name: str) -> IO[bytes]:

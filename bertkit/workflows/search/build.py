@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder
+from bertkit.vectors.coverage import Coverage, measure_coverage
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index import Index
 from bertkit.vectors.index.approximate import check_method
 from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
-from bertkit.vectors.index.models import choose_prompts, describe, embedder_of, find_truncated
+from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.passages import PassageSplitter
 
 log = logging.getLogger("bertkit")
 
@@ -36,21 +38,42 @@ class IndexReport:
     dimension: int
     similarity: str
     model: str | None
-    truncated: int
-    """Texts of which the model read only the beginning, of all that were ever added."""
+    coverage: Coverage
+    """How much of all texts that were ever added the model read."""
+    passages: Mapping[str, int] | None
+    """Tokens and overlap of the passages that texts are split into; None where each text is a row."""
+    max_length: int
+    """Tokens that the model reads of a text."""
+    has_words: bool
+    """Whether the index can be searched by words."""
     bytes: int
     approximate: Mapping[str, Any] | None = None
     """Method and recall of the approximate search; None where search is exact."""
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is built."""
+
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    """Names of the prompts of ``document`` and ``query``; by default those that the model has."""
+    similarity: str | None = None
+    """cosine or dot; by default that of the model."""
+    passages: Mapping[str, Any] | None = None
+    """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
+    approximate: str | None = None
+    """hnsw, ivf, binary or auto, for an approximate search beside the exact one."""
+
+
+_AS_THE_MODEL = IndexOptions()
 
 
 def build(
     rows: TextRows,
     embedder: Embedder,
     output: str | Path,
+    options: IndexOptions = _AS_THE_MODEL,
     *,
-    prompts: Mapping[str, str | None] | None = None,
-    similarity: str | None = None,
-    approximate: str | None = None,
     progress: Progress = SILENT,
 ) -> IndexReport:
     """Build an index of the texts of a file; a killed build goes on where it was.
@@ -59,9 +82,7 @@ def build(
         rows: what is indexed.
         embedder: the model and its options; its own prompt is not used.
         output: the folder of the index, which must not exist.
-        prompts: names of the prompts of ``document`` and ``query``; by default those that the model has.
-        similarity: cosine or dot; by default that of the model.
-        approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
+        options: prompts, similarity, passages, approximate search.
         progress: shows how far the work is.
 
     Raises:
@@ -70,18 +91,23 @@ def build(
     output = typed_path(output)
     if output.exists():
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
-    if approximate is not None:
-        check_method(approximate, 0)
-    sides = choose_prompts(embedder, prompts or {})
+    if options.approximate is not None:
+        check_method(options.approximate, 0)
+    sides = choose_prompts(embedder, options.prompts)
+    rows = _in_passages(rows, sides["document"], options.passages)
     with claimed_folder(output):
         with stage(progress, f"checking the rows of {rows.file}"):
-            count = rows.check()
+            count, covered = rows.check()
         with stage(progress, f"loading {embedder.model}"):
-            manifest = describe(sides, similarity)
+            manifest = describe(sides, options.similarity)
+        if rows.splitter is not None:
+            manifest = replace(manifest, passages=rows.splitter.describe())
         origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
-        chunks = _embedded(rows, sides["document"], count, progress)
-        index = build_index(output, manifest, chunks, origin=origin, approximate=approximate, progress=progress)
-        return _report(index, count)
+        chunks = _embedded(rows, sides["document"], count, covered, progress)
+        method = options.approximate
+        return _report(
+            build_index(output, manifest, chunks, origin=origin, approximate=method, progress=progress), count
+        )
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
@@ -96,12 +122,11 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
     Index.open(folder)
     with claimed_folder(folder):
         index = Index.open(folder)
-        rows = replace(rows, first_id=index.manifest.total)
+        embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
+        rows = _in_passages(replace(rows, first_id=index.manifest.total), embedder, index.manifest.passages)
         with stage(progress, f"checking the rows of {rows.file}"):
-            count = rows.check(index)
-        with stage(progress, f"loading {model or index.manifest.model}"):
-            embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
-        chunks = _embedded(rows, embedder, count, progress)
+            count, covered = rows.check(index)
+        chunks = _embedded(rows, embedder, count, covered, progress)
         return _report(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
 
 
@@ -123,8 +148,20 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
         return _report(delete_from_index(index, found.values()), len(found))
 
 
-def _embedded(rows: TextRows, embedder: Embedder, count: int, progress: Progress) -> Chunks:
-    """Return what yields the rows with their vectors, chunk by chunk, after those that are done."""
+def _in_passages(rows: TextRows, embedder: Embedder, passages: Mapping[str, Any] | None) -> TextRows:
+    """Return rows that are split into passages, where that is asked for; refuses impossible ones at once."""
+    if passages is None:
+        return rows
+    splitter = PassageSplitter(embedder, **passages)
+    _ = splitter.size
+    return replace(rows, splitter=splitter)
+
+
+def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:
+    """Return what yields the rows with their vectors, chunk by chunk, after those that are done.
+
+    Passages are `covered`, which is known before; of texts, it is measured.
+    """
 
     def chunks(done: int) -> Iterator[Chunk]:
         if done:
@@ -133,7 +170,11 @@ def _embedded(rows: TextRows, embedder: Embedder, count: int, progress: Progress
         with stage(progress, "embedding", count, done):
             while chunk := list(islice(remaining, _CHUNK)):
                 texts = [row.text for row in chunk]
-                yield [row.record for row in chunk], embedder.encode(texts), len(find_truncated(embedder, texts))
+                if rows.splitter is None:
+                    coverage = measure_coverage(texts, embedder)
+                else:
+                    coverage = Coverage() if done else covered
+                yield [row.record for row in chunk], embedder.encode(texts), coverage
                 done += len(chunk)
                 progress.update(done, {})
 
@@ -150,7 +191,10 @@ def _report(index: Index, changed: int) -> IndexReport:
         manifest.dimension,
         manifest.similarity,
         manifest.model,
-        manifest.truncated,
+        manifest.coverage,
+        manifest.passages,
+        int(manifest.embedding["max_length"]),
+        manifest.lexical is not None,
         size,
         _describe_approximate(manifest.approximate),
     )

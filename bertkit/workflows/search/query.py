@@ -1,91 +1,130 @@
-"""Find the rows of an index that are nearest to queries."""
+"""Find the rows of an index that fit queries best."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.output import write_records, writer_for
-from bertkit.errors import UsageError
+from bertkit.errors import UnavailableError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.coverage import find_truncated
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index import Index
-from bertkit.vectors.index.models import embedder_of, find_truncated
+from bertkit.vectors.index.models import embedder_of
+from bertkit.vectors.lexical import LexicalIndex
+from bertkit.vectors.retrieval import SearchMethod, search
 
 log = logging.getLogger("bertkit")
 
 _CHUNK = 1024  # queries that are embedded and searched at a time
+_BY_VECTORS = SearchMethod()
 
 Query = tuple[dict[str, Any], str]
 """What every result of a query begins with, and its text."""
 
 
 def query(
-    folder: str | Path,
+    index: Index,
     queries: Iterable[Query],
+    method: SearchMethod = _BY_VECTORS,
     *,
-    k: int = 10,
     model: str | None = None,
     prompt: str | None = None,
-    exact: bool = False,
-    verify: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the `k` nearest rows of each query, the nearest first.
+    """Yield the best rows for each query, the best first.
 
     Args:
-        folder: of the index.
+        index: what is searched.
         queries: with what their results begin with, such as ``{"query": text}``.
-        k: results per query; all rows where there are fewer.
+        method: how rows are ranked, and how many are returned; all rows where there are fewer.
         model: where the model of the index is now; by default where it was.
         prompt: name of the prompt, which must be the one that the index was built for.
-        exact: whether to search exactly, also where the index has an approximate search.
-        verify: whether to compare the checksums of all files of the index first.
         progress: shows how far the work is.
 
     Returns:
-        records with ``rank`` (from 1), ``score`` and the columns of the row: ``id``, ``text`` and others.
+        records with ``rank`` (from 1), ``score``, the ``similarity`` of the vectors and ``bm25`` where the score is
+        another, and the columns of the row: ``id``, ``text`` and others.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    folder = typed_path(folder)
-    if k < 1:
-        raise UsageError(f"-k {k}", "ask for at least 1")
-    index = Index.open(folder, verify=verify)
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
         what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
-        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=folder)
-    if k > len(index):
-        log.info(f"the index has {len(index):,} rows: each query gets all of them, not {k:,}")
+        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
+    words = _find_words(index, method)
+    if method.reranker is not None:
+        _ = method.reranker.saved
+    if method.k > len(index):
+        log.info(f"the index has {len(index):,} rows: each query gets all of them, not {method.k:,}")
     remaining = iter(queries)
     first = next(remaining, None)
     if first is None:
         raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
-    with stage(progress, f"loading {model or index.manifest.model}"):
-        embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
-    return _search(index, embedder, chain([first], remaining), k, exact)
+    embedder = None
+    if method.by != "words":
+        with stage(progress, f"loading {model or index.manifest.model}"):
+            embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
+    chunks = _chunks(chain([first], remaining))
+    return (record for chunk in chunks for record in _search(index, embedder, words, chunk, method, progress))
+
+
+def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
+    """Return the BM25 of an index; None where it has none, and none is needed.
+
+    Raises:
+        UsageError: the index has none, and the rows are ranked by words.
+        UnavailableError: likewise, and bm25s is not installed.
+    """
+    try:
+        return index.words
+    except (UsageError, UnavailableError) as error:
+        if method.by != "vectors":
+            raise
+        log.info(f"results without bm25: {error}")
+        return None
+
+
+def _chunks(queries: Iterable[Query]) -> Iterator[list[Query]]:
+    remaining = iter(queries)
+    while chunk := list(islice(remaining, _CHUNK)):
+        yield chunk
 
 
 def _search(
-    index: Index, embedder: Embedder, queries: Iterable[Query], k: int, exact: bool
+    index: Index,
+    embedder: Embedder | None,
+    words: LexicalIndex | None,
+    chunk: Sequence[Query],
+    method: SearchMethod,
+    progress: Progress,
 ) -> Iterator[dict[str, Any]]:
-    remaining = iter(queries)
-    while chunk := list(islice(remaining, _CHUNK)):
-        texts = [text for _, text in chunk]
-        for position in find_truncated(embedder, texts):
+    texts = [text for _, text in chunk]
+    vectors = None
+    if embedder is not None:
+        for position in find_truncated(texts, embedder):
             limit = embedder.tokenizer.model_max_length
-            log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {texts[position][:60]}...")
-        scores, numbers = index.search(embedder.encode(texts), k, exact=exact)
-        for (begin, _), values, found in zip(chunk, scores, numbers, strict=True):
-            for rank, (score, record) in enumerate(zip(values.tolist(), index.rows(found), strict=True), start=1):
-                yield {**begin, "rank": rank, "score": score, **record}
+            start = f"{texts[position][:60]}..."
+            log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {start}")
+        vectors = embedder.encode(texts)
+    rankings = search(index, texts, vectors, method, progress)
+    for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
+        rows = [hit.row for hit in ranking]
+        scores = {"score": [hit.score for hit in ranking]}
+        if vectors is not None and (method.by != "vectors" or method.reranker):
+            scores["similarity"] = index.similarities(vectors[number], rows).tolist()
+        if words is not None and (method.by != "words" or method.reranker):
+            scores["bm25"] = words.score(text, rows).tolist()
+        by_hit = (dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True))
+        for rank, (of_hit, record) in enumerate(zip(by_hit, index.rows(rows), strict=True), start=1):
+            yield {**begin, "rank": rank, **of_hit, **record}
 
 
 def _prompt_name(name: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.index.build import add_to_index, build_index, delete_from_index
 from bertkit.vectors.index.manifest import Manifest
 
@@ -17,7 +18,7 @@ def chunks_of(vectors, first=0, size=100):
     """The chunks of rows that are numbered as their vectors are."""
     records = [{"id": first + number, "text": f"text {first + number}"} for number in range(len(vectors))]
     starts = range(0, len(vectors), size)
-    return lambda done: ((records[n : n + size], vectors[n : n + size], 0) for n in starts if n >= done)
+    return lambda done: ((records[n : n + size], vectors[n : n + size], Coverage()) for n in starts if n >= done)
 
 
 def plain_search(vectors, query, k, similarity="cosine"):

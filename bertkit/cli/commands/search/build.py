@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_rows, print_json, print_text
+from bertkit.cli.output import print_json, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
+    from bertkit.vectors.coverage import Coverage
     from bertkit.workflows.search import IndexReport
 
 NAME = "build"
@@ -20,6 +21,24 @@ ORDER = 1
 EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
 
 ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+PassageTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--passage-tokens",
+        help="Most tokens of a passage, with special tokens and prompt.",
+        metavar="N",
+        show_default="256, or what the model reads",
+    ),
+]
+OverlapOption = Annotated[
+    int | None,
+    typer.Option(
+        "--overlap",
+        help="Tokens that a passage may repeat of the one before, in whole sentences.",
+        metavar="N",
+        show_default="0",
+    ),
+]
 SkipEmptyOption = Annotated[
     bool, typer.Option("--skip-empty", help="Leave out rows without text, which are refused otherwise.")
 ]
@@ -97,23 +116,36 @@ def command(
             show_default="exact search only",
         ),
     ] = None,
+    passages: Annotated[
+        bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
+    ] = False,
+    passage_tokens: PassageTokensOption = None,
+    overlap: OverlapOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Build an index of texts: their vectors, and the rows that they are in.
+    """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
 
     A build that was killed goes on where it was when the command is repeated.
     """
+    from bertkit.errors import UsageError
+
+    if not passages and (passage_tokens is not None or overlap is not None):
+        option = "--overlap" if passage_tokens is None else "--passage-tokens"
+        raise UsageError(f"{option} without --passages", "add --passages")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.index.rows import TextRows
-    from bertkit.workflows.search import build
+    from bertkit.workflows.search import IndexOptions, build
 
     report = build(
         TextRows.open(file, column, skip_empty=skip_empty),
         Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length),
         output,
-        prompts={"document": document_prompt, "query": query_prompt},
-        similarity=similarity,
-        approximate=approximate,
+        IndexOptions(
+            prompts={"document": document_prompt, "query": query_prompt},
+            similarity=similarity,
+            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
+            approximate=approximate,
+        ),
         progress=TerminalProgress(),
     )
     print_index(report, "added", as_json=json)
@@ -125,8 +157,9 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         values: dict[str, Any] = dataclasses.asdict(report)
         print_json({**values, "index": str(report.index), done: values.pop("changed")})
         return
+    unit = "passages" if report.passages else "rows"
     print_text(
-        f"{report.index}: {format_rows(report.changed)} {done}; {format_rows(report.rows)} with vectors of "
+        f"{report.index}: {report.changed:,} {unit} {done}; {report.rows:,} {unit} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
     if report.approximate:
@@ -135,7 +168,18 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
             f"  {found['method']} finds {found['recall_at_10']:.2%} of the 10 nearest rows of {found['queries']} rows, "
             f"in {found['milliseconds_per_query']:.2f} ms per query"
         )
-    if report.truncated:
+    print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+
+
+def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
+    """Print how much of the text reaches the model, and what to do where that is not all."""
+    line = f"  {coverage} of the text reaches the model"
+    if is_split:
+        print_text(f"{line}, in passages of {coverage.texts:,} texts")
+    elif coverage.truncated:
         print_text(
-            f"  {report.truncated:,} texts are longer than the model reads: only the beginning of each can be found"
+            f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
+            "--passages splits them"
         )
+    else:
+        print_text(line)

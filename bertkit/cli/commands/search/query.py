@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -18,6 +18,19 @@ from bertkit.cli.progress import TerminalProgress
 NAME = "query"
 ORDER = 4
 EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
+
+RerankOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank",
+        help="Rank anew by this cross-encoder: run folder of the recipe `rerank`, directory or hub name.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+CandidatesOption = Annotated[
+    int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
+]
 
 
 def command(
@@ -34,6 +47,12 @@ def command(
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
+    by: Annotated[
+        Literal["vectors", "words", "hybrid"],
+        typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    ] = "vectors",
+    rerank: RerankOption = None,
+    candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
     prompt: Annotated[
@@ -62,22 +81,29 @@ def command(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Find the rows of an index that are nearest to queries.
+    """Find the rows of an index that fit queries best.
 
-    The output is one record per result, the nearest first: the query, rank, score, and the columns of the row.
+    The output is one record per result, the best first: the query, rank, score, and the columns of the row. Beside a
+    score stand the similarity of the vectors and the BM25 of the words.
     """
     from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
 
     if (file is None) == (not queries):
         raise UsageError(
             "no query" if file is None else "queries and a --file", 'give e.g. "how to open a file", or --file'
         )
+    from bertkit.vectors.index import Index
     from bertkit.vectors.index.rows import read_queries
+    from bertkit.vectors.reranker import Reranker
+    from bertkit.vectors.retrieval import SearchMethod
     from bertkit.workflows.search import query, query_to_file
 
     asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])
     progress = TerminalProgress()
-    records = query(index, asked, k=k, model=model, prompt=prompt, exact=exact, verify=verify, progress=progress)
+    method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
+    opened = Index.open(typed_path(index), verify=verify, exact=exact)
+    records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
     if output is None:
         print_results(records, as_json=json)
     else:
