@@ -129,12 +129,16 @@ def command(
     from bertkit.workflows.search import build
 
     report = build(
-        TextRows.open(file, column, skip_empty=skip_empty),
+        TextRows.open(
+            file,
+            column,
+            skip_empty=skip_empty,
+            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
+        ),
         Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length),
         output,
         prompts={"document": document_prompt, "query": query_prompt},
         similarity=similarity,
-        passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
         progress=TerminalProgress(),
     )
     print_index(report, "added", as_json=json)
@@ -146,19 +150,20 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         values: dict[str, Any] = dataclasses.asdict(report)
         print_json({**values, "index": str(report.index), done: values.pop("changed")})
         return
-    unit = "passages" if report.passages else "rows"
+    unit = "passage" if report.passages else "row"
     print_text(
-        f"{report.index}: {report.changed:,} {unit} {done}; {report.rows:,} {unit} with vectors of "
+        f"{report.index}: {_count(report.changed, unit)} {done}; {_count(report.rows, unit)} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
-    print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+    if done == "added":
+        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
 
 def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
     """Print how much of the text reaches the model, and what to do where that is not all."""
     line = f"  {coverage} of the text reaches the model"
     if is_split:
-        print_text(f"{line}, in passages of {coverage.texts:,} texts")
+        print_text(f"{line}, in passages of {_count(coverage.texts, 'text')}")
     elif coverage.truncated:
         print_text(
             f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
@@ -166,3 +171,7 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
         )
     else:
         print_text(line)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit if number == 1 else unit + 's'}"
