@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.progress import SILENT, Progress
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder
 from bertkit.vectors.coverage import Coverage
+from bertkit.vectors.index.approximate import build_approximate, check_method
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
 from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter
@@ -24,7 +26,15 @@ Chunks = Callable[[int], Iterable[Chunk]]
 """Yields the chunks of all rows but the first ones, of which there are as many as its argument says."""
 
 
-def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Mapping[str, Any] | None = None) -> Index:
+def build_index(
+    folder: Path,
+    manifest: Manifest,
+    chunks: Chunks,
+    *,
+    origin: Mapping[str, Any] | None = None,
+    approximate: str | None = None,
+    progress: Progress = SILENT,
+) -> Index:
     """Build an index beside its folder and move it there; the caller holds the lock of the folder.
 
     A killed build is gone on with by the next one of the same origin.
@@ -34,9 +44,12 @@ def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Map
         manifest: how the vectors are computed, without shards.
         chunks: of which there is at least one.
         origin: what identifies rows and vectors; None for a build that always begins anew.
+        approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
+        progress: shows how far the approximate search is.
 
     Raises:
-        UsageError: the folder exists, or the similarity is not known.
+        UsageError: the folder exists, or the similarity or the approximate search is not known.
+        UnavailableError: approximate search without faiss.
         ModelError: a vector is not finite.
         ResourceError: the disk refuses a write.
     """
@@ -44,6 +57,8 @@ def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Map
         raise UsageError("the index exists", "add to it with `bertkit search add`, or delete it", file=folder)
     if manifest.similarity not in SIMILARITIES:
         raise UsageError(f"similarity {manifest.similarity!r} is not known", f"one of {', '.join(SIMILARITIES)}")
+    if approximate is not None:
+        check_method(approximate, 0)
     building = staging_folder(folder)
     with disk_errors(building):
         building.mkdir(exist_ok=True)
@@ -52,7 +67,12 @@ def build_index(folder: Path, manifest: Manifest, chunks: Chunks, *, origin: Map
         except (DataError, ModelError):  # neither can be repaired by going on
             shutil.rmtree(building)
             raise
-        write_manifest(building, write_words(building, manifest.with_shard(info, coverage)))
+        manifest = write_words(building, manifest.with_shard(info, coverage))
+        if approximate is not None:
+            shards = Index(building, manifest).shards
+            entry = build_approximate(building, shards, approximate, progress=progress)
+            manifest = replace(manifest, approximate=entry)
+        write_manifest(building, manifest)
         building.rename(folder)
         sync_folder(folder.parent)
         (folder / info.folder / JOURNAL).unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import UsageError
+from bertkit.vectors.index.approximate import ApproximateSearch
 from bertkit.vectors.index.exact import exact_search, gather
 from bertkit.vectors.index.manifest import ROWS, Manifest, read_manifest
 from bertkit.vectors.index.shard import Numbers, Shard, hash_id, prepare
@@ -25,18 +27,20 @@ class Index:
         self.shards = [Shard(folder / info.folder, info) for info in manifest.shards]
 
     @classmethod
-    def open(cls, folder: Path, *, verify: bool = False) -> Index:
+    def open(cls, folder: Path, *, verify: bool = False, exact: bool = False) -> Index:
         """Open the index of a folder.
 
         Args:
             folder: written by `bertkit.vectors.index.build`.
             verify: whether to read all files and compare their checksums; their sizes are compared always.
+            exact: whether to leave out the approximate search, if it has one.
 
         Raises:
             UsageError: the folder is no index.
             DataError: it is damaged.
         """
-        return cls(folder, read_manifest(folder, verify=verify))
+        manifest = read_manifest(folder, verify=verify)
+        return cls(folder, replace(manifest, approximate=None) if exact else manifest)
 
     def __len__(self) -> int:
         return self.manifest.rows
@@ -45,6 +49,12 @@ class Index:
     def deleted(self) -> Numbers:
         """The numbers of the rows that are deleted, ascending."""
         return np.array(self.manifest.deleted, dtype=np.int64)
+
+    @cached_property
+    def approximate(self) -> ApproximateSearch | None:
+        """The approximate search of the index; None where it has none."""
+        entry = self.manifest.approximate
+        return None if entry is None else ApproximateSearch.open(self.folder, entry)
 
     @cached_property
     def words(self) -> LexicalIndex:
@@ -71,6 +81,7 @@ class Index:
 
         Raises:
             UsageError: the queries have another dimension, or a number that is not finite.
+            UnavailableError: the index has an approximate search, and faiss is not installed.
         """
         queries = np.atleast_2d(queries)
         if queries.shape[1] != self.manifest.dimension:
@@ -79,7 +90,10 @@ class Index:
         if not np.isfinite(queries).all():
             raise UsageError("the vector of a query is not finite", "use --precision fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
-        return exact_search(self.shards, queries, min(k, len(self)), self.deleted)
+        k = min(k, len(self))
+        if self.approximate is None or not k:
+            return exact_search(self.shards, queries, k, self.deleted)
+        return self.approximate.search(self.shards, queries, k, self.deleted)
 
     def similarities(self, query: Numbers, numbers: Sequence[int]) -> Numbers:
         """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from bertkit.storage.outputs import claimed_folder
 from bertkit.vectors.coverage import Coverage, measure_coverage
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index import Index
+from bertkit.vectors.index.approximate import check_method
 from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
 from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.index.rows import TextRows
@@ -44,15 +45,33 @@ class IndexReport:
     has_words: bool
     """Whether the index can be searched by words."""
     bytes: int
+    approximate: Mapping[str, Any] | None = None
+    """Method and recall of the approximate search; None where search is exact."""
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is built."""
+
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    """Names of the prompts of ``document`` and ``query``; by default those that the model has."""
+    similarity: str | None = None
+    """cosine or dot; by default that of the model."""
+    passages: Mapping[str, Any] | None = None
+    """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
+    approximate: str | None = None
+    """hnsw, ivf, binary or auto, for an approximate search beside the exact one."""
+
+
+_AS_THE_MODEL = IndexOptions()
 
 
 def build(
     rows: TextRows,
     embedder: Embedder,
     output: str | Path,
+    options: IndexOptions = _AS_THE_MODEL,
     *,
-    prompts: Mapping[str, str | None] | None = None,
-    similarity: str | None = None,
     progress: Progress = SILENT,
 ) -> IndexReport:
     """Build an index of the texts of a file; a killed build goes on where it was.
@@ -61,8 +80,7 @@ def build(
         rows: what is indexed.
         embedder: the model and its options; its own prompt is not used.
         output: the folder of the index, which must not exist.
-        prompts: names of the prompts of ``document`` and ``query``; by default those that the model has.
-        similarity: cosine or dot; by default that of the model.
+        options: prompts, similarity, passages, approximate search.
         progress: shows how far the work is.
 
     Raises:
@@ -71,16 +89,21 @@ def build(
     output = typed_path(output)
     if output.exists():
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
-    sides = choose_prompts(embedder, prompts or {})
-    rows = rows.split_for(sides["document"])
+    if options.approximate is not None:
+        check_method(options.approximate, 0)
+    sides = choose_prompts(embedder, options.prompts)
+    rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
         with stage(progress, f"checking the rows of {rows.file}"):
             count, covered = rows.check()
         with stage(progress, f"loading {embedder.model}"):
-            manifest = replace(describe(sides, similarity), passages=rows.passages)
+            manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
         chunks = _embedded(rows, sides["document"], count, covered, progress)
-        return _report(build_index(output, manifest, chunks, origin=origin), count)
+        method = options.approximate
+        return _report(
+            build_index(output, manifest, chunks, origin=origin, approximate=method, progress=progress), count
+        )
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
@@ -164,4 +187,9 @@ def _report(index: Index, changed: int) -> IndexReport:
         int(manifest.embedding["max_length"]),
         manifest.lexical is not None,
         size,
+        _describe_approximate(manifest.approximate),
     )
+
+
+def _describe_approximate(entry: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if entry is None else {name: value for name, value in entry.items() if name != "files"}

@@ -30,24 +30,22 @@ Query = tuple[dict[str, Any], str]
 
 
 def query(
-    folder: str | Path,
+    index: Index,
     queries: Iterable[Query],
     method: SearchMethod = _BY_VECTORS,
     *,
     model: str | None = None,
     prompt: str | None = None,
-    verify: bool = False,
     progress: Progress = SILENT,
 ) -> Iterator[dict[str, Any]]:
     """Yield the best rows for each query, the best first.
 
     Args:
-        folder: of the index.
+        index: what is searched.
         queries: with what their results begin with, such as ``{"query": text}``.
         method: how rows are ranked, and how many are returned; all rows where there are fewer.
         model: where the model of the index is now; by default where it was.
         prompt: name of the prompt, which must be the one that the index was built for.
-        verify: whether to compare the checksums of all files of the index first.
         progress: shows how far the work is.
 
     Returns:
@@ -57,12 +55,10 @@ def query(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    folder = typed_path(folder)
-    index = Index.open(folder, verify=verify)
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
         what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
-        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=folder)
+        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
     words = _find_words(index, method)
     if method.reranker is not None:
         _ = method.reranker.saved
@@ -75,7 +71,7 @@ def query(
     embedder = None
     if method.by != "words":
         with stage(progress, f"loading {model or index.manifest.model}"):
-            embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
+            embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
     chunks = _chunks(chain([first], remaining))
     return (record for chunk in chunks for record in _search(index, embedder, words, chunk, method, progress))
 

@@ -108,6 +108,14 @@ def command(
     similarity: Annotated[
         str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
     ] = None,
+    approximate: Annotated[
+        str | None,
+        typer.Option(
+            help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
+            metavar="METHOD",
+            show_default="exact search only",
+        ),
+    ] = None,
     passages: Annotated[
         bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
     ] = False,
@@ -126,19 +134,18 @@ def command(
         raise UsageError(f"{option} without --passages", "add --passages")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.index.rows import TextRows
-    from bertkit.workflows.search import build
+    from bertkit.workflows.search import IndexOptions, build
 
     report = build(
-        TextRows.open(
-            file,
-            column,
-            skip_empty=skip_empty,
-            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
-        ),
+        TextRows.open(file, column, skip_empty=skip_empty),
         Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length),
         output,
-        prompts={"document": document_prompt, "query": query_prompt},
-        similarity=similarity,
+        IndexOptions(
+            prompts={"document": document_prompt, "query": query_prompt},
+            similarity=similarity,
+            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
+            approximate=approximate,
+        ),
         progress=TerminalProgress(),
     )
     print_index(report, "added", as_json=json)
@@ -155,6 +162,12 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         f"{report.index}: {_count(report.changed, unit)} {done}; {_count(report.rows, unit)} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
+    if report.approximate:
+        found = report.approximate
+        print_text(
+            f"  {found['method']} finds {found['recall_at_10']:.2%} of the 10 nearest rows of {found['queries']} rows, "
+            f"in {found['milliseconds_per_query']:.2f} ms per query"
+        )
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 

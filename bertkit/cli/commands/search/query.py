@@ -63,6 +63,9 @@ def command(
             show_default="the index's",
         ),
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
     ] = False,
@@ -84,11 +87,13 @@ def command(
     score stand the similarity of the vectors and the BM25 of the words.
     """
     from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
 
     if (file is None) == (not queries):
         raise UsageError(
             "no query" if file is None else "queries and a --file", 'give e.g. "how to open a file", or --file'
         )
+    from bertkit.vectors.index import Index
     from bertkit.vectors.index.rows import read_queries
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.retrieval import SearchMethod
@@ -97,7 +102,8 @@ def command(
     asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])
     progress = TerminalProgress()
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
-    records = query(index, asked, method, model=model, prompt=prompt, verify=verify, progress=progress)
+    opened = Index.open(typed_path(index), verify=verify, exact=exact)
+    records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
     if output is None:
         print_results(records, as_json=json)
     else:
