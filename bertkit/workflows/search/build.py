@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
