@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from bertkit.metrics.intervals import Intervals, find_intervals
 
 def score_rankings(
     rankings: Sequence[Sequence[Hashable]],
-    relevance: Sequence[Mapping[Hashable, float]],
+    relevance: Sequence[Mapping[Any, float]],
     cutoff: int = 10,
     recall_cutoffs: Sequence[int] = (1, 10, 100),
 ) -> dict[str, np.ndarray]:

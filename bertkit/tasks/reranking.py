@@ -25,6 +25,7 @@ from bertkit.tasks import (
     Feature,
     Option,
     Recipe,
+    RecipeError,
     Row,
     Setup,
     check_texts,
@@ -52,14 +53,20 @@ precompute, tune = no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts, and read the relevance as a number from 0 to 1, or to the end of ``data.label_range``.
+    """Check the texts, and read the relevance as a share of the highest: of 1, or of the end of ``data.label_range``.
+
+    No metric depends on its scale.
 
     Raises:
         DataError: a text that is not text, or a relevance that is not such a number.
+        RecipeError: lists are to be made of a stream, which may end in the middle of one.
     """
     check_texts(row, "query", "passage")
     if "relevance" not in row:
         return row
+    if recipe.data.streaming and recipe.options.get("loss") == "listwise":
+        what = "options.loss = listwise needs all rows of a query at once, and data.streaming reads a part of all rows"
+        raise RecipeError(what, "leave one of them out")
     try:
         relevance = float(row["relevance"])
     except (TypeError, ValueError):
@@ -69,14 +76,11 @@ def read(row: Row, recipe: Recipe) -> Row:
         raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
-    if relevance > (most := _most_relevant(recipe)):
+    most = recipe.data.label_range[1] if recipe.data.label_range else 1.0
+    if relevance > most:
         remedy = f"correct it, or say how far it goes: --set 'data.label_range=[0, {math.ceil(relevance)}]'"
         raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
-    return {**row, "relevance": relevance}
-
-
-def _most_relevant(recipe: Recipe) -> float:
-    return recipe.data.label_range[1] if recipe.data.label_range else 1.0
+    return {**row, "relevance": relevance / most}
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
@@ -112,15 +116,13 @@ def _is_pointwise(setup: Setup) -> bool:
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
-    ``labels`` is the relevance as a share of the highest, or a list of them. Without relevance there is no loss, and
-    each row is a feature.
+    ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
     """
     features = encode_texts([{"text": row["query"], "text_pair": row["passage"]} for row in rows], setup)
     if not rows or "relevance" not in rows[0]:
         return features
-    most = _most_relevant(setup.recipe)
     for row, feature in zip(rows, features, strict=True):
-        feature["labels"] = [row["relevance"] / most]
+        feature["labels"] = [row["relevance"]]
     return features if _is_pointwise(setup) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
 
 

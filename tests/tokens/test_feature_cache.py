@@ -24,7 +24,7 @@ from bertkit.workflows.steps.finetune_inputs import find_labels
 from tests.conftest import make_tokenizer
 
 TOKENIZER = make_tokenizer()
-FAMILIES = ("cola", "mrpc", "stsb", "ner", "pos", "squad", "squad2", "swag", "choose", "wsd")
+FAMILIES = ("cola", "mrpc", "stsb", "ner", "pos", "squad", "squad2", "swag", "choose", "wsd", "rerank")
 
 
 @pytest.fixture(autouse=True)

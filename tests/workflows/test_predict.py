@@ -134,7 +134,7 @@ def test_a_field_that_only_some_predictions_have_is_refused_too(run, trained, mo
     assert not Path("out.csv").exists()
 
 
-@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "squad", "choose", "wsd"])
+@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "squad", "choose", "wsd", "rerank"])
 def test_families_say_what_their_predictions_have(recipe):
     """All of it, or all but what only some have: a family that grows a field has to name it in its COLUMNS."""
     from bertkit.recipe import load_recipe

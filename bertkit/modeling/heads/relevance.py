@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ def find_activation(folder: Path) -> str:
 
 def score_passages(model: PreTrainedModel, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
-    model.forward = partial(_forward, model.forward, activation)  # type: ignore[method-assign]
+    model.forward = partial(_forward, model.forward, activation)
 
 
 def _forward(
@@ -58,6 +57,8 @@ def _forward(
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
     """
+    import torch
+
     if input_ids.dim() == 2:
         output = forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **named)
         logits = output.logits = output.logits.float()
@@ -65,7 +66,7 @@ def _forward(
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
         output = forward(**{name: values.flatten(0, 1) for name, values in inputs.items()})
         missing = attention_mask.sum(dim=-1) == 1
-        logits = output.logits.float().view(missing.shape).masked_fill(missing, -math.inf)
+        logits = output.logits.float().view(missing.shape).masked_fill(missing, torch.finfo(torch.float32).min)
         output.logits = logits
         if labels is not None:
             output.loss = list_loss(logits, labels).mean()
@@ -82,10 +83,10 @@ def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
     gold values.
 
     Args:
-        logits: of passages, shape (queries, passages); minus infinity where a list has none.
+        logits: of passages, shape (queries, passages); the least number where a list has none.
         relevance: at least 0, of the same shape; 0 where a list has none.
     """
     shares = relevance / relevance.sum(dim=-1, keepdim=True).clamp(min=1e-9)
-    # 0 times minus infinity is not a number, so a passage that is not relevant adds nothing by `where`
+    # the logarithm may be minus infinity, and 0 times that is not a number, so `where` drops what is not relevant
     losses: torch.Tensor = -(shares * logits.log_softmax(dim=-1).where(relevance > 0, 0.0)).sum(dim=-1)
     return losses

@@ -17,7 +17,7 @@ from bertkit.vectors.index.approximate import build_approximate, check_method
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
 from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter
-from bertkit.vectors.index.words import write_words
+from bertkit.vectors.index.words import sweep_words, write_words
 
 Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
 """Rows with ``id`` and ``text``, their vectors (rows, dimension), and how much of the texts the model read."""
@@ -91,7 +91,9 @@ def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | No
     with disk_errors(index.folder):
         shard = index.folder / _shard_name(len(index.shards))
         info, coverage = _write_shard(shard, index.manifest, chunks, origin)
-        write_manifest(index.folder, write_words(index.folder, index.manifest.with_shard(info, coverage)))
+        manifest = write_words(index.folder, index.manifest.with_shard(info, coverage))
+        write_manifest(index.folder, manifest)
+        sweep_words(index.folder, manifest)
         (shard / JOURNAL).unlink(missing_ok=True)
     return Index.open(index.folder)
 

@@ -147,6 +147,15 @@ class Index:
         by_id = {str(record["id"]): int(number) for number, record in records}
         return {name: number for name, number in by_id.items() if name in hashes.values()}  # hashes may collide
 
+    def find_documents(self, ids: Iterable[object]) -> dict[str, list[int]]:
+        """Find the rows that are passages of some documents and are not deleted: id of the document -> numbers."""
+        found: dict[str, list[int]] = {}
+        wanted = set(map(str, ids)) if self.manifest.passages is not None else set()
+        for number, record in self.records() if wanted else ():
+            if str(record["document"]) in wanted:
+                found.setdefault(str(record["document"]), []).append(number)
+        return found
+
     @cached_property
     def _hashes(self) -> Numbers:
         return np.concatenate([shard.ids for shard in self.shards])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from bertkit.errors import DataError, UsageError, closest
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.coverage import Coverage
+from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.shard import Numbers, hash_id
 from bertkit.vectors.passages import Passage, PassageSplitter
@@ -41,9 +42,10 @@ class TextRow(NamedTuple):
     def passage(self, number: int, passage: Passage, columns: Mapping[str, Any]) -> TextRow:
         """Return a passage of this row as a row, with some more columns."""
         text = self.text[passage.start : passage.end]
-        own = {"id": f"{self.record['id']}#{number}", "text": text, "start": passage.start, "end": passage.end}
-        others = {name: value for name, value in self.record.items() if name not in own}
-        return TextRow(self.line, text, {**own, **columns, **others}, True)
+        others = {name: value for name, value in self.record.items() if name not in ("id", "text")}
+        where = {"start": passage.start, "end": passage.end}
+        record = {"id": f"{self.record['id']}#{number}", "text": text, **columns, **where, **others}
+        return TextRow(self.line, text, record, True)
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,20 @@ class TextRows:
     """Columns that the rows must not have."""
     first_id: int = 0
     """The id of the first row where the rows have none; those of the others follow."""
+    passages: Mapping[str, Any] | None = None
+    """``tokens`` and ``overlap`` of the passages that are the rows; None where each text is one."""
     splitter: PassageSplitter | None = None
-    """Splits the text of each row, or the whole of a text file, into passages, which are the rows then."""
+    """Splits each text, or the whole of a text file, into passages, once it is known for which model."""
 
     @classmethod
-    def open(cls, file: str | Path, column: str = "text", *, skip_empty: bool = False) -> TextRows:
+    def open(
+        cls,
+        file: str | Path,
+        column: str = "text",
+        *,
+        skip_empty: bool = False,
+        passages: Mapping[str, Any] | None = None,
+    ) -> TextRows:
         """Return the rows of a file.
 
         Raises:
@@ -71,7 +82,18 @@ class TextRows:
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(typed_path(file), column, skip_empty)
+        return cls(typed_path(file), column, skip_empty, passages=passages)
+
+    def split_for(self, embedder: Embedder) -> TextRows:
+        """Return the rows, or the passages that fit a model.
+
+        Raises:
+            UsageError: there are no such passages.
+        """
+        if self.passages is None:
+            return self
+        splitter = PassageSplitter(embedder, **self.passages)
+        return replace(self, splitter=splitter, passages=splitter.describe())
 
     def __iter__(self) -> Iterator[TextRow]:
         """Read the rows, or their passages.
@@ -144,7 +166,7 @@ class TextRows:
         """Return what identifies the rows."""
         settings: dict[str, Any] = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
         if self.splitter is not None:
-            settings["passages"] = self.splitter.describe()
+            settings["passages"] = self.passages
         return {"sha256": file_fingerprint(Path(self.file)), **settings}
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:

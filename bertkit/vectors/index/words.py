@@ -29,10 +29,15 @@ def write_words(folder: Path, manifest: Manifest) -> Manifest:
         log.info(f"no BM25 beside the vectors: {error.what} - {error.remedy}")
         return replace(manifest, lexical=None)
     current = manifest.lexical["folder"] if manifest.lexical else ""
-    for leftover in folder.glob(f"{_FOLDER}*"):  # of a killed process, or replaced by the one before
-        if leftover.name != current:
-            shutil.rmtree(leftover)
     name = next(name for number in itertools.count() if (name := f"{_FOLDER}{number}") != current)
+    shutil.rmtree(folder / name, ignore_errors=True)  # of a killed process
     lexical.save(folder / name)
     files = tuple(sorted(file.name for file in (folder / name).iterdir()))
     return replace(manifest, lexical={"folder": name, "files": describe_files(folder / name, files)})
+
+
+def sweep_words(folder: Path, manifest: Manifest) -> None:
+    """Delete the BM25 that a manifest has replaced."""
+    for words in folder.glob(f"{_FOLDER}*"):
+        if not manifest.lexical or words.name != manifest.lexical["folder"]:
+            shutil.rmtree(words, ignore_errors=True)

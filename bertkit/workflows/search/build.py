@@ -20,7 +20,6 @@ from bertkit.vectors.index.approximate import check_method
 from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
 from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.index.rows import TextRows
-from bertkit.vectors.passages import PassageSplitter
 
 log = logging.getLogger("bertkit")
 
@@ -94,14 +93,12 @@ def build(
     if options.approximate is not None:
         check_method(options.approximate, 0)
     sides = choose_prompts(embedder, options.prompts)
-    rows = _in_passages(rows, sides["document"], options.passages)
+    rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
         with stage(progress, f"checking the rows of {rows.file}"):
             count, covered = rows.check()
         with stage(progress, f"loading {embedder.model}"):
-            manifest = describe(sides, options.similarity)
-        if rows.splitter is not None:
-            manifest = replace(manifest, passages=rows.splitter.describe())
+            manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
         chunks = _embedded(rows, sides["document"], count, covered, progress)
         method = options.approximate
@@ -123,7 +120,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
     with claimed_folder(folder):
         index = Index.open(folder)
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
-        rows = _in_passages(replace(rows, first_id=index.manifest.total), embedder, index.manifest.passages)
+        rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         with stage(progress, f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
         chunks = _embedded(rows, embedder, count, covered, progress)
@@ -131,7 +128,9 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
 
 
 def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
-    """Delete the rows with some ids from an index; with one id that no row has, nothing is deleted.
+    """Delete the rows with some ids from an index, or all passages of a document.
+
+    With one id that neither a row nor a document has, nothing is deleted.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -140,21 +139,14 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     Index.open(folder)
     with claimed_folder(folder):
         index = Index.open(folder)
-        found = index.find_ids(ids)
-        missing = [identifier for identifier in ids if identifier not in found]
+        numbers = {name: [number] for name, number in index.find_ids(ids).items()}
+        numbers |= index.find_documents(name for name in ids if name not in numbers)
+        missing = [identifier for identifier in ids if identifier not in numbers]
         if missing:
             more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
             raise DataError(f"no row has the id {missing[0]!r}{more}", "nothing was deleted", file=folder)
-        return _report(delete_from_index(index, found.values()), len(found))
-
-
-def _in_passages(rows: TextRows, embedder: Embedder, passages: Mapping[str, Any] | None) -> TextRows:
-    """Return rows that are split into passages, where that is asked for; refuses impossible ones at once."""
-    if passages is None:
-        return rows
-    splitter = PassageSplitter(embedder, **passages)
-    _ = splitter.size
-    return replace(rows, splitter=splitter)
+        rows = {number for of_id in numbers.values() for number in of_id}
+        return _report(delete_from_index(index, rows), len(rows))
 
 
 def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:

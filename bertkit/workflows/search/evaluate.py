@@ -147,9 +147,7 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     if not wanted:
         raise DataError("nothing is relevant to any query", "give some rows a grade above 0", file=file)
     passages = wanted & index.find_ids(wanted).keys()
-    documents = set()
-    if len(passages) < len(wanted) and index.manifest.passages is not None:
-        documents = wanted & {str(record["document"]) for _, record in index.records()}
+    documents = index.find_documents(wanted - passages).keys()
     if passages and documents:
         what = f"{min(passages)!r} is the id of a passage, and {min(documents)!r} that of a document"
         raise DataError(what, "name either passages or documents", file=file)

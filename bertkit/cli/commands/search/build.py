@@ -172,7 +172,8 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
             f"  {found['method']} over {_count(found['rows'], unit)} finds {found['recall_at_10']:.1%} of the 10 nearest, "
             f"in {found['milliseconds_per_query']:.2f} ms per query; rows that are added later are searched exactly"
         )
-    print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+    if done == "added":
+        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
 
 def _count(number: int, unit: str) -> str:
@@ -183,7 +184,7 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
     """Print how much of the text reaches the model, and what to do where that is not all."""
     line = f"  {coverage} of the text reaches the model"
     if is_split:
-        print_text(f"{line}, in passages of {coverage.texts:,} texts")
+        print_text(f"{line}, in passages of {_count(coverage.texts, 'text')}")
     elif coverage.truncated:
         print_text(
             f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
@@ -191,3 +192,7 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
         )
     else:
         print_text(line)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit if number == 1 else unit + 's'}"

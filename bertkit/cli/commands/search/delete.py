@@ -19,7 +19,9 @@ def command(
     index: IndexArgument,
     ids: Annotated[
         list[str],
-        typer.Option("--id", help="Id of a row to delete; repeatable.", metavar="ID", show_default=False),
+        typer.Option(
+            "--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID", show_default=False
+        ),
     ],
     json: JsonOption = False,
 ) -> None:
