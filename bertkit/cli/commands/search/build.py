@@ -168,12 +168,9 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
     )
     if report.approximate:
         found = report.approximate
-        print_text(
-            f"  {found['method']} over {_count(found['rows'], unit)} finds {found['recall_at_10']:.1%} of the 10 nearest, "
-            f"in {found['milliseconds_per_query']:.2f} ms per query; rows that are added later are searched exactly"
-        )
-    if done == "added":
-        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+        recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
+        print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
+    print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
 
 def _count(number: int, unit: str) -> str:
