@@ -28,7 +28,7 @@ TARGET = 0.98
 
 _K = 10
 _SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
-_LARGE = 200_000  # rows from which clusters take the place of a graph, which takes longer to build
+_LARGE = 1_500_000  # rows from which clusters take the place of a graph, which takes longer to build
 _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
 _LINKS, _BUILD_WIDTH = 32, 80  # of a graph: neighbors per row, and rows that are looked at to find them
 _PER_CENTER = 64  # vectors that each center of a cluster is computed from
@@ -187,6 +187,7 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
         built = faiss.IndexIVFScalarQuantizer(
             faiss.IndexFlatIP(dimension), dimension, centers, eight_bits, inner, False
         )
+        built.cp.spherical = True  # centers of length 1, as the inner product needs
         built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
         sample = min(total, _PER_CENTER * centers)
     chosen = np.sort(np.random.default_rng(0).choice(total, sample, replace=False))

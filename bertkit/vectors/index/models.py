@@ -13,7 +13,7 @@ from bertkit.vectors.index.manifest import SIMILARITIES, Manifest
 
 _PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
 """What the two sides of a search are -> the names that models have for their prompts, as in sentence-transformers."""
-_OPTIONS = ("pooling", "normalize", "dimension", "max_length")
+_OPTIONS = ("pooling", "normalize", "dimension", "max_length", "precision")
 
 
 def choose_prompts(embedder: Embedder, named: Mapping[str, str | None]) -> dict[str, Embedder]:

@@ -107,6 +107,8 @@ def _search(
     progress: Progress,
 ) -> Iterator[dict[str, Any]]:
     texts = [text for _, text in chunk]
+    if not all(text.strip() for text in texts):
+        raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
     vectors = None
     if embedder is not None:
         for position in find_truncated(texts, embedder):

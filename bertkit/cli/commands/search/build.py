@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -116,6 +116,10 @@ def command(
             show_default="exact search only",
         ),
     ] = None,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"],
+        typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
+    ] = "auto",
     passages: Annotated[
         bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
     ] = False,
@@ -138,7 +142,7 @@ def command(
 
     report = build(
         TextRows.open(file, column, skip_empty=skip_empty),
-        Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length),
+        Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length, precision=precision),
         output,
         IndexOptions(
             prompts={"document": document_prompt, "query": query_prompt},
@@ -165,11 +169,15 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
     if report.approximate:
         found = report.approximate
         print_text(
-            f"  {found['method']} finds {found['recall_at_10']:.2%} of the 10 nearest rows of {found['queries']} rows, "
-            f"in {found['milliseconds_per_query']:.2f} ms per query"
+            f"  {found['method']} over {_count(found['rows'], unit)} finds {found['recall_at_10']:.1%} of the 10 nearest, "
+            f"in {found['milliseconds_per_query']:.2f} ms per query; rows that are added later are searched exactly"
         )
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
