@@ -88,13 +88,14 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
     from bertkit.modeling.load import read_config
 
-    saved = None if new_head else read_config(folder).get("problem_type")
+    # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
+    problem_type = "multi_label_classification" if _is_pointwise(setup) else None
     model = load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
         placeholder_names(1),  # as CrossEncoder writes it, so that a head of its is kept
         new_head=new_head,
-        problem_type=saved or "multi_label_classification",  # for its loss: the binary cross entropy
+        problem_type=problem_type if new_head else read_config(folder).get("problem_type") or problem_type,
         cls_only=setup.recipe.training.cls_only_last_layer,
         inference=setup.inference,
     )

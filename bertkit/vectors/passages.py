@@ -63,9 +63,9 @@ class PassageSplitter:
         if size > limit:
             raise UsageError(f"passages of {size} tokens", f"the model reads at most {limit}")
         if size < self._around + _LEAST_TOKENS:
-            raise UsageError(f"passages of {size} tokens", f"at least {self._around + _LEAST_TOKENS}")
+            raise UsageError(f"passages of {size} tokens", f"give at least {self._around + _LEAST_TOKENS}")
         if not 0 <= self.overlap <= size // 2:
-            raise UsageError(f"an overlap of {self.overlap} tokens", f"between 0 and half a passage, {size // 2}")
+            raise UsageError(f"an overlap of {self.overlap} tokens", f"give at most half a passage, {size // 2}")
         return size
 
     def describe(self) -> dict[str, int]:

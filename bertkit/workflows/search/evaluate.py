@@ -19,6 +19,7 @@ from bertkit.vectors.relevance import Relevance, read_relevance
 from bertkit.vectors.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
 
 if TYPE_CHECKING:
+    from bertkit.metrics.intervals import Interval
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.reranker import Reranker
 
@@ -36,8 +37,12 @@ class RankingScores:
 
     ranking: str
     scores: dict[str, float]
-    intervals: dict[str, tuple[float, float] | None]
+    intervals: dict[str, Interval]
     """The 95 % interval of each score, over queries; None where there is none."""
+    gains: dict[str, float] = field(default_factory=dict)
+    """How much better each score is than that of the ranking before; empty for the first."""
+    gain_intervals: dict[str, Interval] = field(default_factory=dict)
+    """The 95 % interval of each gain, over the differences of queries."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def evaluate(
             done += len(chunk)
             progress.update(done, {})
     result = SearchScores(folder, len(relevance), len(index), names.by_document)
-    result.rankings.extend(_score(way, rankings, relevance) for way, rankings in ways.items())
+    result.rankings.extend(_score(ways, list(relevance.values())))
     return result
 
 
@@ -173,9 +178,18 @@ def _point_out_truncated(queries: Sequence[str], embedder: Embedder) -> None:
         log.info(f"{len(truncated):,} queries are longer than {limit} tokens: only their beginning counts")
 
 
-def _score(way: str, rankings: Sequence[Sequence[str]], relevance: Mapping[str, Mapping[str, float]]) -> RankingScores:
+def _score(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
     from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
 
-    of_queries: list[Any] = list(relevance.values())
-    scores = score_rankings(rankings, of_queries, CUTOFF)
-    return RankingScores(way, average_queries(scores), query_intervals(scores).ends)
+    before: dict[str, Any] = {}
+    for way, rankings in ways.items():
+        scores = score_rankings(rankings, relevance, CUTOFF)
+        gained = {name: scores[name] - values for name, values in before.items()}
+        yield RankingScores(
+            way,
+            average_queries(scores),
+            query_intervals(scores).ends,
+            average_queries(gained),
+            query_intervals(gained).ends if gained else {},
+        )
+        before = scores

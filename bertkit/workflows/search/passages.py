@@ -42,7 +42,7 @@ def _passages(rows: TextRows) -> Iterator[dict[str, Any]]:
         coverage += of_document
         count += len(split)
         yield from (row.record for row in split)
-    log.info(f"{count:,} passages of {coverage.texts:,} texts; {coverage} of the text reaches the model")
+    log.info(f"passages: {count:,}, of texts: {coverage.texts:,}; {coverage} of the text reaches the model")
 
 
 def passages_to_file(records: Iterator[dict[str, Any]], output: str | Path, source: str | Path) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.output import write_records, writer_for
-from bertkit.errors import UnavailableError, UsageError
+from bertkit.errors import UnavailableError, UsageError, shorten
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
@@ -119,6 +119,8 @@ def _search(
     rankings = search(index, texts, vectors, method, progress)
     for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
         rows = [hit.row for hit in ranking]
+        if not rows:
+            log.info(f"no row has a word of the query: {shorten(text)}")
         scores = {"score": [hit.score for hit in ranking]}
         if vectors is not None and (method.by != "vectors" or method.reranker):
             scores["similarity"] = index.similarities(vectors[number], rows).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,6 +62,8 @@ def test_scores_are_those_of_plain_rankings(folder, tiny_model):
     assert scores["hybrid and rerank"]["mrr@10"] == 1
     intervals = result.rankings[1].intervals
     assert intervals["map"][0] < scores["vectors"]["map"] < intervals["map"][1]
+    gained = [scores[way]["map"] - scores[before]["map"] for before, way in pairwise(scores)]
+    assert [of.gains.get("map") for of in result.rankings] == [None, *map(pytest.approx, gained)]
 
 
 def test_documents_are_ranked_by_their_best_passage(folder, caplog):

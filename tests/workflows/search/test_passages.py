@@ -16,7 +16,7 @@ DOCUMENTS = [
     {"id": "a", "title": "Films", "text": "The film was good. A book is so dull.\n\nThis song was lovely and fine."},
     {"id": "7", "title": "", "text": "A song."},
 ]
-SETTINGS = {"tokens": 12, "overlap": 0}
+SETTINGS = {"tokens": 13, "overlap": 0}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_passage_says_where_it_is_in_its_document(documents, tiny_model, caplo
         "end": 37,
         "title": "Films",
     }
-    assert caplog.messages == ["3 passages of 2 texts; 100 % of the text reaches the model"]
+    assert caplog.messages == ["passages: 3, of texts: 2; 100 % of the text reaches the model"]
 
 
 def test_a_text_file_is_one_document(here, tiny_model):

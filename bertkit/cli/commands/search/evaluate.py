@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 NAME = "eval"
 ORDER = 5
 EXAMPLE = "bertkit search eval index questions.jsonl"
+
+_SCORE = "ndcg@10"
+"""Of which gains are shown."""
 
 
 def command(
@@ -73,3 +77,13 @@ def print_scores(result: SearchScores, *, as_json: bool) -> None:
         for of in result.rankings
     ]
     print_table("95 % intervals over queries", intervals)
+    gains = [
+        {
+            "ranking": of.ranking,
+            "over": before.ranking,
+            _SCORE: f"{of.gains[_SCORE]:+.4f}",
+            "95 % interval": format_interval(of.gain_intervals[_SCORE]),
+        }
+        for before, of in pairwise(result.rankings)
+    ]
+    print_table("gains, query by query", gains)
