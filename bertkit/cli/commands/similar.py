@@ -17,48 +17,54 @@ NAME = "similar"
 ORDER = 6
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'
 
+TextsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TEXT TEXT | FILE",
+        help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+ColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
+PairColumnOption = Annotated[str, typer.Option("--pair-column", help="Column with the second texts.", metavar="NAME")]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default="the model's"
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
+
 
 def command(
-    texts: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT TEXT | FILE",
-            help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
-            show_default=False,
-        ),
-    ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
-            metavar="MODEL",
-            show_default=False,
-        ),
-    ],
-    column: Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")] = "text",
-    pair_column: Annotated[
-        str, typer.Option("--pair-column", help="Column with the second texts.", metavar="NAME")
-    ] = "text_pair",
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default="the model's"
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default="JSON lines on stdout",
-        ),
-    ] = None,
+    texts: TextsArgument,
+    model: ModelOption,
+    column: ColumnOption = "text",
+    pair_column: PairColumnOption = "text_pair",
+    pooling: PoolingOption = None,
+    prompt: PromptOption = None,
+    output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say how similar two texts are: the cosine of their vectors.

@@ -23,7 +23,7 @@ from bertkit.storage.checksums import list_files
 from bertkit.vectors.index.exact import exact_search, gather, rank
 from bertkit.vectors.index.shard import Numbers, Shard
 
-TARGET = 0.98
+TARGET = 0.99
 """The recall@10 that a search is made wide enough for."""
 
 _K = 10
@@ -33,7 +33,7 @@ _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactl
 _LINKS, _BUILD_WIDTH = 32, 80  # of a graph: neighbors per row, and rows that are looked at to find them
 _PER_CENTER = 64  # vectors that each center of a cluster is computed from
 _WIDTHS = {
-    "hnsw": (16, 32, 64, 128, 256, 512, 1024),
+    "hnsw": (32, 64, 128, 256, 512, 1024),
     "ivf": (1, 2, 4, 8, 16, 32, 64, 128, 256),
     "binary": (100, 200, 400, 800, 1600, 3200),
 }

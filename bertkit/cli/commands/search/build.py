@@ -51,78 +51,90 @@ TextsArgument = Annotated[
     ),
 ]
 
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        help="Encoder: hub name, directory (one of sentence-transformers, too), run folder or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
+]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
+]
+DimensionOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Keep only the first N components, of a model that was trained for it (Matryoshka).",
+        metavar="N",
+        min=1,
+        show_default="all",
+    ),
+]
+MaxLengthOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length", help="Tokens that a text is truncated to.", metavar="N", min=4, show_default="the model's"
+    ),
+]
+DocumentPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--document-prompt",
+        help="Name of the model's prompt for the texts.",
+        metavar="NAME",
+        show_default="document or passage, if the model has it",
+    ),
+]
+QueryPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--query-prompt",
+        help="Name of the model's prompt for queries.",
+        metavar="NAME",
+        show_default="query, if the model has it",
+    ),
+]
+SimilarityOption = Annotated[
+    str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
+]
+ApproximateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
+        metavar="METHOD",
+        show_default="exact search only",
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
+]
+PassagesOption = Annotated[
+    bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
+]
+
 
 def command(
     file: TextsArgument,
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Encoder: hub name, directory (one of sentence-transformers, too), run folder or `demo`.",
-            metavar="MODEL",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
-    ],
+    model: ModelOption,
+    output: OutputOption,
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
-    pooling: Annotated[
-        str | None,
-        typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
-    ] = None,
-    dimension: Annotated[
-        int | None,
-        typer.Option(
-            help="Keep only the first N components, of a model that was trained for it (Matryoshka).",
-            metavar="N",
-            min=1,
-            show_default="all",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            "--max-length", help="Tokens that a text is truncated to.", metavar="N", min=4, show_default="the model's"
-        ),
-    ] = None,
-    document_prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--document-prompt",
-            help="Name of the model's prompt for the texts.",
-            metavar="NAME",
-            show_default="document or passage, if the model has it",
-        ),
-    ] = None,
-    query_prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--query-prompt",
-            help="Name of the model's prompt for queries.",
-            metavar="NAME",
-            show_default="query, if the model has it",
-        ),
-    ] = None,
-    similarity: Annotated[
-        str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
-    ] = None,
-    approximate: Annotated[
-        str | None,
-        typer.Option(
-            help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
-            metavar="METHOD",
-            show_default="exact search only",
-        ),
-    ] = None,
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16"],
-        typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
-    ] = "auto",
-    passages: Annotated[
-        bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
-    ] = False,
+    pooling: PoolingOption = None,
+    dimension: DimensionOption = None,
+    max_length: MaxLengthOption = None,
+    document_prompt: DocumentPromptOption = None,
+    query_prompt: QueryPromptOption = None,
+    similarity: SimilarityOption = None,
+    approximate: ApproximateOption = None,
+    precision: PrecisionOption = "auto",
+    passages: PassagesOption = False,
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
     json: JsonOption = False,
@@ -171,10 +183,6 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
         print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
     print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
