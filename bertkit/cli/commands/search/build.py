@@ -167,9 +167,9 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
     if report.approximate:
-        found = report.approximate
+        found, rows = report.approximate, _count(report.approximate["rows"], unit)
         print_text(
-            f"  {found['method']} over {_count(found['rows'], unit)} finds {found['recall_at_10']:.1%} of the 10 nearest, "
+            f"  {found['method']} over {rows} finds {found['recall_at_10']:.1%} of the 10 nearest, "
             f"in {found['milliseconds_per_query']:.2f} ms per query; rows that are added later are searched exactly"
         )
     if done == "added":
@@ -192,7 +192,3 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
         )
     else:
         print_text(line)
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit if number == 1 else unit + 's'}"

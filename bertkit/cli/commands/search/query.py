@@ -31,6 +31,38 @@ RerankOption = Annotated[
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
 ]
+QueryFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+ByOption = Annotated[
+    Literal["vectors", "words", "hybrid"],
+    typer.Option("--by", help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+]
+QueryPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        help="Name of the prompt of the queries; another than the index was built for is refused.",
+        metavar="NAME",
+        show_default="the index's",
+    ),
+]
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
 
 
 def command(
@@ -38,47 +70,21 @@ def command(
     queries: Annotated[
         list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
     ] = None,
-    file: Annotated[
-        str | None,
-        typer.Option(
-            help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    file: QueryFileOption = None,
     k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
-    by: Annotated[
-        Literal["vectors", "words", "hybrid"],
-        typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
-    ] = "vectors",
+    by: ByOption = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the prompt of the queries; another than the index was built for is refused.",
-            metavar="NAME",
-            show_default="the index's",
-        ),
-    ] = None,
+    prompt: QueryPromptOption = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
     ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default="JSON lines on stdout",
-        ),
-    ] = None,
+    output: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.
