@@ -90,7 +90,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
 
 
 def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
-    remaining, truncated, count = iter(pairs), 0, 0
+    remaining, truncated = iter(pairs), 0
     while chunk := list(islice(remaining, _CHUNK)):
         texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once
         truncated += len(find_truncated(texts, embedder))
@@ -99,9 +99,6 @@ def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> I
         vector_of = dict(zip(texts, vectors, strict=True))
         for row, text, other in chunk:
             yield {**row, _RESULT: float(np.float32(vector_of[text] @ vector_of[other]))}
-        count += len(chunk)
-    if not count:
-        raise DataError("no pairs", "add rows")
     if truncated:
         limit = embedder.tokenizer.model_max_length
         log.info(f"texts longer than {limit} tokens, of which only the beginning is compared: {truncated:,}")

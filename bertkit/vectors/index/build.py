@@ -68,6 +68,8 @@ def build_index(
             shutil.rmtree(building)
             raise
         manifest = write_words(building, manifest.with_shard(info, coverage))
+        for leftover in building.glob("*.faiss"):  # of a killed build with another approximate search
+            leftover.unlink()
         if approximate is not None:
             shards = Index(building, manifest).shards
             entry = build_approximate(building, shards, approximate, progress=progress)
@@ -104,7 +106,7 @@ def delete_from_index(index: Index, numbers: Iterable[int]) -> Index:
     Raises:
         ResourceError: the disk refuses a write.
     """
-    deleted = tuple(sorted({*index.manifest.deleted, *numbers}))
+    deleted = tuple(sorted({*index.manifest.deleted, *map(int, numbers)}))
     with disk_errors(index.folder):
         write_manifest(index.folder, replace(index.manifest, deleted=deleted))
     return Index.open(index.folder)

@@ -100,7 +100,8 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
     longest = max(shard.info.longest + shard.info.rounding for shard in shards)
     rounding = max(shard.info.rounding for shard in shards)
     error = moved * longest + lengths * rounding + _SUMMATION * lengths * longest
-    bound: Numbers = lowest + np.abs(lowest) * _HALF_STEP + error
+    finite = np.where(np.isfinite(lowest), lowest, 0)  # minus infinity where all rows are candidates, which none misses
+    bound: Numbers = lowest + np.abs(finite) * _HALF_STEP + error
     return bound
 
 

@@ -86,11 +86,11 @@ class ShardWriter:
         Raises:
             ModelError: a vector has a number that is not finite.
         """
-        vectors = prepare(vectors, self.similarity)
         bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(bad):
             what = f"the vector of the row with the id {records[bad[0]]['id']!r} is not finite"
             raise ModelError(what, "compute it with --precision fp32, or use another model")
+        vectors = prepare(vectors, self.similarity)
         rounded = round_to_bf16(vectors)
         lines = [(to_json(record) + "\n").encode() for record in records]
         ends = self._end + np.cumsum([len(line) for line in lines])

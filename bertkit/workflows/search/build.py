@@ -169,6 +169,8 @@ def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage,
                 yield [row.record for row in chunk], embedder.encode(texts), coverage
                 done += len(chunk)
                 progress.update(done, {})
+        if done != count:
+            raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
 
     return chunks
 

@@ -167,11 +167,9 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
     if report.approximate:
-        found, rows = report.approximate, _count(report.approximate["rows"], unit)
-        print_text(
-            f"  {found['method']} over {rows} finds {found['recall_at_10']:.1%} of the 10 nearest, "
-            f"in {found['milliseconds_per_query']:.2f} ms per query; rows that are added later are searched exactly"
-        )
+        found = report.approximate
+        recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
+        print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
