@@ -53,4 +53,5 @@ def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float
 
 def _main_text(row: Row) -> str:
     """Return the text that no other row of any split may have: a row's first one, without its question."""
-    return str(row.get("text") or row.get("context") or row.get("query") or " ".join(row["tokens"]))
+    names = ("text", "anchor", "context", "query")
+    return str(next((row[name] for name in names if row.get(name)), None) or " ".join(row["tokens"]))

@@ -59,7 +59,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
     Raises:
         DataError: a text that is not text, or a relevance that is not such a number.
-        RecipeError: lists are to be made of a stream, which may end in the middle of one.
+        RecipeError: a range that does not begin at 0; lists of a stream, which may end in the middle of one.
     """
     check_texts(row, "query", "passage")
     if "relevance" not in row:
@@ -76,7 +76,9 @@ def read(row: Row, recipe: Recipe) -> Row:
         raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
-    most = recipe.data.label_range[1] if recipe.data.label_range else 1.0
+    least, most = recipe.data.label_range or (0.0, 1.0)
+    if least:
+        raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
     if relevance > most:
         remedy = f"correct it, or say how far it goes: --set 'data.label_range=[0, {math.ceil(relevance)}]'"
         raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
@@ -213,7 +215,15 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Learn which words relevant passages have, whatever the query."""
+    """Learn which words relevant passages have, whatever the query.
+
+    Raises:
+        DataError: the relevance of the rows, or of each list of them, is the same, so that they teach nothing.
+    """
+    lists = [range(len(training))] if _is_pointwise(setup) else _group_by_query(training)
+    if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
+        what = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
+        raise DataError(what, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}

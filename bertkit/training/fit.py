@@ -124,8 +124,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.dropout.move_to(self.state.global_step)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
-        heads = getattr(self.model.config, "num_attention_heads", 12)
-        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, heads, self.args.device)
+        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
         *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
@@ -251,6 +250,7 @@ def fit(
     """
     model, batches = trainee.model, trainee.batches
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
+    micro_batches.check_shares(model, training, arguments.world_size)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)

@@ -55,7 +55,14 @@ class Reranker:
 
     @cached_property
     def _loaded(self) -> Checkpoint:
-        return self.saved.load(inference=True)
+        from bertkit.modeling.load import fit_tokenizer
+
+        checkpoint = self.saved.load(inference=True)
+        if self.max_length is not None:  # it may be more than the tokenizer's, but not more than the model has
+            tokenizer = checkpoint.setup.tokenizer
+            tokenizer.model_max_length = self.max_length
+            fit_tokenizer(tokenizer, checkpoint.model.config)
+        return checkpoint
 
     def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).

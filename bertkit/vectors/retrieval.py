@@ -124,7 +124,7 @@ def search(
         rankings = rank_by_vectors(index, vectors, depth)
     else:
         both = max(depth, DEPTH)
-        rankings = fuse(rank_by_vectors(index, vectors, both), rank_by_words(index, queries, both))
+        rankings = fuse(rank_by_words(index, queries, both), rank_by_vectors(index, vectors, both))
     if method.reranker is not None:
         rankings = [ranking[: method.candidates] for ranking in rankings]
         found = sorted({hit.row for ranking in rankings for hit in ranking})

@@ -85,6 +85,12 @@ def test_graded_relevance_is_a_share_of_the_highest():
     assert batch["labels"].tolist() == [[1.0], [0.0], [0.5]]
 
 
+def test_a_range_of_relevance_begins_at_0():
+    recipe = load_recipe("rerank", {"data.label_range": [-1, 0]})
+    with pytest.raises(RecipeError, match="begins at -1 - let it begin at 0"):
+        task.read({"query": "a", "passage": "b", "relevance": 0}, recipe)
+
+
 def test_a_stream_has_no_lists():
     recipe = load_recipe("rerank", {"options.loss": "listwise", "data.streaming": True})
     with pytest.raises(RecipeError, match=r"options\.loss = listwise needs all rows of a query at once"):
@@ -170,6 +176,12 @@ def test_baselines_rank_by_shared_words_and_by_the_given_order_unless_it_is_that
     assert scored["shared words"]["map"] == 1 and scored["random order"]["map"] < 0.8
     first = sorted(rows, key=lambda row: -row["relevance"])
     assert "order of the rows" not in task.baselines(learned, first, setup)
+
+
+@pytest.mark.parametrize(("loss", "relevance"), [("pointwise", [[1, 1], [1]]), ("listwise", [[1, 1], [0, 0], [1]])])
+def test_rows_that_teach_nothing_are_refused(loss, relevance):
+    with pytest.raises(DataError, match=r"as relevant as the others.* give passages that are not relevant"):
+        task.fit_baselines(rows_of(*relevance), setup_of(loss))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -46,9 +47,14 @@ def test_scores_are_the_probabilities_of_a_plain_forward_pass(folder):
     assert reranker.score([]).shape == (0,)
 
 
-def test_a_shorter_length_truncates(folder):
-    expected = 1 / (1 + np.exp(-logits_of(folder, PAIRS, max_length=16)))
-    np.testing.assert_allclose(Reranker(str(folder), 16, "fp32").score(PAIRS), expected, atol=1e-6)
+@pytest.mark.parametrize(("length", "used"), [(16, 16), (60, 60), (500, 64)])
+def test_a_length_replaces_that_of_the_folder_up_to_what_the_model_reads(folder, tmp_path, length, used):
+    expected = 1 / (1 + np.exp(-logits_of(folder, PAIRS, max_length=used)))
+    shorter = shutil.copytree(folder, tmp_path / "shorter")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.model_max_length = 32
+    tokenizer.save_pretrained(shorter)
+    np.testing.assert_allclose(Reranker(str(shorter), length, "fp32").score(PAIRS), expected, atol=1e-6)
 
 
 def test_what_is_no_reranker_is_refused(folder, tiny_model, trained):

@@ -96,7 +96,7 @@ def evaluate(
     with stage(progress, "searching", len(relevance)):
         queries, done = iter(relevance), 0
         while chunk := list(islice(queries, _CHUNK)):
-            for way, rankings in _rank(index, embedder, chunk, reranker, candidates):
+            for way, rankings in _rank(index, embedder, chunk, reranker, candidates, progress):
                 ways.setdefault(way, []).extend(map(names.of, rankings))
             done += len(chunk)
             progress.update(done, {})
@@ -106,7 +106,12 @@ def evaluate(
 
 
 def _rank(
-    index: Index, embedder: Embedder, queries: Sequence[str], reranker: Reranker | None, candidates: int
+    index: Index,
+    embedder: Embedder,
+    queries: Sequence[str],
+    reranker: Reranker | None,
+    candidates: int,
+    progress: Progress,
 ) -> Iterator[tuple[str, list[Ranking]]]:
     words = rank_by_words(index, queries, DEPTH)
     vectors = rank_by_vectors(index, embedder.encode(queries), DEPTH)
@@ -118,7 +123,7 @@ def _rank(
         first = [ranking[:candidates] for ranking in hybrid]
         found = sorted({hit.row for ranking in first for hit in ranking})
         texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
-        reranked = rerank(reranker, queries, first, texts)
+        reranked = rerank(reranker, queries, first, texts, progress)
         rest = [ranking[candidates:DEPTH] for ranking in hybrid]
         yield "hybrid and rerank", [[*best, *others] for best, others in zip(reranked, rest, strict=True)]
 

@@ -182,7 +182,8 @@ def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
         found = report.approximate
         recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
         print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
-    print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+    if done == "added":
+        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
 
 def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:

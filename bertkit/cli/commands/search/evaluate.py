@@ -69,8 +69,8 @@ def print_scores(result: SearchScores, *, as_json: bool) -> None:
     if as_json:
         print_json({**dataclasses.asdict(result), "index": str(result.index)})
         return
-    unit = "documents, each ranked by its best passage" if result.by_document else "rows"
-    print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {unit}")
+    rows = "passages; documents are ranked by their best" if result.by_document else "rows"
+    print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {rows}")
     print_table("scores", [{"ranking": of.ranking, **of.scores} for of in result.rankings])
     intervals = [
         {"ranking": of.ranking, **{name: format_interval(ends) for name, ends in of.intervals.items()}}

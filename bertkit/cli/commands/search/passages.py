@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from bertkit.cli.commands.search.build import (
     SkipEmptyOption,
     TextsArgument,
 )
-from bertkit.cli.commands.search.query import print_results
+from bertkit.cli.commands.search.query import ResultsOption, print_results
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_file
 
@@ -46,16 +45,7 @@ def command(
             show_default="document or passage, if the model has it",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="File to write: .jsonl, .csv, .tsv or .parquet.",
-            metavar="FILE",
-            show_default="JSON lines on stdout",
-        ),
-    ] = None,
+    output: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Split texts into passages that a model reads whole.

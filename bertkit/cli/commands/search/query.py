@@ -31,36 +31,29 @@ RerankOption = Annotated[
 CandidatesOption = Annotated[
     int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
 ]
-
-QueriesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
-]
-FileOption = Annotated[
+QueryFileOption = Annotated[
     str | None,
     typer.Option(
+        "--file",
         help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
         metavar="FILE",
         show_default=False,
     ),
 ]
-KOption = Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)]
 ByOption = Annotated[
     Literal["vectors", "words", "hybrid"],
-    typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    typer.Option("--by", help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
 ]
-PromptOption = Annotated[
+QueryPromptOption = Annotated[
     str | None,
     typer.Option(
+        "--prompt",
         help="Name of the prompt of the queries; another than the index was built for is refused.",
         metavar="NAME",
         show_default="the index's",
     ),
 ]
-ExactOption = Annotated[
-    bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
-]
-VerifyOption = Annotated[bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")]
-OutputOption = Annotated[
+ResultsOption = Annotated[
     Path | None,
     typer.Option(
         "--output",
@@ -74,18 +67,24 @@ OutputOption = Annotated[
 
 def command(
     index: IndexArgument,
-    queries: QueriesArgument = None,
-    file: FileOption = None,
-    k: KOption = 10,
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
+    ] = None,
+    file: QueryFileOption = None,
+    k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
     by: ByOption = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
-    prompt: PromptOption = None,
-    exact: ExactOption = False,
-    verify: VerifyOption = False,
-    output: OutputOption = None,
+    prompt: QueryPromptOption = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
+    ] = False,
+    output: ResultsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.

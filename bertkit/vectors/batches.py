@@ -1,0 +1,63 @@
+"""Batches of texts without labels, as padded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bertkit.errors import UsageError
+from bertkit.storage.cache import say_once
+from bertkit.tokens.features import find_template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Any:
+    """Build the collator that pads texts on the right to the longest of a batch.
+
+    Args:
+        tokenizer: whose padding is taken.
+        prompt_tokens: how many tokens at the beginning of each text are those of a prompt that is not pooled.
+    """
+    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+
+    def collate(features: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        lengths = np.array([len(feature["input_ids"]) for feature in features])
+        batch = {}
+        for name in [name for name in padding if name in features[0]]:
+            values = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
+            for line, feature, length in zip(values, features, lengths, strict=True):
+                line[:length] = feature[name]
+            batch[name] = torch.from_numpy(values)
+        batch["attention_mask"] = torch.from_numpy((np.arange(lengths.max()) < lengths[:, None]).astype(np.int64))
+        if prompt_tokens:
+            batch["prompt_tokens"] = torch.tensor(prompt_tokens)
+        return batch
+
+    return collate
+
+
+def report_truncated(encodings: Sequence[Any], limit: int) -> None:
+    """Log once that texts have more tokens than are read, where one has."""
+    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encodings):
+        say_once(f"texts of more than {limit:,} tokens are truncated")
+
+
+def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
+    """Count the tokens up to the end of a prompt, with the special tokens before it; 0 where there is no prompt.
+
+    Raises:
+        UsageError: it leaves no token for a text.
+    """
+    if not prompt:
+        return 0
+    template = find_template(tokenizer, pair=False)
+    count = len(tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    if count + template.size >= tokenizer.model_max_length:
+        what = f"the prompt has {count:,} tokens: of {tokenizer.model_max_length:,}, none is left for a text"
+        raise UsageError(what, "give a longer --max-length")
+    return len(template.before) + count
