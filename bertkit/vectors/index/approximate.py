@@ -116,11 +116,21 @@ class ApproximateSearch:
 
 
 def build_approximate(
-    folder: Path, shards: Sequence[Shard], method: str, *, target: float = TARGET, progress: Progress = SILENT
+    folder: Path,
+    shards: Sequence[Shard],
+    method: str,
+    *,
+    queries: Numbers | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Build a faiss index over all rows, measure its recall, and return what the manifest says of it.
 
-    The queries are rows of the index, each of which is left out of its own results.
+    Args:
+        folder: gets the file.
+        shards: whose rows are searched.
+        method: hnsw, ivf, binary or auto.
+        queries: vectors that the recall is measured with; None for rows, each left out of its own results.
+        progress: shows how far the work is.
 
     Raises:
         UnavailableError: faiss is not installed.
@@ -132,25 +142,28 @@ def build_approximate(
         built = _build_binary(shards) if method == "binary" else _build_floats(shards, method, total)
     search = ApproximateSearch(method, built, total, 0)
     with stage(progress, "measuring its recall"):
-        measured = _widen(search, shards, target)
+        measured = _widen(search, shards, queries)
     file = f"{method}.faiss"
     _write(built, folder / file, binary=method == "binary")
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
-def _widen(search: ApproximateSearch, shards: Sequence[Shard], target: float) -> dict[str, Any]:
+def _widen(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | None) -> dict[str, Any]:
     """Search as wide as the recall needs; return the recall, and the milliseconds of one query."""
     none = np.zeros(0, dtype=np.int64)
-    chosen = np.sort(np.random.default_rng(0).choice(search.rows, min(_SAMPLE, search.rows), replace=False))
-    queries = gather(shards, chosen)
-    k = min(_K + 1, search.rows)
+    if given is None:
+        chosen = np.sort(np.random.default_rng(0).choice(search.rows, min(_SAMPLE, search.rows), replace=False))
+        queries = gather(shards, chosen)
+    else:
+        queries, chosen = given[:_SAMPLE], np.full(len(given[:_SAMPLE]), -1)
+    k = min(_K + (given is None), search.rows)
     _, nearest = exact_search(shards, queries, k, none)
     recall = 0.0
     for width in _WIDTHS[search.method]:
         search.width = width
         _, found = search.search(shards, queries, k, none)
         recall = _recall(nearest, found, chosen)
-        if recall >= target:
+        if recall >= TARGET:
             break
     times = []
     for query in queries[:_TIMED]:
@@ -160,6 +173,7 @@ def _widen(search: ApproximateSearch, shards: Sequence[Shard], target: float) ->
     return {
         "recall_at_10": round(recall, 4),
         "queries": len(queries),
+        "queries_are_rows": given is None,
         "milliseconds_per_query": round(1000 * statistics.median(times), 3),
     }
 

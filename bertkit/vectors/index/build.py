@@ -16,7 +16,7 @@ from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.index.approximate import build_approximate, check_method
 from bertkit.vectors.index.folder import Index
 from bertkit.vectors.index.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
-from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter
+from bertkit.vectors.index.shard import JOURNAL, Numbers, ShardWriter, prepare
 from bertkit.vectors.index.words import sweep_words, write_words
 
 Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
@@ -33,6 +33,7 @@ def build_index(
     *,
     origin: Mapping[str, Any] | None = None,
     approximate: str | None = None,
+    queries: Callable[[], Numbers] | None = None,
     progress: Progress = SILENT,
 ) -> Index:
     """Build an index beside its folder and move it there; the caller holds the lock of the folder.
@@ -45,6 +46,7 @@ def build_index(
         chunks: of which there is at least one.
         origin: what identifies rows and vectors; None for a build that always begins anew.
         approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
+        queries: computes vectors of queries, by which the recall of the approximate search is measured.
         progress: shows how far the approximate search is.
 
     Raises:
@@ -72,7 +74,8 @@ def build_index(
             leftover.unlink()
         if approximate is not None:
             shards = Index(building, manifest).shards
-            entry = build_approximate(building, shards, approximate, progress=progress)
+            given = None if queries is None else prepare(queries(), manifest.similarity)
+            entry = build_approximate(building, shards, approximate, queries=given, progress=progress)
             manifest = replace(manifest, approximate=entry)
         write_manifest(building, manifest)
         building.rename(folder)

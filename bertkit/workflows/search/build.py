@@ -19,7 +19,7 @@ from bertkit.vectors.index import Index
 from bertkit.vectors.index.approximate import check_method
 from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
 from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.index.rows import TextRows, read_queries
 
 log = logging.getLogger("bertkit")
 
@@ -62,6 +62,8 @@ class IndexOptions:
     """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
     approximate: str | None = None
     """hnsw, ivf, binary or auto, for an approximate search beside the exact one."""
+    queries: str | None = None
+    """A file of queries, by which the recall of the approximate search is measured; by default, by rows."""
 
 
 _AS_THE_MODEL = IndexOptions()
@@ -92,6 +94,7 @@ def build(
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
     if options.approximate is not None:
         check_method(options.approximate, 0)
+    asked = [text for _, text in read_queries(options.queries)] if options.queries is not None else []
     sides = choose_prompts(embedder, options.prompts)
     rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
@@ -101,10 +104,16 @@ def build(
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
         chunks = _embedded(rows, sides["document"], count, covered, progress)
-        method = options.approximate
-        return _report(
-            build_index(output, manifest, chunks, origin=origin, approximate=method, progress=progress), count
+        index = build_index(
+            output,
+            manifest,
+            chunks,
+            origin=origin,
+            approximate=options.approximate,
+            queries=(lambda: sides["query"].encode(asked)) if asked else None,
+            progress=progress,
         )
+        return _report(index, count)
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:

@@ -90,3 +90,11 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rows, method", [(1000, "hnsw"), (10**7, "ivf")])
 def test_the_method_goes_by_the_number_of_rows(rows, method):
     assert approximate.check_method("auto", rows) == method
+
+
+def test_the_recall_may_be_measured_with_queries(tmp_path):
+    chunks = chunks_of(VECTORS[:600])
+    index = build_index(tmp_path / "index", Manifest(32), chunks, approximate="binary", queries=lambda: QUERIES)
+    entry = index.manifest.approximate
+    assert (entry["queries"], entry["queries_are_rows"]) == (20, False)
+    assert entry["recall_at_10"] == pytest.approx(recall(index), abs=1e-9)

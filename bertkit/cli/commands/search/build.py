@@ -103,6 +103,15 @@ QueryPromptOption = Annotated[
 SimilarityOption = Annotated[
     str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
 ]
+RecallQueriesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recall-queries",
+        help="File of queries, in the column `text`, by which the recall of --approximate is measured.",
+        metavar="FILE",
+        show_default="by rows of the index",
+    ),
+]
 ApproximateOption = Annotated[
     str | None,
     typer.Option(
@@ -133,6 +142,7 @@ def command(
     query_prompt: QueryPromptOption = None,
     similarity: SimilarityOption = None,
     approximate: ApproximateOption = None,
+    recall_queries: RecallQueriesOption = None,
     precision: PrecisionOption = "auto",
     passages: PassagesOption = False,
     passage_tokens: PassageTokensOption = None,
@@ -148,6 +158,8 @@ def command(
     if not passages and (passage_tokens is not None or overlap is not None):
         option = "--overlap" if passage_tokens is None else "--passage-tokens"
         raise UsageError(f"{option} without --passages", "add --passages")
+    if recall_queries is not None and approximate is None:
+        raise UsageError("--recall-queries without --approximate", "exact search finds all")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.index.rows import TextRows
     from bertkit.workflows.search import IndexOptions, build
@@ -161,6 +173,7 @@ def command(
             similarity=similarity,
             passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
             approximate=approximate,
+            queries=recall_queries,
         ),
         progress=TerminalProgress(),
     )
