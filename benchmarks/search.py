@@ -76,8 +76,8 @@ def synthetic(rows: int, queries: int) -> tuple[Callable[[int], Iterator[Chunk]]
     return chunks, draw(queries, np.random.default_rng(2))
 
 
-def make_engines(index: Index, methods: list[str], seconds: float) -> list[Engine]:
-    """Open every engine on the vectors of an index."""
+def make_engines(index: Index, methods: list[str], seconds: float, tuning: Any) -> list[Engine]:
+    """Open every engine on the vectors of an index; approximate searches are as wide as the `tuning` queries need."""
     import faiss
     import torch
     from sentence_transformers.util import semantic_search
@@ -106,7 +106,7 @@ def make_engines(index: Index, methods: list[str], seconds: float) -> list[Engin
     ]
     for method in methods:
         began = time.monotonic()
-        entry = build_approximate(index.folder, index.shards, method)
+        entry = build_approximate(index.folder, index.shards, method, queries=tuning)
         search = ApproximateSearch.open(index.folder, entry)
         (size,) = (file["size"] for file in entry["files"].values())
         by_method = lambda queries, search=search: search.search(index.shards, queries, K, none)[1]  # noqa: E731
@@ -169,8 +169,8 @@ def main() -> int:
         embedder = Embedder(arguments.model)
         began = time.monotonic()
         build(TextRows.open(Path(work, "rows.parquet"), "sentence"), embedder, Path(work, "sst2"))
-        sst2 = Index.open(Path(work, "sst2")), embedder.encode(asked[: arguments.queries]), time.monotonic() - began
-        chunks, queries = synthetic(arguments.synthetic, arguments.queries)
+        sst2 = Index.open(Path(work, "sst2")), embedder.encode(asked[: 2 * arguments.queries]), time.monotonic() - began
+        chunks, queries = synthetic(arguments.synthetic, 2 * arguments.queries)
         began = time.monotonic()
         made = build_index(Path(work, "synthetic"), Manifest(DIMENSION), chunks)
         queries /= np.linalg.norm(queries, axis=1, keepdims=True)
@@ -178,8 +178,8 @@ def main() -> int:
             "sst2": sst2,
             "synthetic": (made, queries, time.monotonic() - began),
         }.items():
-            engines = make_engines(index, methods, seconds)
-            measure(engines, asking, arguments.rounds)
+            engines = make_engines(index, methods, seconds, asking[1::2])
+            measure(engines, asking[::2], arguments.rounds)
             figures = [engine.report() for engine in engines]
             report["collections"][name] = {"rows": len(index), "engines": figures}
             print(f"{name}, {len(index):,} rows\n\n{as_table(figures)}\n", flush=True)
