@@ -86,6 +86,11 @@ def test_bootstrap_leaves_out_what_is_not_finite() -> None:
     assert found["never"] is None
 
 
+def test_two_rows_leave_the_whole_range():
+    values = np.array([0.25, 1.0])
+    assert bootstrap_intervals(lambda rows: {"mean": values[rows].mean()}, 2) == {"mean": (0.25, 1.0)}
+
+
 def test_one_row_cannot_be_resampled():
     assert bootstrap_intervals(lambda rows: {"accuracy": float(len(rows))}, 1) == {"accuracy": None}
 

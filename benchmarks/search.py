@@ -1,0 +1,191 @@
+"""How fast and how exactly an index is searched, beside faiss, numpy and sentence-transformers.
+
+    python -m benchmarks.search --model DIR --data DIR [--limit 5000 --synthetic 20000]
+
+Two collections: the training sentences of SST-2, with its validation sentences as queries, and synthetic vectors in
+clusters. All engines take turns in one process, on the same vectors and with the same threads. Recall@10 is that of a
+plain scan in fp32. Writes benchmarks/results/search.json and prints the tables of docs/vectors.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import ROOT, add_options, write_results
+from benchmarks.load import machine
+from bertkit.vectors.coverage import Coverage
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.approximate import ApproximateSearch, build_approximate
+from bertkit.vectors.index.build import Chunk, build_index
+from bertkit.vectors.index.manifest import ROUNDED, VECTORS, Manifest
+from bertkit.vectors.index.rows import TextRows
+from bertkit.workflows.search import build
+
+K, BATCH, TURN = 10, 256, 10  # results; queries of a batch; single queries before the next engine's turn
+DIMENSION, CLUSTERS, CHUNK = 384, 2000, 16_384  # of synthetic vectors
+
+Search = Callable[[Any], Any]
+"""Queries (queries, dimension) -> row numbers (queries, 10)."""
+
+
+@dataclass
+class Engine:
+    """One way to search, and what was measured of it."""
+
+    name: str
+    search: Search
+    size: int
+    build_seconds: float
+    single: list[float] = field(default_factory=list)
+    batch: list[float] = field(default_factory=list)
+    recall: float = 0.0
+
+    def report(self) -> dict[str, Any]:
+        """Return the figures: milliseconds of single queries, milliseconds per query in batches, megabytes."""
+        p50, p99 = np.percentile(self.single, [50, 99])
+        figures = {"p50_ms": p50, "p99_ms": p99, "batch_ms": min(self.batch), "recall@10": self.recall}
+        figures |= {"megabytes": self.size / 1e6, "build_seconds": self.build_seconds}
+        return {"engine": self.name, **{name: round(float(value), 4) for name, value in figures.items()}}
+
+
+def synthetic(rows: int, queries: int) -> tuple[Callable[[int], Iterator[Chunk]], Any]:
+    """Return the chunks of vectors that lie around some centers, and queries of the same kind."""
+    random = np.random.default_rng(0)
+    centers = random.standard_normal((CLUSTERS, DIMENSION), dtype=np.float32)
+
+    def draw(count: int, generator: np.random.Generator) -> Any:
+        noise = generator.standard_normal((count, DIMENSION), dtype=np.float32)
+        return centers[generator.integers(0, CLUSTERS, count)] + noise
+
+    def chunks(done: int) -> Iterator[Chunk]:
+        for start in range(done, rows, CHUNK):
+            count = min(CHUNK, rows - start)
+            records = [{"id": start + number, "text": f"row {start + number}"} for number in range(count)]
+            yield records, draw(count, np.random.default_rng([1, start])), Coverage()
+
+    return chunks, draw(queries, np.random.default_rng(2))
+
+
+def make_engines(index: Index, methods: list[str], seconds: float, tuning: Any) -> list[Engine]:
+    """Open every engine on the vectors of an index; approximate searches are as wide as the `tuning` queries need."""
+    import faiss
+    import torch
+    from sentence_transformers.util import semantic_search
+
+    (shard,) = index.shards
+    vectors, none = np.array(shard.vectors), np.zeros(0, dtype=np.int64)
+    tensor = torch.from_numpy(vectors)
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(vectors)
+
+    def by_numpy(queries: Any) -> Any:
+        scores = queries @ vectors.T
+        best = np.argpartition(-scores, K, axis=1)[:, :K]
+        return np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), axis=1), 1)
+
+    def by_library(queries: Any) -> Any:
+        found = semantic_search(torch.from_numpy(queries), tensor, top_k=K)
+        return np.array([[hit["corpus_id"] for hit in hits] for hits in found])
+
+    sizes = {name: (shard.folder / name).stat().st_size for name in (VECTORS, ROUNDED)}
+    engines = [
+        Engine("bertkit exact", lambda queries: index.search(queries, K)[1], sum(sizes.values()), seconds),
+        Engine("numpy", by_numpy, sizes[VECTORS], 0.0),
+        Engine("faiss flat", lambda queries: flat.search(queries, K)[1], sizes[VECTORS], 0.0),
+        Engine("sentence-transformers", by_library, sizes[VECTORS], 0.0),
+    ]
+    for method in methods:
+        began = time.monotonic()
+        entry = build_approximate(index.folder, index.shards, method, queries=tuning)
+        search = ApproximateSearch.open(index.folder, entry)
+        (size,) = (file["size"] for file in entry["files"].values())
+        by_method = lambda queries, search=search: search.search(index.shards, queries, K, none)[1]  # noqa: E731
+        name = f"bertkit {method} ({entry['width']})"
+        engines.append(Engine(name, by_method, size, time.monotonic() - began))
+    return engines
+
+
+def measure(engines: list[Engine], queries: Any, rounds: int) -> None:
+    """Time all engines in turns, and compare what they find with faiss's full scan in fp32."""
+    truth = next(engine for engine in engines if engine.name == "faiss flat").search(queries)
+    for engine in engines:
+        found = engine.search(queries)
+        hits = [len(set(best) & set(some)) for best, some in zip(truth.tolist(), found.tolist(), strict=True)]
+        engine.recall = sum(hits) / truth.size
+    for _ in range(rounds):
+        for engine in engines:
+            began = time.perf_counter()
+            engine.search(queries[:BATCH])
+            engine.batch.append(1000 * (time.perf_counter() - began) / len(queries[:BATCH]))
+        for start in range(0, len(queries), TURN):
+            for engine in engines:
+                for query in queries[start : start + TURN]:
+                    began = time.perf_counter()
+                    engine.search(query[None])
+                    engine.single.append(1000 * (time.perf_counter() - began))
+
+
+def as_table(engines: list[dict[str, Any]]) -> str:
+    """Write the figures of engines as a table of Markdown."""
+    lines = ["| engine | one query p50 | p99 | in batches | recall@10 | MB | built in |", f"|---|{'---:|' * 6}"]
+    for of in engines:
+        times = " | ".join(f"{of[name]:.2f} ms" for name in ("p50_ms", "p99_ms", "batch_ms"))
+        built = f"{of['build_seconds']:.0f} s" if of["build_seconds"] else "-"
+        lines.append(f"| {of['engine']} | {times} | {of['recall@10']:.4f} | {of['megabytes']:.0f} | {built} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure both collections."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--synthetic", type=int, default=1_000_000, help="synthetic vectors")
+    parser.add_argument("--queries", type=int, default=300, help="single queries of a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--methods", default="hnsw,ivf,binary", help="approximate searches to build")
+    arguments = parser.parse_args()
+    import faiss
+    import torch
+    from pyarrow import parquet
+
+    torch.set_num_threads(arguments.threads)
+    faiss.omp_set_num_threads(arguments.threads)
+    methods = [method for method in arguments.methods.split(",") if method]
+    report: dict[str, Any] = {"machine": machine(arguments.threads), "collections": {}}
+    with tempfile.TemporaryDirectory() as work:
+        sentences = parquet.read_table(arguments.data / "glue" / "sst2" / "train.parquet")
+        parquet.write_table(sentences.slice(0, arguments.limit), Path(work, "rows.parquet"))
+        asked = parquet.read_table(arguments.data / "glue" / "sst2" / "validation.parquet")["sentence"].to_pylist()
+        embedder = Embedder(arguments.model)
+        began = time.monotonic()
+        build(TextRows.open(Path(work, "rows.parquet"), "sentence"), embedder, Path(work, "sst2"))
+        sst2 = Index.open(Path(work, "sst2")), embedder.encode(asked[: 2 * arguments.queries]), time.monotonic() - began
+        chunks, queries = synthetic(arguments.synthetic, 2 * arguments.queries)
+        began = time.monotonic()
+        made = build_index(Path(work, "synthetic"), Manifest(DIMENSION), chunks)
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        for name, (index, asking, seconds) in {
+            "sst2": sst2,
+            "synthetic": (made, queries, time.monotonic() - began),
+        }.items():
+            engines = make_engines(index, methods, seconds, asking[1::2])
+            measure(engines, asking[::2], arguments.rounds)
+            figures = [engine.report() for engine in engines]
+            report["collections"][name] = {"rows": len(index), "engines": figures}
+            print(f"{name}, {len(index):,} rows\n\n{as_table(figures)}\n", flush=True)
+    write_results(report, ROOT / "benchmarks" / "results" / "search.json")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""`bertkit search add`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.commands.search.build import ColumnOption, SkipEmptyOption, TextsArgument, print_index
+from bertkit.cli.options import JsonOption
+from bertkit.cli.progress import TerminalProgress
+
+NAME = "add"
+ORDER = 2
+EXAMPLE = "bertkit search add index more.csv"
+
+IndexArgument = Annotated[
+    str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.", show_default=False)
+]
+MovedModelOption = Annotated[
+    str | None,
+    typer.Option("--model", help="Where the model of the index is now.", metavar="MODEL", show_default="where it was"),
+]
+
+
+def command(
+    index: IndexArgument,
+    file: TextsArgument,
+    column: ColumnOption = "text",
+    skip_empty: SkipEmptyOption = False,
+    model: MovedModelOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add texts to an index.
+
+    Rows whose ids the index has already are refused. Those without ids are numbered.
+    """
+    from bertkit.vectors.index.rows import TextRows
+    from bertkit.workflows.search import add
+
+    rows = TextRows.open(file, column, skip_empty=skip_empty)
+    print_index(add(index, rows, model=model, progress=TerminalProgress()), "added", as_json=json)

@@ -1,0 +1,217 @@
+"""`bertkit search build`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.vectors.coverage import Coverage
+    from bertkit.workflows.search import IndexReport
+
+NAME = "build"
+ORDER = 1
+EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
+
+ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+PassageTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--passage-tokens",
+        help="Most tokens of a passage, with special tokens and prompt.",
+        metavar="N",
+        show_default="256, or what the model reads",
+    ),
+]
+OverlapOption = Annotated[
+    int | None,
+    typer.Option(
+        "--overlap",
+        help="Tokens that a passage may repeat of the one before, in whole sentences.",
+        metavar="N",
+        show_default="0",
+    ),
+]
+SkipEmptyOption = Annotated[
+    bool, typer.Option("--skip-empty", help="Leave out rows without text, which are refused otherwise.")
+]
+TextsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
+        show_default=False,
+    ),
+]
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        help="Encoder: hub name, directory (one of sentence-transformers, too), run folder or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
+]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
+]
+DimensionOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Keep only the first N components, of a model that was trained for it (Matryoshka).",
+        metavar="N",
+        min=1,
+        show_default="all",
+    ),
+]
+MaxLengthOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-length", help="Tokens that a text is truncated to.", metavar="N", min=4, show_default="the model's"
+    ),
+]
+DocumentPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--document-prompt",
+        help="Name of the model's prompt for the texts.",
+        metavar="NAME",
+        show_default="document or passage, if the model has it",
+    ),
+]
+QueryPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--query-prompt",
+        help="Name of the model's prompt for queries.",
+        metavar="NAME",
+        show_default="query, if the model has it",
+    ),
+]
+SimilarityOption = Annotated[
+    str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
+]
+RecallQueriesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recall-queries",
+        help="File of queries, in the column `text`, by which the recall of --approximate is measured.",
+        metavar="FILE",
+        show_default="by rows of the index",
+    ),
+]
+ApproximateOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
+        metavar="METHOD",
+        show_default="exact search only",
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
+]
+PassagesOption = Annotated[
+    bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
+]
+
+
+def command(
+    file: TextsArgument,
+    model: ModelOption,
+    output: OutputOption,
+    column: ColumnOption = "text",
+    skip_empty: SkipEmptyOption = False,
+    pooling: PoolingOption = None,
+    dimension: DimensionOption = None,
+    max_length: MaxLengthOption = None,
+    document_prompt: DocumentPromptOption = None,
+    query_prompt: QueryPromptOption = None,
+    similarity: SimilarityOption = None,
+    approximate: ApproximateOption = None,
+    recall_queries: RecallQueriesOption = None,
+    precision: PrecisionOption = "auto",
+    passages: PassagesOption = False,
+    passage_tokens: PassageTokensOption = None,
+    overlap: OverlapOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
+
+    A build that was killed goes on where it was when the command is repeated.
+    """
+    from bertkit.errors import UsageError
+
+    if not passages and (passage_tokens is not None or overlap is not None):
+        option = "--overlap" if passage_tokens is None else "--passage-tokens"
+        raise UsageError(f"{option} without --passages", "add --passages")
+    if recall_queries is not None and approximate is None:
+        raise UsageError("--recall-queries without --approximate", "exact search finds all")
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.index.rows import TextRows
+    from bertkit.workflows.search import IndexOptions, build
+
+    report = build(
+        TextRows.open(file, column, skip_empty=skip_empty),
+        Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length, precision=precision),
+        output,
+        IndexOptions(
+            prompts={"document": document_prompt, "query": query_prompt},
+            similarity=similarity,
+            passages={"tokens": passage_tokens, "overlap": overlap or 0} if passages else None,
+            approximate=approximate,
+            queries=recall_queries,
+        ),
+        progress=TerminalProgress(),
+    )
+    print_index(report, "added", as_json=json)
+
+
+def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
+    """Print what a command did to an index, and what it holds now."""
+    if as_json:
+        values: dict[str, Any] = dataclasses.asdict(report)
+        print_json({**values, "index": str(report.index), done: values.pop("changed")})
+        return
+    unit = "passage" if report.passages else "row"
+    print_text(
+        f"{report.index}: {_count(report.changed, unit)} {done}; {_count(report.rows, unit)} with vectors of "
+        f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
+    )
+    if report.approximate:
+        found = report.approximate
+        recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
+        print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
+    if done == "added":
+        print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
+
+
+def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> None:
+    """Print how much of the text reaches the model, and what to do where that is not all."""
+    line = f"  {coverage} of the text reaches the model"
+    if is_split:
+        print_text(f"{line}, in passages of {_count(coverage.texts, 'text')}")
+    elif coverage.truncated:
+        print_text(
+            f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
+            "--passages splits them"
+        )
+    else:
+        print_text(line)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit if number == 1 else unit + 's'}"

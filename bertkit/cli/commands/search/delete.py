@@ -1,0 +1,34 @@
+"""`bertkit search delete`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.commands.search.add import IndexArgument
+from bertkit.cli.commands.search.build import print_index
+from bertkit.cli.options import JsonOption
+
+NAME = "delete"
+ORDER = 3
+EXAMPLE = "bertkit search delete index --id 17 --id 23"
+
+
+def command(
+    index: IndexArgument,
+    ids: Annotated[
+        list[str],
+        typer.Option(
+            "--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID", show_default=False
+        ),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Delete rows from an index.
+
+    They are no longer found, and their ids are free. The files get smaller only when the index is built again.
+    """
+    from bertkit.workflows.search import delete
+
+    print_index(delete(index, ids), "deleted", as_json=json)

@@ -1,0 +1,66 @@
+"""`bertkit search passages`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.commands.search.build import (
+    ColumnOption,
+    OverlapOption,
+    PassageTokensOption,
+    SkipEmptyOption,
+    TextsArgument,
+)
+from bertkit.cli.commands.search.query import ResultsOption, print_results
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_file
+
+NAME = "passages"
+ORDER = 6
+EXAMPLE = "bertkit search passages articles.jsonl --model sentence-transformers/all-MiniLM-L6-v2"
+
+
+def command(
+    file: TextsArgument,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Encoder whose tokens count: hub name, directory, run folder or `demo`.",
+            metavar="MODEL",
+            show_default=False,
+        ),
+    ],
+    column: ColumnOption = "text",
+    skip_empty: SkipEmptyOption = False,
+    passage_tokens: PassageTokensOption = None,
+    overlap: OverlapOption = None,
+    document_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--document-prompt",
+            help="Name of the model's prompt for the texts, which counts too.",
+            metavar="NAME",
+            show_default="document or passage, if the model has it",
+        ),
+    ] = None,
+    output: ResultsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Split texts into passages that a model reads whole.
+
+    Sentences stay whole where they fit. Each passage has the id of its text, and the characters where it begins and
+    ends in it. `search build --passages` indexes the same passages.
+    """
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.index.rows import TextRows
+    from bertkit.workflows.search import passages, passages_to_file
+
+    settings = {"tokens": passage_tokens, "overlap": overlap or 0}
+    rows = TextRows.open(file, column, skip_empty=skip_empty, passages=settings)
+    records = passages(rows, Embedder(model), prompt=document_prompt)
+    if output is None:
+        print_results(records, as_json=json)
+    else:
+        print_file(output, passages_to_file(records, output, file), as_json=json)

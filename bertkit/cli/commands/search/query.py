@@ -1,0 +1,127 @@
+"""`bertkit search query`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli import stdio
+from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
+from bertkit.cli.commands.search.build import ColumnOption
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_file, print_json, print_line, to_json
+from bertkit.cli.progress import TerminalProgress
+
+NAME = "query"
+ORDER = 4
+EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
+
+RerankOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank",
+        help="Rank anew by this cross-encoder: run folder of the recipe `rerank`, directory or hub name.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+CandidatesOption = Annotated[
+    int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
+]
+QueryFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--file",
+        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+ByOption = Annotated[
+    Literal["vectors", "words", "hybrid"],
+    typer.Option("--by", help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+]
+QueryPromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        help="Name of the prompt of the queries; another than the index was built for is refused.",
+        metavar="NAME",
+        show_default="the index's",
+    ),
+]
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
+
+
+def command(
+    index: IndexArgument,
+    queries: Annotated[
+        list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
+    ] = None,
+    file: QueryFileOption = None,
+    k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
+    by: ByOption = "vectors",
+    rerank: RerankOption = None,
+    candidates: CandidatesOption = 100,
+    column: ColumnOption = "text",
+    model: MovedModelOption = None,
+    prompt: QueryPromptOption = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
+    ] = False,
+    output: ResultsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the rows of an index that fit queries best.
+
+    The output is one record per result, the best first: the query, rank, score, and the columns of the row. Beside a
+    score stand the similarity of the vectors and the BM25 of the words.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
+
+    if (file is None) == (not queries):
+        raise UsageError(
+            "no query" if file is None else "queries and a --file", 'give e.g. "how to open a file", or --file'
+        )
+    from bertkit.vectors.index import Index
+    from bertkit.vectors.index.rows import read_queries
+    from bertkit.vectors.reranker import Reranker
+    from bertkit.vectors.retrieval import SearchMethod
+    from bertkit.workflows.search import query, query_to_file
+
+    asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])
+    progress = TerminalProgress()
+    method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
+    opened = Index.open(typed_path(index), verify=verify, exact=exact)
+    records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
+    if output is None:
+        print_results(records, as_json=json)
+    else:
+        print_file(output, query_to_file(records, output, index=index, source=file), as_json=json)
+
+
+def print_results(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print results as JSON lines, or all of them in one JSON object."""
+    if as_json:
+        print_json({"results": list(records)})
+        return
+    for record in records:
+        print_line(to_json(record))
+        if not stdio.is_read():
+            return

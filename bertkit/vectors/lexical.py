@@ -1,0 +1,117 @@
+"""BM25 (bm25s): texts ranked by the words that they share with a query, as search by vectors is measured against."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import UnavailableError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, Any]
+
+# Letters and digits of one word, in lowercase. Chinese and Japanese have no spaces, so each of their characters is one.
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+_K1, _B = 1.2, 0.75  # Lucene's
+_ROWS = "rows.npy"
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into the words that BM25 counts.
+
+    >>> split_words("BM25's \u5317\u4eac")
+    ['bm25', 's', '\u5317', '\u4eac']
+    """
+    return _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class LexicalIndex:
+    """The BM25 scores of the words of some rows."""
+
+    bm25: Any
+    """A ``bm25s.BM25`` that is indexed."""
+    rows: Numbers
+    """The number of each row, ascending."""
+
+    @classmethod
+    def build(cls, texts: Iterable[tuple[int, str]]) -> LexicalIndex:
+        """Count the words of rows, each given by its number, ascending, and its text.
+
+        Raises:
+            UnavailableError: bm25s is not installed.
+        """
+        import numpy as np
+
+        bm25 = _load_bm25s().BM25(k1=_K1, b=_B)
+        vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, also where no text has one
+        numbers, counted = [], []
+        for number, text in texts:
+            numbers.append(number)
+            counted.append([vocabulary.setdefault(word, len(vocabulary)) for word in split_words(text)])
+        bm25.index((counted if any(counted) else [[0] for _ in counted], vocabulary), show_progress=False)
+        return cls(bm25, np.array(numbers, dtype=np.int64))
+
+    @classmethod
+    def load(cls, folder: Path) -> LexicalIndex:
+        """Open a saved index; scores stay on disk until they are needed.
+
+        Raises:
+            UnavailableError: bm25s is not installed.
+        """
+        import numpy as np
+
+        bm25 = _load_bm25s().BM25.load(folder, mmap=True, show_progress=False)
+        return cls(bm25, np.load(folder / _ROWS, mmap_mode="r"))
+
+    def save(self, folder: Path) -> None:
+        """Write the index into a folder: the files of bm25s, and the numbers of the rows."""
+        import numpy as np
+
+        self.bm25.save(folder, show_progress=False)
+        np.save(folder / _ROWS, self.rows)
+
+    def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
+        """Compute the scores of some rows, float32; 0 where a row has no word of the query."""
+        import numpy as np
+
+        return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
+
+    def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
+        """Find the rows with the highest scores: scores, descending, and row numbers; the earlier row of equal ones.
+
+        Rows without a word of the query are left out, so there may be fewer than `k`, and so are those of `deleted`.
+        """
+        import numpy as np
+
+        scores = self._score_all(query)
+        scores[np.isin(self.rows, deleted)] = 0
+        found = np.flatnonzero(scores > 0)
+        if len(found) > k:
+            least = np.partition(scores[found], len(found) - k)[len(found) - k]
+            found = found[scores[found] >= least]
+        found = found[np.argsort(-scores[found], kind="stable")][:k]
+        return scores[found], self.rows[found]
+
+    def _score_all(self, query: str) -> Numbers:
+        import numpy as np
+
+        vocabulary = self.bm25.vocab_dict
+        words = [vocabulary[word] for word in split_words(query) if word in vocabulary]
+        if not words:
+            return np.zeros(len(self.rows), dtype=np.float32)
+        scores: Numbers = self.bm25.get_scores_from_ids(words)
+        return scores
+
+
+def _load_bm25s() -> Any:
+    try:
+        import bm25s
+    except ImportError:
+        raise UnavailableError("search by words needs the package bm25s", "pip install 'bertkit[search]'") from None
+    return bm25s

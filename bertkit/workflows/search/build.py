@@ -1,0 +1,207 @@
+"""Build an index of the texts of a file, add texts to one, delete rows of one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage.outputs import claimed_folder
+from bertkit.vectors.coverage import Coverage, measure_coverage
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.approximate import check_method
+from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
+from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
+from bertkit.vectors.index.rows import TextRows, read_queries
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 4096  # rows that are embedded at a time: enough to sort by length
+
+
+@dataclass(frozen=True)
+class IndexReport:
+    """What a command did to an index, and what it holds now."""
+
+    index: Path
+    changed: int
+    """Rows that were added or deleted."""
+    rows: int
+    dimension: int
+    similarity: str
+    model: str | None
+    coverage: Coverage
+    """How much of all texts that were ever added the model read."""
+    passages: Mapping[str, int] | None
+    """Tokens and overlap of the passages that texts are split into; None where each text is a row."""
+    max_length: int
+    """Tokens that the model reads of a text."""
+    has_words: bool
+    """Whether the index can be searched by words."""
+    bytes: int
+    approximate: Mapping[str, Any] | None = None
+    """Method and recall of the approximate search; None where search is exact."""
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """How an index is built."""
+
+    prompts: Mapping[str, str | None] = field(default_factory=dict)
+    """Names of the prompts of ``document`` and ``query``; by default those that the model has."""
+    similarity: str | None = None
+    """cosine or dot; by default that of the model."""
+    passages: Mapping[str, Any] | None = None
+    """``tokens`` and ``overlap`` of the passages that become the rows; by default each text is one."""
+    approximate: str | None = None
+    """hnsw, ivf, binary or auto, for an approximate search beside the exact one."""
+    queries: str | None = None
+    """A file of queries, by which the recall of the approximate search is measured; by default, by rows."""
+
+
+_AS_THE_MODEL = IndexOptions()
+
+
+def build(
+    rows: TextRows,
+    embedder: Embedder,
+    output: str | Path,
+    options: IndexOptions = _AS_THE_MODEL,
+    *,
+    progress: Progress = SILENT,
+) -> IndexReport:
+    """Build an index of the texts of a file; a killed build goes on where it was.
+
+    Args:
+        rows: what is indexed.
+        embedder: the model and its options; its own prompt is not used.
+        output: the folder of the index, which must not exist.
+        options: prompts, similarity, passages, approximate search.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    output = typed_path(output)
+    if output.exists():
+        raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
+    if options.approximate is not None:
+        check_method(options.approximate, 0)
+    asked = [text for _, text in read_queries(options.queries)] if options.queries is not None else []
+    sides = choose_prompts(embedder, options.prompts)
+    rows = replace(rows, passages=options.passages).split_for(sides["document"])
+    with claimed_folder(output):
+        with stage(progress, f"checking the rows of {rows.file}"):
+            count, covered = rows.check()
+        with stage(progress, f"loading {embedder.model}"):
+            manifest = replace(describe(sides, options.similarity), passages=rows.passages)
+        origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
+        chunks = _embedded(rows, sides["document"], count, covered, progress)
+        index = build_index(
+            output,
+            manifest,
+            chunks,
+            origin=origin,
+            approximate=options.approximate,
+            queries=(lambda: sides["query"].encode(asked)) if asked else None,
+            progress=progress,
+        )
+        return _report(index, count)
+
+
+def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
+    """Add the texts of a file to an index, with its own model.
+
+    Rows without an ``id`` are numbered from the number of rows that the index ever had.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(folder)
+    Index.open(folder)
+    with claimed_folder(folder):
+        index = Index.open(folder)
+        embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
+        rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
+        with stage(progress, f"checking the rows of {rows.file}"):
+            count, covered = rows.check(index)
+        chunks = _embedded(rows, embedder, count, covered, progress)
+        return _report(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
+
+
+def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
+    """Delete the rows with some ids from an index, or all passages of a document.
+
+    With one id that neither a row nor a document has, nothing is deleted.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(folder)
+    Index.open(folder)
+    with claimed_folder(folder):
+        index = Index.open(folder)
+        numbers = {name: [number] for name, number in index.find_ids(ids).items()}
+        numbers |= index.find_documents(name for name in ids if name not in numbers)
+        missing = [identifier for identifier in ids if identifier not in numbers]
+        if missing:
+            more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
+            raise DataError(f"no row has the id {missing[0]!r}{more}", "nothing was deleted", file=folder)
+        rows = {number for of_id in numbers.values() for number in of_id}
+        return _report(delete_from_index(index, rows), len(rows))
+
+
+def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:
+    """Return what yields the rows with their vectors, chunk by chunk, after those that are done.
+
+    Passages are `covered`, which is known before; of texts, it is measured.
+    """
+
+    def chunks(done: int) -> Iterator[Chunk]:
+        if done:
+            log.info(f"going on after {done:,} of {count:,} rows, which an earlier command has finished")
+        remaining = islice(rows, done, None)
+        with stage(progress, "embedding", count, done):
+            while chunk := list(islice(remaining, _CHUNK)):
+                texts = [row.text for row in chunk]
+                if rows.splitter is None:
+                    coverage = measure_coverage(texts, embedder)
+                else:
+                    coverage = Coverage() if done else covered
+                yield [row.record for row in chunk], embedder.encode(texts), coverage
+                done += len(chunk)
+                progress.update(done, {})
+        if done != count:
+            raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
+
+    return chunks
+
+
+def _report(index: Index, changed: int) -> IndexReport:
+    manifest = index.manifest
+    size = sum(file.stat().st_size for file in index.folder.rglob("*") if file.is_file())
+    return IndexReport(
+        index.folder,
+        changed,
+        len(index),
+        manifest.dimension,
+        manifest.similarity,
+        manifest.model,
+        manifest.coverage,
+        manifest.passages,
+        int(manifest.embedding["max_length"]),
+        manifest.lexical is not None,
+        size,
+        _describe_approximate(manifest.approximate),
+    )
+
+
+def _describe_approximate(entry: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return None if entry is None else {name: value for name, value in entry.items() if name != "files"}

@@ -1,0 +1,200 @@
+"""Score the rankings of an index for queries whose relevant rows are known."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import DataError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.vectors.coverage import find_truncated
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.models import embedder_of
+from bertkit.vectors.relevance import Relevance, read_relevance
+from bertkit.vectors.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
+
+if TYPE_CHECKING:
+    from bertkit.metrics.intervals import Interval
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.reranker import Reranker
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 256  # queries that are searched at a time
+
+CUTOFF = 10
+"""Results that nDCG and MRR look at."""
+
+
+@dataclass(frozen=True)
+class RankingScores:
+    """How good the rankings of one way are, over all queries."""
+
+    ranking: str
+    scores: dict[str, float]
+    intervals: dict[str, Interval]
+    """The 95 % interval of each score, over queries; None where there is none."""
+    gains: dict[str, float] = field(default_factory=dict)
+    """How much better each score is than that of the ranking before; empty for the first."""
+    gain_intervals: dict[str, Interval] = field(default_factory=dict)
+    """The 95 % interval of each gain, over the differences of queries."""
+
+
+@dataclass(frozen=True)
+class SearchScores:
+    """How good the rankings of an index are."""
+
+    index: Path
+    queries: int
+    rows: int
+    by_document: bool
+    """Whether documents are ranked, each by its best passage."""
+    rankings: list[RankingScores] = field(default_factory=list)
+
+
+def evaluate(
+    folder: str | Path,
+    file: str | Path,
+    *,
+    reranker: Reranker | None = None,
+    candidates: int = DEPTH,
+    limit: int | None = None,
+    model: str | None = None,
+    progress: Progress = SILENT,
+) -> SearchScores:
+    """Score the first 100 results by words, by vectors, by both and, with a reranker, by that.
+
+    Args:
+        folder: of the index.
+        file: what is relevant to each query, as `bertkit.vectors.relevance.read_relevance` reads it.
+        reranker: ranks the first of the hybrid ranking anew.
+        candidates: how many those are.
+        limit: use only the first queries.
+        model: where the model of the index is now; by default where it was.
+        progress: shows how far the work is.
+
+    Raises:
+        DataError: nothing that is relevant is in the index, or the file is wrong.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    folder, file = typed_path(folder), typed_path(file)
+    index = Index.open(folder)
+    _ = index.words
+    if reranker is not None:
+        _ = reranker.saved
+    relevance = dict(islice(read_relevance(file).items(), limit))
+    names = _Names(index, by_document=_is_by_document(index, relevance, file))
+    with stage(progress, f"loading {model or index.manifest.model}"):
+        embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
+    _point_out_truncated(list(relevance), embedder)
+    ways: dict[str, list[list[str]]] = {}
+    with stage(progress, "searching", len(relevance)):
+        queries, done = iter(relevance), 0
+        while chunk := list(islice(queries, _CHUNK)):
+            for way, rankings in _rank(index, embedder, chunk, reranker, candidates, progress):
+                ways.setdefault(way, []).extend(map(names.of, rankings))
+            done += len(chunk)
+            progress.update(done, {})
+    result = SearchScores(folder, len(relevance), len(index), names.by_document)
+    result.rankings.extend(_score(ways, list(relevance.values())))
+    return result
+
+
+def _rank(
+    index: Index,
+    embedder: Embedder,
+    queries: Sequence[str],
+    reranker: Reranker | None,
+    candidates: int,
+    progress: Progress,
+) -> Iterator[tuple[str, list[Ranking]]]:
+    words = rank_by_words(index, queries, DEPTH)
+    vectors = rank_by_vectors(index, embedder.encode(queries), DEPTH)
+    hybrid = fuse(words, vectors)
+    yield "words (BM25)", words
+    yield "vectors", vectors
+    yield "hybrid", [ranking[:DEPTH] for ranking in hybrid]
+    if reranker is not None:
+        first = [ranking[:candidates] for ranking in hybrid]
+        found = sorted({hit.row for ranking in first for hit in ranking})
+        texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
+        reranked = rerank(reranker, queries, first, texts, progress)
+        rest = [ranking[candidates:DEPTH] for ranking in hybrid]
+        yield "hybrid and rerank", [[*best, *others] for best, others in zip(reranked, rest, strict=True)]
+
+
+class _Names:
+    """The ids that rows have in a relevance file, read from the index when they are first found."""
+
+    def __init__(self, index: Index, *, by_document: bool) -> None:
+        self.index, self.by_document = index, by_document
+        self.names: dict[int, str] = {}
+
+    def of(self, ranking: Ranking) -> list[str]:
+        """Return the ids of a ranking, each at its best rank.
+
+        The best passage ranks a document (Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual
+        Neural Language Modeling", section 3).
+        """
+        unknown = [hit.row for hit in ranking if hit.row not in self.names]
+        for row, record in zip(unknown, self.index.rows(unknown), strict=True):
+            self.names[row] = str(record["document" if self.by_document else "id"])
+        return list(dict.fromkeys(self.names[hit.row] for hit in ranking))
+
+
+def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
+    """Tell whether the ids of a file are those of documents; say how many the index lacks.
+
+    Raises:
+        DataError: the index has none of them, or some are of passages and some of documents.
+    """
+    wanted = {name for grades in relevance.values() for name, grade in grades.items() if grade}
+    if not wanted:
+        raise DataError("nothing is relevant to any query", "give some rows a grade above 0", file=file)
+    passages = wanted & index.find_ids(wanted).keys()
+    documents = index.find_documents(wanted - passages).keys()
+    if passages and documents:
+        what = f"{min(passages)!r} is the id of a passage, and {min(documents)!r} that of a document"
+        raise DataError(what, "name either passages or documents", file=file)
+    missing = wanted - passages - documents
+    if len(missing) == len(wanted):
+        what = f"the index has none of the {len(wanted):,} ids that are relevant, such as {min(missing)!r}"
+        raise DataError(what, "is it the index of these texts?", file=file)
+    if missing:
+        log.info(
+            f"{len(missing):,} of {len(wanted):,} relevant ids are not in the index, such as {min(missing)!r}: "
+            "they count as not found"
+        )
+    without = sum(not any(grades.values()) for grades in relevance.values())
+    if without:
+        log.info(f"{without:,} of {len(relevance):,} queries have nothing relevant: they are left out")
+    return bool(documents)
+
+
+def _point_out_truncated(queries: Sequence[str], embedder: Embedder) -> None:
+    truncated = find_truncated(queries, embedder)
+    if truncated:
+        limit = embedder.tokenizer.model_max_length
+        log.info(f"{len(truncated):,} queries are longer than {limit} tokens: only their beginning counts")
+
+
+def _score(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
+    from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
+
+    before: dict[str, Any] = {}
+    for way, rankings in ways.items():
+        scores = score_rankings(rankings, relevance, CUTOFF)
+        gained = {name: scores[name] - values for name, values in before.items()}
+        yield RankingScores(
+            way,
+            average_queries(scores),
+            query_intervals(scores).ends,
+            average_queries(gained),
+            query_intervals(gained).ends if gained else {},
+        )
+        before = scores

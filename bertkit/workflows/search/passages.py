@@ -1,0 +1,59 @@
+"""Split documents into the passages that an index of them has."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.output import write_records, writer_for
+from bertkit.recipe import typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.coverage import Coverage
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index.models import choose_prompts
+from bertkit.vectors.index.rows import TextRows
+
+log = logging.getLogger("bertkit")
+
+
+def passages(rows: TextRows, embedder: Embedder, *, prompt: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the passages of documents, and say at the end how much of the text the model reads in them.
+
+    Args:
+        rows: the documents, with the settings of passages.
+        embedder: the model, whose tokens count.
+        prompt: name of the prompt of documents; by default that of the model for them.
+
+    Returns:
+        records with ``id``, ``text``, ``document``, ``file``, ``start`` and ``end``, such that the text of the
+        document from start to end is that of the passage; then the other columns of the row.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    return _passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
+
+
+def _passages(rows: TextRows) -> Iterator[dict[str, Any]]:
+    coverage, count = Coverage(), 0
+    for split, of_document in rows.split():
+        coverage += of_document
+        count += len(split)
+        yield from (row.record for row in split)
+    log.info(f"passages: {count:,}, of texts: {coverage.texts:,}; {coverage} of the text reaches the model")
+
+
+def passages_to_file(records: Iterator[dict[str, Any]], output: str | Path, source: str | Path) -> int:
+    """Write passages with `write_records`, and return their number.
+
+    Raises:
+        UsageError: the output is the file of the documents, or has an ending of no format.
+        ResourceError: another process is writing the output, or it cannot be written.
+    """
+    output = typed_path(output)
+    writer_for(output)
+    refuse_inputs(output, [("the file of the documents", typed_path(source))])
+    with claimed(output):
+        return write_records(records, output)

@@ -1,0 +1,159 @@
+"""Find the rows of an index that fit queries best."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.output import write_records, writer_for
+from bertkit.errors import UnavailableError, UsageError, shorten
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.coverage import find_truncated
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.models import embedder_of
+from bertkit.vectors.lexical import LexicalIndex
+from bertkit.vectors.retrieval import SearchMethod, search
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 1024  # queries that are embedded and searched at a time
+_BY_VECTORS = SearchMethod()
+
+Query = tuple[dict[str, Any], str]
+"""What every result of a query begins with, and its text."""
+
+
+def query(
+    index: Index,
+    queries: Iterable[Query],
+    method: SearchMethod = _BY_VECTORS,
+    *,
+    model: str | None = None,
+    prompt: str | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[dict[str, Any]]:
+    """Yield the best rows for each query, the best first.
+
+    Args:
+        index: what is searched.
+        queries: with what their results begin with, such as ``{"query": text}``.
+        method: how rows are ranked, and how many are returned; all rows where there are fewer.
+        model: where the model of the index is now; by default where it was.
+        prompt: name of the prompt, which must be the one that the index was built for.
+        progress: shows how far the work is.
+
+    Returns:
+        records with ``rank`` (from 1), ``score``, the ``similarity`` of the vectors and ``bm25`` where the score is
+        another, and the columns of the row: ``id``, ``text`` and others.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    built_for = index.manifest.prompts.get("query", {}).get("name")
+    if prompt is not None and prompt != built_for:
+        what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
+        raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
+    words = _find_words(index, method)
+    if method.reranker is not None:
+        _ = method.reranker.saved
+    if method.k > len(index):
+        log.info(f"the index has {len(index):,} rows: each query gets all of them, not {method.k:,}")
+    remaining = iter(queries)
+    first = next(remaining, None)
+    if first is None:
+        raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
+    embedder = None
+    if method.by != "words":
+        with stage(progress, f"loading {model or index.manifest.model}"):
+            embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
+    chunks = _chunks(chain([first], remaining))
+    return (record for chunk in chunks for record in _search(index, embedder, words, chunk, method, progress))
+
+
+def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
+    """Return the BM25 of an index; None where it has none, and none is needed.
+
+    Raises:
+        UsageError: the index has none, and the rows are ranked by words.
+        UnavailableError: likewise, and bm25s is not installed.
+    """
+    try:
+        return index.words
+    except (UsageError, UnavailableError) as error:
+        if method.by != "vectors":
+            raise
+        log.info(f"results without bm25: {error}")
+        return None
+
+
+def _chunks(queries: Iterable[Query]) -> Iterator[list[Query]]:
+    remaining = iter(queries)
+    while chunk := list(islice(remaining, _CHUNK)):
+        yield chunk
+
+
+def _search(
+    index: Index,
+    embedder: Embedder | None,
+    words: LexicalIndex | None,
+    chunk: Sequence[Query],
+    method: SearchMethod,
+    progress: Progress,
+) -> Iterator[dict[str, Any]]:
+    texts = [text for _, text in chunk]
+    if not all(text.strip() for text in texts):
+        raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
+    vectors = None
+    if embedder is not None:
+        for position in find_truncated(texts, embedder):
+            limit = embedder.tokenizer.model_max_length
+            start = f"{texts[position][:60]}..."
+            log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {start}")
+        vectors = embedder.encode(texts)
+    rankings = search(index, texts, vectors, method, progress)
+    for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
+        rows = [hit.row for hit in ranking]
+        if not rows:
+            log.info(f"no row has a word of the query: {shorten(text)}")
+        scores = {"score": [hit.score for hit in ranking]}
+        if vectors is not None and (method.by != "vectors" or method.reranker):
+            scores["similarity"] = index.similarities(vectors[number], rows).tolist()
+        if words is not None and (method.by != "words" or method.reranker):
+            scores["bm25"] = words.score(text, rows).tolist()
+        by_hit = (dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True))
+        for rank, (of_hit, record) in enumerate(zip(by_hit, index.rows(rows), strict=True), start=1):
+            yield {**begin, "rank": rank, **of_hit, **record}
+
+
+def _prompt_name(name: str | None) -> str:
+    return "no prompt" if name is None else f"the prompt {name!r}"
+
+
+def query_to_file(
+    records: Iterable[dict[str, Any]], output: str | Path, *, index: str | Path, source: str | Path | None = None
+) -> int:
+    """Write results with `write_records`, and return their number.
+
+    Args:
+        records: that `query` yields.
+        output: its ending chooses the format.
+        index: a folder in which nothing is written.
+        source: the file of queries, which is not overwritten.
+
+    Raises:
+        UsageError: the output is a file that is read, or has an ending of no format.
+        ResourceError: another process is writing the output, or it cannot be written.
+    """
+    output = typed_path(output)
+    writer_for(output)
+    inputs = [("the file of queries", typed_path(source))] if source is not None and str(source) != "-" else []
+    inputs += [("a file of the index", file) for file in typed_path(index).rglob("*") if file.is_file()]
+    refuse_inputs(output, inputs)
+    with claimed(output):
+        return write_records(records, output)

@@ -1,0 +1,104 @@
+"""Compare the texts of pairs by the cosine of their vectors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.files import read_records
+from bertkit.data.output import write_records, writer_for
+from bertkit.data.text import excerpt
+from bertkit.errors import DataError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Data, typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.coverage import find_truncated
+from bertkit.vectors.embedder import Embedder
+
+log = logging.getLogger("bertkit")
+
+_CHUNK = 4096  # pairs that are embedded at a time: enough to sort by length
+_RESULT = "cosine"
+
+Pair = tuple[dict[str, Any], str, str]
+"""A row, and the two texts of it that are compared."""
+
+
+def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = SILENT) -> Iterator[dict[str, Any]]:
+    """Yield each row with the ``cosine`` of the vectors of its two texts, in order.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    remaining = iter(pairs)
+    first = list(islice(remaining, _CHUNK))  # a file that cannot be read ends in its error before the model is loaded
+    _ = embedder.modules
+    with stage(progress, f"loading {embedder.model}"):
+        embedder.encode(["."])
+    return _compare(embedder, chain(first, remaining), progress)
+
+
+def similar_to_file(
+    embedder: Embedder, pairs: Iterable[Pair], output: str | Path, *, source: str | Path, progress: Progress = SILENT
+) -> int:
+    """Compare as `similar` does, write the rows with `write_records`, and return their number.
+
+    Args:
+        embedder: the model and its options.
+        pairs: that `read_pairs` yields.
+        output: its ending chooses the format.
+        source: the file of the pairs, which is not overwritten.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    output = typed_path(output)
+    writer_for(output)
+    refuse_inputs(output, [("the file of pairs", typed_path(source))] if str(source) != "-" else [])
+    with claimed(output):
+        return write_records(similar(embedder, pairs, progress=progress), output)
+
+
+def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:
+    """Read the pairs of a file, or of standard input (``-``).
+
+    Raises:
+        DataError: a text is empty, or a column is missing.
+    """
+    for line, row in read_records(typed_path(file), Data()):
+        texts = []
+        for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
+            if column not in row:
+                raise DataError(f"no column {column!r}", f"{closest(column, row)}; name it with {option}", file=file)
+            text = row[column]
+            if text is not None and not isinstance(text, str):
+                what = f"not a text: {excerpt(str(text))}"
+                raise DataError(what, f"name another {option}", file=file, row=line, column=column)
+            if text is None or not text.strip():
+                raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
+            texts.append(text)
+        if _RESULT in row:
+            what = "the rows have a column that results have too"
+            raise DataError(what, "rename it, so that nothing is lost", file=file, column=_RESULT)
+        yield row, texts[0], texts[1]
+
+
+def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
+    remaining, truncated = iter(pairs), 0
+    while chunk := list(islice(remaining, _CHUNK)):
+        texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once
+        truncated += len(find_truncated(texts, embedder))
+        vectors = embedder.encode(texts, progress=progress).astype(np.float64)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
+        vector_of = dict(zip(texts, vectors, strict=True))
+        for row, text, other in chunk:
+            yield {**row, _RESULT: float(np.float32(vector_of[text] @ vector_of[other]))}
+    if truncated:
+        limit = embedder.tokenizer.model_max_length
+        log.info(f"texts longer than {limit} tokens, of which only the beginning is compared: {truncated:,}")

@@ -1,0 +1,97 @@
+"""An index built of a file, added to, deleted from; killed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.storage.outputs import claimed_folder
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.rows import TextRows
+from bertkit.workflows.search import IndexOptions, add, build, delete
+from tests.conftest import toy_rows, write_csv
+
+
+@pytest.fixture
+def embedder(tiny_model):
+    return Embedder(str(tiny_model), precision="fp32")
+
+
+@pytest.fixture
+def rows(here):
+    write_csv(here / "rows.csv", toy_rows(40, seed=1))
+    return TextRows.open("rows.csv")
+
+
+def test_what_is_built_added_and_deleted(rows, embedder, here):
+    report = build(rows, embedder, "index")
+    assert (report.changed, report.rows, report.dimension, report.similarity) == (40, 40, 32, "cosine")
+    write_csv(here / "more.csv", [{"text": "the superb song"}, {"text": "a dull book"}])
+    assert add("index", TextRows.open("more.csv")).rows == 42
+    report = delete("index", ["0", "41"])
+    assert (report.changed, report.rows) == (2, 40)
+    index = Index.open(here / "index", verify=True)
+    (row,) = index.search(embedder.encode(["the superb song"]), 1)[1]
+    assert index.rows(row) == [{"id": 40, "text": "the superb song"}]
+
+
+def test_with_one_wrong_id_nothing_is_deleted(rows, embedder, here):
+    build(rows, embedder, "index")
+    with pytest.raises(DataError, match=r"no row has the id 'x' \(and 1 more\).*nothing was deleted"):
+        delete("index", ["1", "x", "y"])
+    assert len(Index.open(here / "index")) == 40
+
+
+def test_a_second_writer_is_refused(rows, embedder, here):
+    build(rows, embedder, "index")
+    for write in (lambda: delete("index", ["1"]), lambda: add("index", rows), lambda: build(rows, embedder, "new")):
+        refused = pytest.raises(ResourceError, match="is writing this output")
+        with claimed_folder(here / "index"), claimed_folder(here / "new"), refused:
+            write()
+    assert not (here / "new").exists()
+
+
+def test_an_index_that_exists_and_a_method_that_does_not_are_refused_at_once(rows, here):
+    (here / "index").mkdir()
+    unread = Embedder("no/such/model/folder")
+    with pytest.raises(UsageError, match="the index exists"):
+        build(rows, unread, "index")
+    with pytest.raises(UsageError, match="'quick'"):
+        build(rows, unread, "new", IndexOptions(approximate="quick"))
+
+
+def test_a_file_that_changes_meanwhile_is_refused(rows, embedder, here, monkeypatch):
+    monkeypatch.setattr(TextRows, "fingerprint", lambda self: write_csv(here / "rows.csv", toy_rows(7, seed=1)) and {})
+    with pytest.raises(DataError, match="changed while it was read"):
+        build(rows, embedder, "index")
+    assert [entry.name for entry in here.iterdir()] == ["rows.csv"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "function",
+    [
+        "bertkit.vectors.index.shard.ShardWriter.finish",
+        "bertkit.vectors.index.build.write_manifest",
+        "bertkit.vectors.index.build.sync_folder",
+    ],
+)
+def test_a_killed_build_ends_as_an_unbroken_one(function, tmp_path, tiny_model, zygote):
+    command = ["search", "build", "rows.csv", "--model", str(tiny_model), "--output", "index", "--precision", "fp32"]
+    folders = [tmp_path / "whole", tmp_path / "broken"]
+    for folder in folders:
+        folder.mkdir()
+        write_csv(folder / "rows.csv", toy_rows(40, seed=1))
+    assert zygote.run(folders[0], command)[0] == 0
+    assert zygote.run(folders[1], command, {"function": function})[0] == -9
+    code, text = zygote.run(folders[1], command)
+    if function.endswith("sync_folder"):  # the index was in its place already
+        assert code == 2 and "the index exists" in text
+    else:
+        assert code == 0, text
+    manifests = [json.loads((folder / "index" / "manifest.json").read_text()) for folder in folders]
+    assert manifests[0] == manifests[1]
+    assert {entry.name for entry in folders[1].iterdir()} <= {"rows.csv", "index", "out.txt", ".index.lock"}

@@ -1,0 +1,84 @@
+"""Results of queries, and queries that are refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from bertkit.errors import UsageError
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.index import Index
+from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.retrieval import SearchMethod
+from bertkit.workflows.search import build, query, query_to_file
+from tests.conftest import toy_rows, write_csv
+
+ROWS = toy_rows(40, seed=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("search")
+    rows = TextRows.open(write_csv(folder / "rows.csv", ROWS))
+    build(rows, Embedder(str(tiny_model), precision="fp32"), folder / "index")
+    return folder / "index"
+
+
+def ask(folder, *texts, k=10, **options):
+    return list(query(Index.open(folder), [({"query": text}, text) for text in texts], SearchMethod(k=k), **options))
+
+
+def test_results_are_ranked_and_have_the_columns_of_their_rows(folder, tiny_model):
+    texts = ["the good film", "an awful song"]
+    results = ask(folder, *texts, k=3)
+    embedder = Embedder(str(tiny_model), precision="fp32")
+    vectors = embedder.encode([row["text"] for row in ROWS])
+    for number, text in enumerate(texts):
+        found = results[3 * number : 3 * number + 3]
+        (asked,) = embedder.encode([text])
+        cosines = vectors @ asked / np.linalg.norm(vectors, axis=1) / np.linalg.norm(asked)
+        best = np.argsort(-cosines, kind="stable")[:3]
+        assert [(each["query"], each["rank"], each["id"]) for each in found] == [
+            (text, rank, row) for rank, row in enumerate(best, start=1)
+        ]
+        np.testing.assert_allclose([each["score"] for each in found], cosines[best], atol=1e-5)
+        assert [(each["text"], each["label"]) for each in found] == [tuple(ROWS[row].values()) for row in best]
+
+
+def test_more_results_than_rows_are_all_rows(folder, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    assert len(ask(folder, "a film", k=100)) == 40
+    assert "the index has 40 rows: each query gets all of them, not 100" in caplog.text
+
+
+def test_a_query_that_is_too_long_is_named(folder, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    ask(folder, "a film", "good " * 70, k=1)
+    assert "a query is longer than 64 tokens, so only its beginning counts: good good" in caplog.text
+    assert caplog.text.count("is longer than") == 1
+
+
+@pytest.mark.parametrize(
+    "texts, options, message",
+    [
+        ([], {}, "no query"),
+        (["a film", " "], {}, "a query is empty"),
+        (["a film"], {"prompt": "query"}, "the index was built for queries with no prompt"),
+        (["a film"], {"k": 0}, "-k 0"),
+    ],
+)
+def test_queries_that_are_refused(texts, options, message, folder):
+    with pytest.raises(UsageError, match=message):
+        ask(folder, *texts, **options)
+
+
+def test_results_go_to_a_file_that_is_none_of_the_index(folder, here):
+    records = [{"query": "a", "rank": 1, "score": 0.5}]
+    assert query_to_file(records, "found.jsonl", index=folder) == 1
+    assert json.loads((here / "found.jsonl").read_text()) == records[0]
+    for output, message in [(folder / "shard-00000" / "rows.jsonl", "a file of the index"), ("found.npy", "ending")]:
+        with pytest.raises(UsageError, match=message):
+            query_to_file(records, output, index=folder)
