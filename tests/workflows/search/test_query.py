@@ -58,7 +58,7 @@ def test_a_query_that_is_too_long_is_named(folder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     ask(folder, "a film", "good " * 70, k=1)
     assert "a query is longer than 64 tokens, so only its beginning counts: good good" in caplog.text
-    assert caplog.text.count("is longer than") == 1
+    assert sum(message.startswith("a query") for message in caplog.messages) == 1
 
 
 @pytest.mark.parametrize(
