@@ -33,6 +33,9 @@ _READ_BESIDE = (  # configs and vocabularies; other files of a model are not rea
     "*vocab*.txt",
     "merges.txt",
     "*.model",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
 )
 _LEFT_OUT: ContextVar[dict[Path, int] | None] = ContextVar("_LEFT_OUT", default=None)
 
@@ -111,10 +114,16 @@ def _find_on_hub(name: str) -> Path:
 
 
 def _fetch_model(repository: Repository) -> Path:
-    """Fetch config and tokenizer of a model, and the weights that transformers would take, unless they are left out."""
-    small = [name for name in repository.files if any(fnmatch(name, pattern) for pattern in _READ_BESIDE)]
-    folder = fetch(repository, [name for name in small if "/" not in name])
-    weights = next((name for name in WEIGHTS if name in repository.files), None)
+    """Fetch config and tokenizer of a model, and the weights that transformers would take, unless they are left out.
+
+    Of a model of sentence-transformers, fetch the modules as well.
+    """
+    folder = fetch(repository, _read_beside(repository, ""))
+    encoder, *modules = _modules(folder)
+    if encoder:
+        fetch(repository, _read_beside(repository, f"{encoder}/"))
+    fetch(repository, [name for module in modules for name in _files_of_module(repository, module)])
+    weights = next((name for name in _weights_in(encoder) if name in repository.files), None)
     if weights is None:  # only a tokenizer, or weights that are not read
         remember(repository)
         return folder
@@ -125,27 +134,59 @@ def _fetch_model(repository: Repository) -> Path:
         left_out[folder] = sum(parts)
         return folder
     fetch(repository, [weights])
-    fetch(repository, [name for name in _shards(folder / weights) if name in repository.files])
+    fetch(repository, [name for name in _shards(folder / weights, encoder) if name in repository.files])
     remember(repository)
     return folder
 
 
+def _read_beside(repository: Repository, prefix: str) -> list[str]:
+    """List the files of one folder of a repository that are read beside its weights."""
+    names = [name.removeprefix(prefix) for name in repository.files if name.startswith(prefix)]
+    return [f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _READ_BESIDE)]
+
+
+def _modules(folder: Path) -> list[str]:
+    """List the folders of a model's modules, of which the first is the encoder's; a plain model is one encoder."""
+    file = folder / "modules.json"
+    if not file.exists():
+        return [""]
+    try:
+        paths = [str(entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, KeyError, TypeError):
+        raise ModelError("not a list of modules", "name another model", file=file) from None
+    return paths or [""]
+
+
+def _files_of_module(repository: Repository, module: str) -> list[str]:
+    """List the files of a module that follows the encoder: settings and weights, as safetensors if there are such."""
+    names = [name for name in repository.files if module and name.startswith(f"{module}/")]
+    endings = (".json", ".txt", ".model", ".safetensors")
+    has_safetensors = any(name.endswith(".safetensors") for name in names)
+    return [name for name in names if name.endswith(endings if has_safetensors else (*endings, ".bin"))]
+
+
+def _weights_in(encoder: str) -> list[str]:
+    return [f"{encoder}/{name}" if encoder else name for name in WEIGHTS]
+
+
 def _is_whole(folder: Path) -> bool:
     """Tell whether a folder of the cache has all that is to be read of a model."""
-    weights = next((folder / name for name in WEIGHTS if (folder / name).exists()), None)
+    encoder, *_ = _modules(folder)
+    weights = next((folder / name for name in _weights_in(encoder) if (folder / name).exists()), None)
     left_out = _LEFT_OUT.get()
     if weights is None and left_out is not None:
         left_out[folder] = 0  # nobody knows
         return True
-    return weights is not None and all((folder / name).exists() for name in _shards(weights))
+    return weights is not None and all((folder / name).exists() for name in _shards(weights, encoder))
 
 
-def _shards(file: Path) -> list[str]:
-    """List the files that an index of weights names; none for a file that is no index."""
+def _shards(file: Path, encoder: str) -> list[str]:
+    """List the files in the encoder's folder that an index of weights names; none for a file that is no index."""
     if file.suffix != ".json":
         return []
     try:
-        return sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+        return [f"{encoder}/{name}" if encoder else name for name in names]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ModelError("not an index of weights", "name another checkpoint", file=file) from None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe import LayerMap
 
 
@@ -13,7 +14,7 @@ class LayerChoice(NamedTuple):
     """Which hidden states a head reads (the first are the embeddings), and how they become one vector per token."""
 
     states: slice
-    merged: Literal["sum", "concat", "weighted"]
+    merged: Literal["sum", "mean", "concat", "weighted"]
 
 
 LAYER_CHOICES: Mapping[str, LayerChoice] = {
@@ -29,6 +30,26 @@ LAYER_CHOICES: Mapping[str, LayerChoice] = {
 
 TAGGERS = ("linear", "bilstm")
 """What may stand over these layers."""
+
+_LAST = re.compile(r"(mean|sum|concat)_last_([1-9]\d{0,2})")
+
+
+def read_layer_choice(name: str) -> LayerChoice:
+    """Read which layers make a vector: ``mean_last_4``, ``concat_last_2``, or a name of `LAYER_CHOICES`.
+
+    >>> read_layer_choice("mean_last_4")
+    LayerChoice(states=slice(-4, None, None), merged='mean')
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if match := _LAST.fullmatch(name):
+        return LayerChoice(slice(-int(match[2]), None), match[1])  # type: ignore[arg-type]
+    choice = LAYER_CHOICES.get(name)
+    if choice is None or choice.merged == "weighted":  # weights have to be trained
+        named = ", ".join(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
+        raise UsageError(f"layers {name!r} are not known", f"mean_last_K, sum_last_K or concat_last_K, or {named}")
+    return choice
 
 
 def layers_to_take(choice: int | list[int], count: int) -> list[int]:

@@ -46,10 +46,10 @@ _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "adde
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
 
-    Needs neither torch nor transformers for the model types that bertkit knows.
+    With `decoders`, it may be a decoder. Needs neither torch nor transformers for the model types that bertkit knows.
 
     Raises:
         ModelError: a missing or broken config, no weights, no tokenizer, or a model that is no encoder.
@@ -67,7 +67,9 @@ def read_config(folder: Path) -> dict[str, Any]:
             "copy tokenizer.json and tokenizer_config.json of the model it was made from",
             file=folder,
         )
-    if "auto_map" not in config:  # what brings its own code is refused by name, once transformers has read its config
+    if (
+        "auto_map" not in config and not decoders
+    ):  # what brings its own code is refused by name, once transformers has read its config
         refuse_other_types(config["model_type"], folder)
     return config
 
@@ -135,15 +137,17 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def load_tokenizer(folder: Path, *, decoders: bool = False) -> PreTrainedTokenizerFast:
     """Load a fast tokenizer with a padding token, and let it make what the model can read.
+
+    With `decoders`, the model need not be an encoder.
 
     Raises:
         ModelError: it cannot be loaded, is a slow one, has no padding token, or belongs to another model.
         UnavailableError: it needs a package that is not installed.
     """
     quiet_transformers()
-    config = load_config(folder)
+    config = load_config(folder, decoders=decoders)
     tokenizer = read_tokenizer(folder)
     saved = read_json_object(folder / "config.json")
     if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin

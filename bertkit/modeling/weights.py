@@ -127,27 +127,37 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
 
 def _check_pickles(folder: Path) -> None:
     """Refuse files of weights in torch's format that hold anything else; nothing in them is run."""
+    for file in sorted(folder.glob("pytorch_model*.bin")):
+        load_pickle(file, device="meta")
+
+
+def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
+    """Load a file of weights in torch's format, and run nothing of it; on the device ``meta``, only check it.
+
+    Raises:
+        ModelError: it is missing or damaged, or holds anything else.
+    """
     import torch
 
-    for file in sorted(folder.glob("pytorch_model*.bin")):
+    try:
         with file.open("rb") as stream:
             is_zip = stream.read(2) == b"PK"  # torch can leave such a file on disk and read its index only
-        try:
-            content = torch.load(file, map_location="meta", weights_only=True, mmap=is_zip)
-        except pickle.UnpicklingError:
-            what = "not only weights, or damaged: loading it could run code"
-            raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
-        except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
-            raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
-        are_weights = isinstance(content, dict) and all(
-            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
-        )
-        if not are_weights:
-            raise ModelError("it holds something other than weights", _AGAIN, file=file)
+        content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip)
+    except pickle.UnpicklingError:
+        what = "not only weights, or damaged: loading it could run code"
+        raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
+    except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
+        raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
+    are_weights = isinstance(content, dict) and all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
+    )
+    if not are_weights:
+        raise ModelError("it holds something other than weights", _AGAIN, file=file)
+    return dict(content)
 
 
-def load_config(folder: Path) -> PretrainedConfig:
-    """Load the config of an encoder.
+def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
+    """Load the config of an encoder, with `decoders` also that of a decoder whose states are to be read.
 
     Raises:
         ModelError: it does not load, needs code of its own, or is not an encoder's.
@@ -166,7 +176,10 @@ def load_config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise _own_code(saved, folder)
-    refuse_other_types(model_type, folder)
+    if decoders:
+        config.use_cache = False  # of keys and values for more tokens, which nobody will ask for
+    else:
+        refuse_other_types(model_type, folder)
     if config.is_encoder_decoder:
         raise _no_encoder(model_type, folder)
     if not has_attention_mask(config):

@@ -23,7 +23,7 @@ from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
-from bertkit.tokens.words import read_target, read_words, split_windows, tokenize_words
+from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,14 +61,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: a target outside the text, or no sense.
     """
-    if "tokens" in row:
-        words = read_words(row["tokens"])
-        target = read_target(row["target"], count=1)[0]
-        if not 0 <= target < len(words):
-            what = f"the target {target} is beyond the {len(words)} words"
-            raise DataError(what, "count words from 0", column="target")
-    else:
-        words, target = _split_around_target(row["text"], row["target"])
+    words, target = read_target_word(row)
     word = spelled(row.get("word", words[target].lower()))
     if word is None:
         raise DataError("no word", "fill it in", column="word")
@@ -234,17 +227,6 @@ def _senses(setup: Setup) -> dict[str, list[int]]:
     for number, label in enumerate(setup.labels):
         senses.setdefault(label.partition("/")[0], []).append(number)
     return senses
-
-
-def _split_around_target(text: Any, target: Any) -> tuple[list[str], int]:
-    """Split a text into words around its target."""
-    start, end = read_target(target, count=2)
-    if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
-        size = len(text) if isinstance(text, str) else 0
-        what = f"the target {start}:{end} is not a word of the text, which has {size} characters"
-        raise DataError(what, "write its first and last + 1 character", column="target")
-    before, after = text[:start].split(), text[end:].split()
-    return [*before, text[start:end].strip(), *after], len(before)
 
 
 def _score_words(compared: Mapping[str, Any], setup: Setup) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,35 @@ def read_target(value: Any, count: int) -> list[int]:
         expected = "the index of a word" if count == 1 else "two character offsets, such as 4:9"
         raise DataError(f"the target {value!r} is not {expected}", f"give {expected}", column="target")
     return numbers
+
+
+def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
+    """Read the words of a row and the index of its ``target`` among them.
+
+    The target is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``.
+
+    Raises:
+        DataError: it is outside the words or the text.
+    """
+    if "tokens" not in row:
+        return _split_around_target(row["text"], row["target"])
+    words = read_words(row["tokens"])
+    target = read_target(row["target"], count=1)[0]
+    if not 0 <= target < len(words):
+        what = f"the target {target} is beyond the {len(words)} words"
+        raise DataError(what, "count words from 0", column="target")
+    return words, target
+
+
+def _split_around_target(text: Any, target: Any) -> tuple[list[str], int]:
+    """Split a text into words around its target."""
+    start, end = read_target(target, count=2)
+    if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
+        size = len(text) if isinstance(text, str) else 0
+        what = f"the target {start}:{end} is not a word of the text, which has {size} characters"
+        raise DataError(what, "write its first and last + 1 character", column="target")
+    before, after = text[:start].split(), text[end:].split()
+    return [*before, text[start:end].strip(), *after], len(before)
 
 
 def split_text(text: str) -> list[tuple[int, int]]:

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.errors import UsageError, closest
-from bertkit.modeling.sentence.modules import POOLING_MODES, Normalize, SentenceModules, read_modules
+from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.modeling.layers import read_layer_choice
+from bertkit.modeling.sentence.modules import (
+    Dense,
+    Normalize,
+    SentenceModules,
+    is_sentence_folder,
+    read_modules,
+    read_settings,
+    unknown_modules,
+    with_options,
+)
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage.fingerprints import json_fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerFast
 
-    from bertkit.hardware.precision import Machine
-    from bertkit.modeling.sentence.encoder import SentenceEncoder
-
-_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
-
-
-class _Loaded(NamedTuple):
-    encoder: SentenceEncoder
-    tokenizer: PreTrainedTokenizerFast
-    machine: Machine
-    autocast: str
-    """Precision that the encoder leaves to autocast."""
+    from bertkit.vectors.batches import LoadedEncoder
+    from bertkit.vectors.library import LibraryModel
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,10 @@ class Embedder:
     """Tokens that a text is truncated to; None for that of the folder."""
     prompt: str | None = None
     """Name of one of the folder's prompts, such as ``query``; None for its default, which mostly is none."""
+    prefix: str | None = None
+    """What is put before every text instead, where the folder has no such prompt."""
+    layers: str = "last"
+    """Layers whose hidden states are pooled, such as ``mean_last_4``; see `read_layer_choice`."""
     precision: str = "auto"
     column: str = "text"
     """Column of a batch with the texts."""
@@ -73,77 +78,167 @@ class Embedder:
         Raises:
             UsageError: an option names what the model does not have.
         """
-        modules = read_modules(self.folder)
-        if self.pooling is not None:
-            if self.pooling not in POOLING_MODES:
-                raise UsageError(f"pooling {self.pooling!r} is not known", closest(self.pooling, POOLING_MODES))
-            modules = replace(modules, pooling=(self.pooling,))
-        if self.normalize is not None:
-            rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
-            modules = replace(modules, after=(*rest, Normalize()) if self.normalize else rest)
-        if self.prompt is not None:
-            if self.prompt not in modules.prompts:
-                raise UsageError(f"the model has no prompt {self.prompt!r}", closest(self.prompt, modules.prompts))
-            modules = replace(modules, default_prompt=self.prompt)
+        modules = read_settings(self.folder) if self.unknown else read_modules(self.folder)
+        chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
+        if self.unknown and any(value is not None for value in chosen):
+            what = f"the model has modules of its own: {', '.join(self.unknown)}"
+            raise UsageError(what, "leave out the pooling, normalization and layers", file=self.folder)
+        read_layer_choice(self.layers)
+        if self.prompt is not None and self.prefix is not None:
+            raise UsageError("the name of a prompt and its text", "give one of them")
+        modules = with_options(modules, pooling=self.pooling, normalize=self.normalize, prompt=self.prompt)
         return replace(
             modules, dimension=self.dimension or modules.dimension, max_length=self.max_length or modules.max_length
         )
 
+    @cached_property
+    def unknown(self) -> list[str]:
+        """What of the folder only sentence-transformers itself computes; mostly nothing."""
+        return unknown_modules(self.folder) if is_sentence_folder(self.folder) else []
+
     @property
     def prompt_text(self) -> str:
         """What is put before every text."""
+        if self.prefix is not None:
+            return self.prefix
         return self.modules.prompts.get(self.modules.default_prompt or "", "")
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer, whose ``model_max_length`` is what texts are truncated to."""
-        from bertkit.modeling.load import load_tokenizer
+    def config(self) -> dict[str, Any]:
+        """Content of the encoder's ``config.json``.
 
-        tokenizer = load_tokenizer(self.folder)
-        tokenizer.model_max_length = min(int(tokenizer.model_max_length), self.modules.max_length or 10**9)
+        Raises:
+            ModelError: it is damaged, or weights or tokenizer are missing.
+        """
+        from bertkit.modeling.load import read_config
+
+        return read_config(self.folder / self.modules.subfolder, decoders=self._may_decode)
+
+    @property
+    def _may_decode(self) -> bool:
+        """Whether the model may be a decoder: in a folder of sentence-transformers, it was trained for vectors."""
+        return is_sentence_folder(self.folder)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer, whose ``model_max_length`` is what texts are truncated to.
+
+        Raises:
+            UsageError: the model cannot read as many tokens as `max_length`.
+        """
+        if self.unknown:
+            return self.library.tokenizer
+        from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
+
+        tokenizer = load_sentence_tokenizer(
+            self.folder / self.modules.subfolder, self.modules, decoders=self._may_decode
+        )
+        if (self.max_length or 0) > tokenizer.model_max_length:
+            limit = f"the model reads {tokenizer.model_max_length:,} tokens"
+            raise UsageError(f"a length of {self.max_length:,} tokens", limit, file=self.folder)
         return tokenizer
 
     @cached_property
-    def _loaded(self) -> _Loaded:
+    def library(self) -> LibraryModel:
+        """The model of sentence-transformers that computes what bertkit does not know."""
+        from bertkit.vectors.library import LibraryModel
+
+        return LibraryModel(self.folder, self.modules.max_length)
+
+    @cached_property
+    def _loaded(self) -> LoadedEncoder:
         from bertkit.hardware.precision import product_widths
         from bertkit.modeling.architectures import detect_machine
-        from bertkit.modeling.load import read_config
         from bertkit.modeling.sentence.encoder import load_for_vectors
+        from bertkit.modeling.sentence.states import ChosenLayers
+        from bertkit.vectors.batches import LoadedEncoder
 
-        config = read_config(self.folder)
-        machine = detect_machine(self.precision, config["model_type"], product_widths(config))
-        encoder, precision = load_for_vectors(self.folder, self.modules, machine)
-        return _Loaded(encoder, self.tokenizer, machine, precision)
+        machine = detect_machine(self.precision, self.config["model_type"], product_widths(self.config))
+        encoder, autocast = load_for_vectors(self.folder / self.modules.subfolder, self.modules, machine)
+        if self.layers != "last":
+            encoder.encoder = ChosenLayers(encoder.encoder, read_layer_choice(self.layers))
+        return LoadedEncoder(encoder, self.tokenizer, machine, autocast)
 
-    def describe(self) -> dict[str, Any]:
-        """Return what vectors must have in common to be compared: model, pooling, dimension, length, but no prompt."""
+    def load(self) -> tuple[str, str]:
+        """Load the model now, not with the first text; return the precision that it computes in, and why."""
+        if self.unknown:
+            return (
+                "fp32",
+                f"computed by sentence-transformers, for {', '.join(self.unknown)} (version {self.library.version})",
+            )
+        return self._loaded.machine.precision, self._loaded.machine.reason
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of configs, weights and vocabulary, those of dense layers after the pooling too."""
         from bertkit.modeling.load import fingerprint
 
+        folders = [self.folder / self.modules.subfolder]
+        folders += [module.folder for module in self.modules.after if isinstance(module, Dense)]
+        if self.unknown:
+            folders = [self.folder, *sorted(folder for folder in self.folder.iterdir() if folder.is_dir())]
+        return fingerprint(folders[0]) if len(folders) == 1 else json_fingerprint(list(map(fingerprint, folders)))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what vectors must have in common to be compared.
+
+        That is the model, what is done with its states, and which prompts it has; but not the prompt in use, since
+        queries and documents have their own.
+        """
         modules = self.modules
         return {
-            "model": fingerprint(self.folder),
+            "model": self.fingerprint,
             "pooling": list(modules.pooling),
+            "layers": self.layers,
             "normalize": any(isinstance(module, Normalize) for module in modules.after),
             "dimension": modules.dimension,
             "max_length": int(self.tokenizer.model_max_length),
+            "prompts": dict(modules.prompts),
+            "include_prompt": modules.include_prompt,
         }
 
     def with_prompt(self, name: str) -> Embedder:
         """Return this embedder with another prompt of the model, such as ``query``; it shares what is loaded."""
-        other = replace(self, prompt=name if name in self.modules.prompts else None)
-        for shared in ("folder", "tokenizer", "_loaded"):
+        other = replace(self, prompt=name if name in self.modules.prompts else None, prefix=None)
+        for shared in ("folder", "unknown", "library") if self.unknown else ("folder", "tokenizer", "_loaded"):
             other.__dict__[shared] = getattr(self, shared)
         return other
 
     def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
-        Texts are tokenized and sorted by length some at a time, so that many need no more memory than their vectors.
+        Texts are tokenized and sorted by length some at a time, so many need hardly more memory than their vectors.
+
+        Raises:
+            DataError: a text is not text.
+            ModelError: a vector is not finite.
+            UsageError: the prompt leaves no token for a text.
         """
         import numpy as np
 
-        from bertkit.hardware.precision import use_matmul_backend
+        from bertkit.vectors.quantize import truncate
 
+        other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
+        if other is not None:
+            raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
+        vectors = self._encode(texts, progress)
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
+        if self.modules.dimension is None or not len(vectors):
+            return vectors
+        is_normal = any(isinstance(module, Normalize) for module in self.modules.after)
+        return truncate(vectors, self.modules.dimension, is_normal=is_normal)
+
+    def _encode(self, texts: Sequence[str], progress: Progress) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        from bertkit.hardware.precision import use_matmul_backend
+        from bertkit.vectors.batches import embed_texts, split_texts
+
+        if self.unknown:
+            with stage(progress, "embedding", total=1):
+                return self.library.encode(texts, self.prompt_text)
         use_matmul_backend(self._loaded.machine)
         vectors, done = np.zeros((len(texts), 0), dtype=np.float32), 0
 
@@ -154,89 +249,43 @@ class Embedder:
 
         with stage(progress, "embedding", len(texts)):
             for start, end in split_texts(texts):
-                some = self._encode(texts[start:end], tick)
+                some = embed_texts(self._loaded, texts[start:end], self.prompt_text, tick)
                 if not start:  # the first tell the dimension
                     vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)
                 vectors[start:end] = some
         return vectors
 
-    def _encode(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
-        """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
+    def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray[Any, Any]]:
+        """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.
+
+        Raises:
+            ModelError: one is not finite.
+        """
         import numpy as np
 
         from bertkit.evaluation.forward import forward
-        from bertkit.tokens.features import find_template
+        from bertkit.hardware.precision import use_matmul_backend
+        from bertkit.modeling.sentence.states import TokenStates
+        from bertkit.vectors.batches import text_collator
 
-        encoder, tokenizer, _, autocast = self._loaded
-        begun = [f"{self.prompt_text}{text}" for text in texts]
-        if self.modules.lowercase:
-            begun = [text.lower() for text in begun]
-        encoded = tokenizer(begun, truncation=True, return_attention_mask=False, split_special_tokens=True)
-        features = [{name: values[number] for name, values in encoded.items()} for number in range(len(begun))]
-        prompt_tokens = 0
-        if self.prompt_text and not self.modules.include_prompt:
-            template = find_template(tokenizer, pair=False)
-            prompt_tokens = len(template.before) + len(
-                tokenizer(self.prompt_text, add_special_tokens=False)["input_ids"]
-            )
-        outputs, _ = forward(encoder, features, _collator(tokenizer, prompt_tokens), precision=autocast, tick=tick)
-        vectors = np.stack([output["embedding"] for output in outputs])
-        return vectors if self.modules.dimension is None else self._truncate(vectors)
-
-    def _truncate(self, vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Keep the first components, and make vectors that had length 1 have it again."""
-        import numpy as np
-
-        if self.modules.dimension > vectors.shape[1]:
-            raise UsageError(f"dimension {self.modules.dimension}", f"the model's vectors have {vectors.shape[1]}")
-        vectors = vectors[:, : self.modules.dimension]
-        if any(isinstance(module, Normalize) for module in self.modules.after):
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        encoder, tokenizer, machine, autocast = self._loaded
+        use_matmul_backend(machine)
+        model, inputs = TokenStates(encoder.encoder), [dict(feature) for feature in features]
+        outputs, _ = forward(model, inputs, text_collator(tokenizer), precision=autocast)
+        pairs = zip(outputs, features, strict=True)
+        states = [output["states"][: len(feature["input_ids"])] for output, feature in pairs]
+        if not all(np.isfinite(of_feature).all() for of_feature in states):
+            raise _not_finite("a hidden state", self.folder)
+        return states
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of columns with the vectors of its texts."""
-        return {**batch, self.output: self.encode([str(text) for text in batch[self.column]])}
+        return {**batch, self.output: self.encode(list(batch[self.column]))}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone, so that another process loads the model itself."""
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
-def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
-    """Split texts into stretches of at most so many characters, or one text: where each begins, and where it ends.
-
-    >>> list(split_texts(["abcd", "ef", "g", "hi"], characters=3))
-    [(0, 1), (1, 3), (3, 4)]
-    """
-    start, total = 0, 0
-    for number, text in enumerate(texts):
-        total += len(text)
-        if total > characters and number > start:
-            yield start, number
-            start, total = number, len(text)
-    if texts:
-        yield start, len(texts)
-
-
-def _collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int) -> Any:
-    """Build the collator that pads texts on the right to the longest of a batch."""
-    import numpy as np
-    import torch
-
-    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-
-    def collate(features: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        lengths = np.array([len(feature["input_ids"]) for feature in features])
-        batch = {}
-        for name in [name for name in padding if name in features[0]]:
-            values = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
-            for line, feature, length in zip(values, features, lengths, strict=True):
-                line[:length] = feature[name]
-            batch[name] = torch.from_numpy(values)
-        batch["attention_mask"] = torch.from_numpy((np.arange(lengths.max()) < lengths[:, None]).astype(np.int64))
-        if prompt_tokens:
-            batch["prompt_tokens"] = torch.tensor(prompt_tokens)
-        return batch
-
-    return collate
+def _not_finite(what: str, folder: Path) -> ModelError:
+    return ModelError(f"{what} is not finite (NaN or infinity)", "try --precision fp32, or another model", file=folder)

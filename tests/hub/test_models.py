@@ -183,3 +183,59 @@ def test_an_index_that_is_none_is_refused(loopback, crowded):
     loopback.add("models", "me/tiny", crowded)
     with pytest.raises(ModelError, match="not an index of weights"):
         hub.find_model("me/tiny")
+
+
+ST = ["1_Pooling/config.json", "config_sentence_transformers.json", "modules.json", "sentence_bert_config.json"]
+
+
+@pytest.fixture
+def sentence_model(crowded):
+    """A model of sentence-transformers with a dense layer, as it lies on the hub."""
+    from bertkit.modeling.sentence.modules import SentenceModules, write_modules
+
+    write_modules(crowded, SentenceModules(), width=32)
+    entries = json.loads((crowded / "modules.json").read_text())
+    entries.append({"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"})
+    (crowded / "modules.json").write_text(json.dumps(entries))
+    (crowded / "2_Dense").mkdir()
+    for name in ("config.json", "model.safetensors", "pytorch_model.bin"):
+        (crowded / "2_Dense" / name).write_text("{}")
+    return crowded
+
+
+def test_a_model_of_sentence_transformers_comes_with_its_modules(loopback, sentence_model):
+    loopback.add("models", "me/vectors", sentence_model)
+    hub.find_model("me/vectors")
+    dense = ["2_Dense/config.json", "2_Dense/model.safetensors"]
+    assert loopback.fetched() == sorted([*SMALL, *ST, *dense, "model.safetensors"])
+
+
+def test_a_module_without_safetensors_is_fetched_as_it_is(loopback, sentence_model):
+    (sentence_model / "2_Dense" / "model.safetensors").unlink()
+    loopback.add("models", "me/vectors", sentence_model)
+    assert (hub.find_model("me/vectors") / "2_Dense" / "pytorch_model.bin").is_file()
+
+
+def test_an_encoder_in_a_subfolder_is_fetched_from_there(loopback, sentence_model, tiny_model, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(tiny_model, old / "0_Transformer")
+    shutil.copytree(sentence_model / "1_Pooling", old / "1_Pooling")
+    modules = json.loads((sentence_model / "modules.json").read_text())[:2]
+    modules[0]["path"] = "0_Transformer"
+    (old / "modules.json").write_text(json.dumps(modules))
+    shards = shard(old / "0_Transformer", "model.safetensors", "model.safetensors.index.json")
+    (old / "0_Transformer" / "model.onnx").write_text("")
+    loopback.add("models", "me/old", old)
+    hub.find_model("me/old")
+    encoder = [f"0_Transformer/{name}" for name in (*SMALL, *shards)]
+    assert loopback.fetched() == sorted([*encoder, "1_Pooling/config.json", "modules.json"])
+    loopback.fail("*", 503)
+    begin_again()
+    assert hub.find_model("me/old")
+
+
+def test_a_damaged_list_of_modules_is_named(loopback, sentence_model):
+    (sentence_model / "modules.json").write_text("{}{")
+    loopback.add("models", "me/vectors", sentence_model)
+    with pytest.raises(ModelError, match="not a list of modules"):
+        hub.find_model("me/vectors")

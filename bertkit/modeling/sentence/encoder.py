@@ -105,12 +105,15 @@ def _load_dense(module: Dense) -> nn.Module:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    from bertkit.modeling.weights import load_pickle
+
     name = module.activation.rpartition(".")[2]
     if name not in _ACTIVATIONS:
         raise ModelError(f"activation {name!r} is not known", f"one of {', '.join(_ACTIVATIONS)}", file=module.folder)
     layer = _DenseLayer(module)
     try:
-        layer.load_state_dict(load_file(Path(module.folder, "model.safetensors")))
+        file = Path(module.folder, "model.safetensors")
+        layer.load_state_dict(load_file(file) if file.exists() else load_pickle(file.with_name("pytorch_model.bin")))
     except (OSError, SafetensorError, RuntimeError):
         raise ModelError(
             "the weights of the dense layer are damaged", "fetch the model again", file=module.folder
@@ -133,7 +136,7 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu":
         quiet_transformers()
-        if flat := load_flat_encoder(folder, load_config(folder), dtype):
+        if flat := load_flat_encoder(folder, load_config(folder, decoders=True), dtype):
             return SentenceEncoder(cast("PreTrainedModel", flat), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
@@ -154,7 +157,7 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
 
     quiet_transformers()
-    encoder, report = load_weights(AutoModel, folder, load_config(folder))
+    encoder, report = load_weights(AutoModel, folder, load_config(folder, decoders=True))
     refuse_misfit(encoder, report, folder)
     refuse_non_finite(encoder.named_parameters(), folder)
     return SentenceEncoder(encoder, modules).eval()

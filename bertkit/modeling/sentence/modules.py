@@ -7,17 +7,25 @@ any model folder; the second pools its token states into one vector per text; ot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.weights import read_json_object
 from bertkit.storage.files import write_json
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _ENCODER_SETTINGS = "sentence_bert_config.json"
+_OLD_ENCODER_SETTINGS = tuple(
+    f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+_ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
+_HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
+"""Arguments of the encoder that change no vector: how its weights are loaded and how fast they multiply."""
+_VECTOR = "sentence_embedding"
+"""What sentence-transformers calls the vector that modules pass on."""
 
 POOLING_MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """How the states of a text's tokens become one vector, in the words of sentence-transformers."""
@@ -75,6 +83,8 @@ class SentenceModules:
     """The first components that are kept (Matryoshka); None for all."""
     similarity: str = "cosine"
     """cosine, dot, euclidean or manhattan."""
+    subfolder: str = ""
+    """Where the files of the encoder are in the folder; old folders have them in ``0_Transformer``."""
 
 
 def is_sentence_folder(folder: Path) -> bool:
@@ -90,27 +100,89 @@ def read_modules(folder: Path) -> SentenceModules:
     """
     if not is_sentence_folder(folder):
         return SentenceModules()
-    entries = _read_entries(folder / MODULES)
-    first, *rest = entries
-    if first[0] != "Transformer" or not rest or rest[0][0] != "Pooling":
-        what = f"its modules are {', '.join(name for name, _ in entries)}"
-        raise ModelError(what, "bertkit reads Transformer, Pooling, Dense and Normalize, in this order", file=folder)
-    if first[1]:
-        raise ModelError(f"its encoder is in {first[1]}/", "save it again with sentence-transformers 6", file=folder)
-    pooling = _read_optional(folder / rest[0][1] / "config.json")
-    settings = _read_optional(folder / SETTINGS)
-    encoder = _read_optional(folder / _ENCODER_SETTINGS)
-    return SentenceModules(
-        pooling=_pooling_modes(pooling, folder / rest[0][1] / "config.json"),
+    unknown = unknown_modules(folder)
+    if unknown:
+        remedy = "bertkit reads Transformer, Pooling, Dense and Normalize, in this order"
+        raise ModelError(f"it has what bertkit does not know: {', '.join(unknown)}", remedy, file=folder / MODULES)
+    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in _read_entries(folder / MODULES)]
+    pooling_file = folder / pooling_path / "config.json"
+    pooling = _read_optional(pooling_file)
+    encoder = _read_encoder_settings(folder / subfolder)
+    return replace(
+        read_settings(folder),
+        pooling=_pooling_modes(pooling, pooling_file),
         include_prompt=bool(pooling.get("include_prompt", True)),
-        after=tuple(_read_later(folder, name, path) for name, path in rest[1:]),
-        prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
-        default_prompt=settings.get("default_prompt_name"),
+        after=tuple(_read_later(folder, name, path) for name, path in later if name != "Dropout"),
         max_length=encoder.get("max_seq_length"),
         lowercase=bool(encoder.get("do_lower_case", False)),
+        subfolder=subfolder,
+    )
+
+
+def with_options(
+    modules: SentenceModules, *, pooling: str | None, normalize: bool | None, prompt: str | None
+) -> SentenceModules:
+    """Return modules with another pooling mode, with or without normalization, and with another prompt by default.
+
+    Raises:
+        UsageError: there is no such pooling mode, or the model has no such prompt.
+    """
+    if pooling is not None:
+        if pooling not in POOLING_MODES:
+            raise UsageError(f"pooling {pooling!r} is not known", closest(pooling, POOLING_MODES))
+        modules = replace(modules, pooling=(pooling,))
+    if normalize is not None:
+        rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
+        modules = replace(modules, after=(*rest, Normalize()) if normalize else rest)
+    if prompt is None:
+        return modules
+    if prompt not in modules.prompts:
+        remedy = closest(prompt, modules.prompts) if modules.prompts else "write it out: --prompt-text"
+        raise UsageError(f"the model has no prompt {prompt!r}", remedy)
+    return replace(modules, default_prompt=prompt)
+
+
+def read_settings(folder: Path) -> SentenceModules:
+    """Read the prompts, the dimension and the like of a folder whose modules bertkit does not know."""
+    settings = _read_optional(folder / SETTINGS)
+    return SentenceModules(
+        pooling=(),
+        prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
+        default_prompt=settings.get("default_prompt_name"),
         dimension=settings.get("truncate_dim"),
         similarity=settings.get("similarity_fn_name") or "cosine",
     )
+
+
+def unknown_modules(folder: Path) -> list[str]:
+    """List what a folder of sentence-transformers has that only the library itself computes; mostly nothing.
+
+    Raises:
+        ModelError: a file is damaged, or a module needs code of its own.
+    """
+    entries = _read_entries(folder / MODULES)
+    for module, name, _ in entries:
+        if not module.startswith("sentence_transformers."):
+            remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
+            raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
+    names = [name for _, name, _ in entries]
+    unknown = [name for name in names if name not in (*_CLASSES, "Dense", "Dropout")]
+    if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
+        unknown = unknown or [f"modules in the order {', '.join(names)}"]
+    for _, name, path in entries[2:]:
+        config = _read_optional(folder / path / "config.json") if path else {}
+        others = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
+        unknown += [f"{name} of {other}" for other in sorted(map(str, others))]
+    if names[0] == "Transformer":
+        settings = _read_encoder_settings(folder / entries[0][2])
+        arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
+        unknown += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
+        reads_states = {"method": "forward", "method_output_name": "last_hidden_state"}
+        if settings.get("processing_kwargs"):
+            unknown.append("processing_kwargs")
+        if (settings.get("modality_config") or {}).get("text", reads_states) != reads_states:
+            unknown.append("modality_config")
+    return unknown
 
 
 def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
@@ -145,19 +217,27 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
     write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
 
 
-def _read_entries(file: Path) -> list[tuple[str, str]]:
-    """Read the class name and the folder of each module."""
+def _read_entries(file: Path) -> list[tuple[str, str, str]]:
+    """Read the class of each module, its name without the path, and the module's folder."""
     import json
 
     try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        return [(entry["type"].rpartition(".")[2], entry["path"]) for entry in entries]
+        entries = [(entry["type"], entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        if any(Path(path).is_absolute() or ".." in Path(path).parts for _, path in entries) or not entries:
+            raise ValueError
+        return [(module, module.rpartition(".")[2], path) for module, path in entries]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
         raise ModelError("not a list of modules", "fetch the model again", file=file) from None
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
     return read_json_object(file) if file.is_file() else {}
+
+
+def _read_encoder_settings(folder: Path) -> dict[str, Any]:
+    """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
+    found = (_read_optional(folder / name) for name in (_ENCODER_SETTINGS, *_OLD_ENCODER_SETTINGS))
+    return next(filter(None, found), {})
 
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
@@ -172,13 +252,17 @@ def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
 
 
 def _read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
-    """Read a module that follows the pooling."""
+    """Read a module that follows the pooling.
+
+    Raises:
+        ModelError: its config is damaged.
+    """
     if name == "Normalize":
         return Normalize()
-    if name != "Dense":
-        remedy = "bertkit reads Transformer, Pooling, Dense and Normalize"
-        raise ModelError(f"module {name!r} is not known", remedy, file=folder / MODULES)
-    config = read_json_object(folder / path / "config.json")
+    file = folder / path / "config.json"
+    config = read_json_object(file)
+    if not all(isinstance(config.get(key), int) for key in ("in_features", "out_features")):
+        raise ModelError("no in_features and out_features", "fetch the model again", file=file)
     return Dense(
         folder / path,
         config["in_features"],

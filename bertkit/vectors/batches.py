@@ -1,0 +1,108 @@
+"""Texts without labels: batches of them as padded tensors, and their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bertkit.errors import UsageError
+from bertkit.evaluation.forward import Tick, forward
+from bertkit.storage.cache import say_once
+from bertkit.tokens.features import find_template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from bertkit.hardware.precision import Machine
+    from bertkit.modeling.sentence.encoder import SentenceEncoder
+
+_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
+
+
+class LoadedEncoder(NamedTuple):
+    """What computes vectors, and how."""
+
+    encoder: SentenceEncoder
+    tokenizer: PreTrainedTokenizerFast
+    machine: Machine
+    autocast: str
+    """Precision that the encoder leaves to autocast."""
+
+
+def embed_texts(loaded: LoadedEncoder, texts: Sequence[str], prompt: str, tick: Tick) -> np.ndarray[Any, Any]:
+    """Compute the vectors of texts that are tokenized and sorted together, float32 of shape (texts, dimension)."""
+    encoder, tokenizer, _, autocast = loaded
+    begun = [f"{prompt}{text}" for text in texts]
+    encoded = tokenizer(begun, truncation=True, return_attention_mask=False, split_special_tokens=True)
+    report_truncated(encoded.encodings, tokenizer.model_max_length)
+    features = [{name: values[number] for name, values in encoded.items()} for number in range(len(begun))]
+    prompt_tokens = count_prompt_tokens(tokenizer, prompt)
+    collate = text_collator(tokenizer, 0 if encoder.modules_read.include_prompt else prompt_tokens)
+    outputs, _ = forward(encoder, features, collate, precision=autocast, tick=tick)
+    return np.stack([output["embedding"] for output in outputs])
+
+
+def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
+    """Split texts into stretches of at most so many characters, or one text: where each begins, and where it ends.
+
+    >>> list(split_texts(["abcd", "ef", "g", "hi"], characters=3))
+    [(0, 1), (1, 3), (3, 4)]
+    """
+    start, total = 0, 0
+    for number, text in enumerate(texts):
+        total += len(text)
+        if total > characters and number > start:
+            yield start, number
+            start, total = number, len(text)
+    if texts:
+        yield start, len(texts)
+
+
+def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Any:
+    """Build the collator that pads texts on the right to the longest of a batch.
+
+    Args:
+        tokenizer: whose padding is taken.
+        prompt_tokens: how many tokens at the beginning of each text are those of a prompt that is not pooled.
+    """
+    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+
+    def collate(features: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        lengths = np.array([len(feature["input_ids"]) for feature in features])
+        batch = {}
+        for name in [name for name in padding if name in features[0]]:
+            values = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
+            for line, feature, length in zip(values, features, lengths, strict=True):
+                line[:length] = feature[name]
+            batch[name] = torch.from_numpy(values)
+        batch["attention_mask"] = torch.from_numpy((np.arange(lengths.max()) < lengths[:, None]).astype(np.int64))
+        if prompt_tokens:
+            batch["prompt_tokens"] = torch.tensor(prompt_tokens)
+        return batch
+
+    return collate
+
+
+def report_truncated(encodings: Sequence[Any], limit: int) -> None:
+    """Log once that texts have more tokens than are read, where one has."""
+    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encodings):
+        say_once(f"texts of more than {limit:,} tokens are truncated")
+
+
+def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
+    """Count the tokens up to the end of a prompt, with the special tokens before it; 0 where there is no prompt.
+
+    Raises:
+        UsageError: it leaves no token for a text.
+    """
+    if not prompt:
+        return 0
+    template = find_template(tokenizer, pair=False)
+    count = len(tokenizer(prompt, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    if count + template.size >= tokenizer.model_max_length:
+        what = f"the prompt has {count:,} tokens: of {tokenizer.model_max_length:,}, none is left for a text"
+        raise UsageError(what, "give a longer --max-length")
+    return len(template.before) + count

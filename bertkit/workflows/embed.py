@@ -1,0 +1,219 @@
+"""Turn the texts of any number of rows into vectors: part by part, so that a killed process goes on where it was."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import bertkit
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.sources import Part, TextSource, read_row_parts
+from bertkit.vectors.units import UNITS, Unit, check_unit
+from bertkit.workflows.steps.launch import Launch
+
+if TYPE_CHECKING:
+    from bertkit.vectors.embedder import Embedder
+    from bertkit.vectors.outputs import Vectors
+    from bertkit.vectors.parts import PartFolder
+
+log = logging.getLogger("bertkit")
+
+
+def embed(
+    embedder: Embedder, source: TextSource, *, unit: str = "text", progress: Progress = SILENT
+) -> Iterator[dict[str, Any]]:
+    """Compute the vectors of rows: one record per vector with the row's ``id`` and the ``embedding``, in order.
+
+    Args:
+        embedder: the model.
+        source: the rows.
+        unit: what a vector stands for, of `bertkit.vectors.units.UNITS`.
+        progress: told of each part.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("several processes without an --output", "name the file that all of them work on")
+    found, parts = _open_rows(embedder, source, unit)
+    _load(embedder, progress)
+    for part in parts:
+        result = _encode(found, embedder, part, source, progress)
+        for number, row in enumerate(result.rows):
+            named = {name: values[number] for name, values in result.columns.items()}
+            vector = [float(f"{value:.9g}") for value in result.vectors[number].tolist()]
+            yield {"id": part.ids[row], **named, "embedding": vector}
+
+
+def embed_to_file(
+    embedder: Embedder,
+    source: TextSource,
+    output: str | Path,
+    *,
+    unit: str = "text",
+    dtype: str = "float32",
+    fresh: bool = False,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Embed as `embed` does, into a .parquet, .npy, .safetensors or .jsonl file that appears when it is complete.
+
+    An interrupted process leaves its parts beside the output, and the same command goes on from there. Several
+    processes of a launch share the parts.
+
+    Returns:
+        what the file says of its vectors.
+
+    Raises:
+        UsageError: the output is one of the inputs, or parts of another model or of other options are there.
+        ResourceError: another process is writing the output, or it cannot be written.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.vectors.outputs import output_files, write_output
+    from bertkit.vectors.parts import PartFolder
+
+    output = typed_path(output)
+    files = output_files(output, dtype)
+    launch = Launch.join()
+    if fresh and launch.size > 1:
+        raise UsageError("--fresh with several processes", f"delete .{output.name}.parts yourself, if it is there")
+    found, parts = _open_rows(embedder, source, unit)
+    for file in files:
+        refuse_inputs(file, _inputs(source, embedder))
+    folder = PartFolder(output, _identity(embedder, unit))
+    with ExitStack() as held, disk_errors(output.parent):
+        if launch.rank == 0:
+            held.enter_context(claimed(output))
+            held.callback(folder.delete_if_empty)
+        embedder = _settle_precision(embedder, folder, fresh, launch, progress)
+        written = _compute(found, embedder, parts, folder, source, launch, progress)
+        launch.finish()
+        if launch.rank > 0:
+            return {}
+        with stage(progress, f"writing {output.name}"):
+            vectors = _describe(embedder, source, unit, dtype, written)
+            write_output(vectors, output, folder.folder / "staging")
+        folder.delete()
+    return {name: value for name, value in vectors.description().items() if name != "ranges"}
+
+
+def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit, Iterator[Part]]:
+    """Check model and options, and read the first part, so that a wrong file is answered before the model is loaded."""
+    if unit not in UNITS:
+        raise UsageError(f"--unit {unit}", closest(unit, UNITS))
+    if source.file is None and source.text is None:
+        raise UsageError("nothing to embed", "name a FILE, or `-`, or give --text")
+    if source.text is not None and unit == "target":
+        raise UsageError("--text with --unit target", "name a FILE with the columns text (or tokens) and target")
+    check_unit(unit, embedder)
+    if not embedder.unknown:
+        _ = embedder.config  # checks the folder
+    found = UNITS[unit]
+    parts = read_row_parts(source, found)
+    first = next(parts, None)
+    if first is None:
+        raise DataError("no rows", "add rows", file=source.name)
+    return found, itertools.chain([first], parts)
+
+
+def _encode(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
+    try:
+        return unit.encode(embedder, part.items, progress)
+    except DataError as error:
+        error.file = source.name
+        raise
+
+
+def _compute(
+    unit: Unit,
+    embedder: Embedder,
+    parts: Iterator[Part],
+    folder: PartFolder,
+    source: TextSource,
+    launch: Launch,
+    progress: Progress,
+) -> list[Path]:
+    """Compute the parts of this process that are not there, and return the files of all parts."""
+    from bertkit.vectors.parts import write_part
+
+    files, found = [], 0
+    for part in parts:
+        file = folder.file(part.number, part.digest())
+        files.append(file)
+        if file.exists():
+            found += 1
+        elif part.number % launch.size == launch.rank:
+            if found:
+                log.info(f"going on after {found:,} parts that an interrupted command has left")
+                found = 0
+            write_part(file, part.ids, _encode(unit, embedder, part, source, progress))
+    return files
+
+
+def _settle_precision(
+    embedder: Embedder, folder: PartFolder, fresh: bool, launch: Launch, progress: Progress
+) -> Embedder:
+    """Load the model in the precision of the parts that are there, or else of this machine, in all processes alike."""
+    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.ask("precision")
+    if before is not None:
+        embedder = replace(embedder, precision=before)
+    precision = _load(embedder, progress)
+    if launch.rank == 0:
+        folder.begin(precision)
+        launch.tell("precision", precision)
+    return embedder
+
+
+def _load(embedder: Embedder, progress: Progress) -> str:
+    """Load the model, say how it computes, and return in which precision."""
+    with stage(progress, f"loading {embedder.model}"):
+        precision, reason = embedder.load()
+    log.info(reason)
+    return precision
+
+
+def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
+    """Return all that vectors depend on but the rows, by the names of options."""
+    return {
+        "--model": embedder.fingerprint,
+        "--unit": unit,
+        "--pooling": embedder.pooling,
+        "--normalize": embedder.normalize,
+        "--dimension": embedder.dimension,
+        "--max-length": embedder.max_length,
+        "--prompt": embedder.prompt,
+        "--prompt-text": embedder.prefix,
+        "--layers": embedder.layers,
+        "--precision": embedder.precision,
+        "bertkit": bertkit.__version__,
+    }
+
+
+def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
+    from bertkit.vectors.outputs import gather
+
+    about = {
+        "bertkit": bertkit.__version__,
+        "source": source.name,
+        "model_name": embedder.model,
+        **embedder.describe(),
+        "prompt": embedder.prompt_text if unit == "text" else "",
+        "unit": unit,
+        "precision": embedder.load()[0],
+    }
+    return gather(parts, dtype, about)
+
+
+def _inputs(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
+    if source.file is not None:
+        yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else typed_path(source.file)
+    yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())
