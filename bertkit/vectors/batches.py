@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
     from bertkit.modeling.sentence.encoder import SentenceEncoder
 
-_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
+_CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
 
 
 class LoadedEncoder(NamedTuple):
