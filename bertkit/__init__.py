@@ -22,6 +22,7 @@ _PUBLIC = {
     "predict": "bertkit.workflows.predict",
     "bench": "bertkit.workflows.bench",
     "Embedder": "bertkit.vectors.embedder",
+    "Reranker": "bertkit.vectors.reranker",
 }
 
 

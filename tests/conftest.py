@@ -26,13 +26,26 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+modules_frozen = 0
 gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
 
 
 def pytest_collection_finish() -> None:
-    """Leave out of every later garbage collection what the imports have left; the Trainer collects once per run."""
-    gc.freeze()
+    freeze_imports()
     gc.enable()
+
+
+def pytest_runtest_teardown() -> None:
+    if len(sys.modules) > modules_frozen + 50:
+        gc.collect()  # so that nothing but what is in use is kept
+        freeze_imports()
+
+
+def freeze_imports() -> None:
+    """Leave out of every later garbage collection what the imports have left; the Trainer collects once per run."""
+    global modules_frozen
+    gc.freeze()
+    modules_frozen = len(sys.modules)
 
 
 WORDS = {
@@ -158,6 +171,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
+    few_resamples(monkeypatch)
 
     def run_command(*arguments: object, stdin: str = "") -> Ended:
         from bertkit.cli.main import main
@@ -171,6 +185,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
         return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
     return run_command
+
+
+def few_resamples(patch: pytest.MonkeyPatch) -> None:
+    """Let commands draw 100 resamples for an interval; the tests of intervals draw as many as users do."""
+    from bertkit.metrics.intervals import bootstrap_intervals, find_intervals
+
+    for function in (bootstrap_intervals, find_intervals):
+        patch.setitem(function.__kwdefaults__, "samples", 100)
 
 
 def finetune(run, model, data, *options) -> Ended:
@@ -253,6 +275,14 @@ def _cache(tmp_path_factory) -> Iterator[None]:
     """Keep what bertkit keeps out of the home."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Let fsync only check its descriptor: a killed process loses nothing that it wrote, and no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", os.fstat)
         yield
 
 

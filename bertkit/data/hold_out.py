@@ -28,7 +28,7 @@ class _Group:
     labels: Counter[str]
 
 
-def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str, Split]:
+def hold_out(split: Split, share: float, gold: str, *, named: bool, together: Sequence[str] = ()) -> dict[str, Split]:
     """Split rows into ``train`` and ``validation``, which holds a share of them.
 
     A row is drawn by a hash of its text, so that neither order nor limit nor seed decides. Rows with one text are on
@@ -40,6 +40,7 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str,
         share: of them to hold out.
         gold: the column of gold answers, which is no part of the text.
         named: whether gold answers are label names, or lists of them.
+        together: columns that stand for the text, such as the query of several passages.
 
     Raises:
         DataError: no row can be held out.
@@ -48,7 +49,7 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str,
     if count < 2:
         what = "one row cannot be split into training and validation"
         raise DataError(what, "give more rows", file=split.source)
-    groups = _group_by_text(split.rows, gold, named)
+    groups = _group_by_text(split.rows, gold, named, together)
     held_out = set(_choose(groups, min(max(1, round(count * share)), count - 1)))
     if not held_out:
         what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
@@ -63,10 +64,10 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool) -> dict[str,
     }
 
 
-def _group_by_text(rows: Sequence[Row], gold: str, named: bool) -> list[_Group]:
+def _group_by_text(rows: Sequence[Row], gold: str, named: bool, together: Sequence[str]) -> list[_Group]:
     groups: dict[bytes, _Group] = {}
     for index, row in enumerate(rows):
-        draw = digest_text(row, gold)
+        draw = digest_text({name: row[name] for name in together or row}, gold)
         group = groups.setdefault(draw, _Group([], draw, Counter()))
         group.rows.append(index)
         group.labels.update(set(spelled_names(row.get(gold))) if named else ())

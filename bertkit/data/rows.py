@@ -41,6 +41,8 @@ class Columns:
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
     """Whether it may replace it in labeled rows too."""
+    together: tuple[str, ...] = ()
+    """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
     predicted: tuple[str, ...] = ()
     """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
 

@@ -33,13 +33,15 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     write = (demo_set.mismatched or demo_set.write) if variant else demo_set.write
     if base not in SIZES or (base == "train" and variant):
         raise DataError(f"the demo data of {demo_set.name!r} has no split {split!r}", closest(split, SIZES))
-    rng, rows = Random(f"{demo_set.name}/{split}"), dict[str, Row]()
-    while len(rows) < (SIZES[base] if limit is None else limit):
+    rng, rows, texts = Random(f"{demo_set.name}/{split}"), list[Row](), set[str]()
+    count = SIZES[base] if limit is None else limit
+    while len(rows) < count:
         row = write(rng, base)
         text = _main_text(row)
-        if split_of(text) == base and text not in rows and text != row.get("text_pair"):
-            rows[text] = row
-    return list(rows.values())
+        if split_of(text) == base and text not in texts and text != row.get("text_pair"):
+            texts.add(text)
+            rows += [row] if demo_set.unfold is None else demo_set.unfold(row)
+    return rows[:count]
 
 
 def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float] = FIRST_TEXT) -> Iterator[str]:
@@ -51,4 +53,5 @@ def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float
 
 def _main_text(row: Row) -> str:
     """Return the text that no other row of any split may have: a row's first one, without its question."""
-    return str(row.get("text") or row.get("context") or " ".join(row["tokens"]))
+    names = ("text", "anchor", "context", "query")
+    return str(next((row[name] for name in names if row.get(name)), None) or " ".join(row["tokens"]))

@@ -13,6 +13,7 @@ from bertkit.demo import texts
 from bertkit.demo.choices import write_choice, write_continuation
 from bertkit.demo.names import NAME_TAGS, NAME_TYPES, write_named
 from bertkit.demo.questions import write_question
+from bertkit.demo.rankings import one_row_per_passage, write_ranking
 from bertkit.demo.senses import write_sense
 from bertkit.demo.words import WORD_CLASSES, write_word_classes
 from bertkit.errors import DataError
@@ -42,6 +43,8 @@ class DemoSet:
     """The recipe's ``data.config``, which tells sets with the same columns and labels apart."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options that the recipe must have."""
+    unfold: Callable[[Row], list[Row]] | None = None
+    """Makes several rows of what `write` returns, such as one per passage of a query."""
 
     def fits(self, recipe: Recipe) -> bool:
         """Tell whether the recipe could be trained on these rows."""
@@ -179,6 +182,9 @@ _SETS = [
     _classes("rte", {"entailment": 0.5, "not_entailment": 0.5}, texts.write_entailment),
     _classes("sst2", _SENTIMENT, texts.write_review, pair=False),
     _classes("wnli", {"not_entailment": 0.5, "entailment": 0.5}, texts.write_pronoun),
+    DemoSet("similarity", "similarity", "text text_pair label", _write_similarity, config="stsb"),
+    DemoSet("similarity-pairs", "contrastive", "anchor positive", texts.write_pair),
+    DemoSet("similarity-triples", "contrastive", "anchor positive negative", texts.write_triple, config="triplet"),
     DemoSet("regress", "text_regression", "text label", _write_similarity),
     DemoSet("stsb", "text_regression", "text text_pair label", _write_similarity, config="stsb"),
     _tags("ner", write_named, NAME_TAGS),
@@ -188,6 +194,7 @@ _SETS = [
     _answers("qa", "question context answers", write_question),
     _answers("squad", "id question context answers", write_question),
     _answers("squad2", "id question context answers", _write_unanswerable, no_answer=True),
+    DemoSet("rerank", "reranking", "query passage relevance", write_ranking, unfold=one_row_per_passage),
     DemoSet("choose", "multiple_choice", "context choices label", write_choice),
     DemoSet("swag", "multiple_choice", "context stem choices label", write_continuation, config="regular"),
     DemoSet("wsd", "word_sense", "tokens target word sense", write_sense),

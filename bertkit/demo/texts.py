@@ -134,6 +134,24 @@ def write_paraphrase(rng: Random, label: str) -> Texts:
     return sentence(it), in_other_words(rng, other)
 
 
+def write_pair(rng: Random, _split: str) -> dict[str, str]:
+    """Write a clause and the same in other words, as a row."""
+    it = pick_clause(rng)
+    anchor = positive = sentence(it)
+    while positive == anchor:
+        positive = in_other_words(rng, it)
+    return {"anchor": anchor, "positive": positive}
+
+
+def write_triple(rng: Random, _split: str) -> dict[str, str]:
+    """Write a clause, the same in other words, and one that differs in two words, as a row."""
+    it, other = _same_or_changed(rng, "not_")
+    anchor = positive = sentence(it)
+    while positive == anchor:
+        positive = in_other_words(rng, it)
+    return {"anchor": anchor, "positive": positive, "negative": in_other_words(rng, other)}
+
+
 def write_duplicate(rng: Random, label: str) -> Texts:
     """Write a question, and the same or a changed one in other words."""
     it, other = _same_or_changed(rng, label)

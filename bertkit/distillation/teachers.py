@@ -20,6 +20,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
+from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
@@ -94,6 +95,9 @@ def find_teachers(
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
     own = _vocabulary(student)
     for teacher in teachers:
+        if is_sentence_folder(teacher.folder):
+            what = f"the teacher {teacher.name} makes vectors and no logits"
+            raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
         vocabulary = _vocabulary(teacher.folder)
         if own and vocabulary and vocabulary != own:
             raise _other_vocabulary(teacher)

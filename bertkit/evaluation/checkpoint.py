@@ -12,6 +12,7 @@ from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
+from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options
@@ -62,11 +63,12 @@ class SavedCheckpoint:
             machine = self._detect_hardware()
             log.info(machine.reason)
         use_matmul_backend(machine)
-        self._report_max_length()
+        tokenizer = load_tokenizer(self.folder)
+        self._report_max_length(int(tokenizer.model_max_length))
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        setup = with_options(Setup(self.recipe, load_tokenizer(self.folder), self.labels, inference), tuned)
+        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), tuned)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
@@ -78,11 +80,13 @@ class SavedCheckpoint:
         config = read_config(self.folder)
         return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
 
-    def _report_max_length(self) -> None:
-        trained = self.record.get("identity", {}).get("recipe", {}).get("training", {})
-        length = self.recipe.training.max_length
-        if trained.get("max_length", length) != length:
-            log.info(f"trained with max_length {trained['max_length']}, used with {length}")
+    def _report_max_length(self, limit: int) -> None:
+        """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""
+        training = self.record.get("identity", {}).get("recipe", {}).get("training", {})
+        length = min(self.recipe.training.max_length, limit)
+        trained = min(training.get("max_length", length), limit)
+        if trained != length:
+            log.info(f"trained with max_length {trained}, used with {length}")
 
 
 def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
@@ -99,7 +103,8 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     config = read_config(folder)
-    check_head(config, folder)
+    if not is_sentence_folder(folder):  # whose encoder has no head
+        check_head(config, folder)
     labels: tuple[str, ...] = ()
     if task.NAMED:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two

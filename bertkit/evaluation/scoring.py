@@ -146,14 +146,18 @@ def _reasons(scores: dict[str, float]) -> dict[str, str]:
 
 
 def find_intervals(task: Task, scored: Scored) -> Intervals:
-    """Compute the 95 % interval of each score over rows; see `bertkit.metrics.intervals.find_intervals`."""
+    """Compute the 95 % interval of each score over rows (of rankings, over queries).
+
+    See `bertkit.metrics.intervals.find_intervals`.
+    """
 
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
     def score(rows: Any) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
-    return intervals.find_intervals(scored.scores, score, len(scored.predictions))
+    count = len(next(iter(scored.compared.values())))
+    return intervals.find_intervals(scored.scores, score, count)
 
 
 def suffix_of(split: str) -> str:

@@ -45,6 +45,14 @@ class DropoutStream:
             self.step = step
             self.numbers = np.random.SFC64(np.random.SeedSequence((self.seed, self.process, step)))
 
+    def state(self) -> Any:
+        """Return where the stream is, to draw the same masks again."""
+        return self.numbers.state
+
+    def load_state(self, state: Any) -> None:
+        """Go back, or on, to where `state` was called."""
+        self.numbers.state = state
+
     def draw_mask(self, shape: torch.Size, p: float) -> torch.Tensor:
         """Draw int16 values of `shape`, all bits 0 with probability `p`, else all bits 1.
 

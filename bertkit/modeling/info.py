@@ -70,6 +70,10 @@ class ModelInfo:
     """Divides the logits of both before they are compared."""
     compare: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
+    compares_rows: bool = False
+    """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
+    tokens_at_once: int | None = None
+    """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)

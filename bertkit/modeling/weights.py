@@ -118,8 +118,9 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
     """
     from safetensors.torch import load_model
 
+    saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
-        load_model(model, file, device=str(model.device))
+        load_model(saved, file, device=str(model.device))
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None

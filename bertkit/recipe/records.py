@@ -69,7 +69,8 @@ class Data(Section):
         "refuse", description="what to do with rows that have a blank text"
     )
     label_range: tuple[Finite, Finite] | None = Field(
-        None, description="regression: the lowest and the highest number that a label may be; others are refused"
+        None,
+        description="regression, reranking: the lowest and the highest number that a label may be; others are refused",
     )
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")

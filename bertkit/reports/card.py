@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def model_card(facts: Facts, card: CardFacts) -> str:
     """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
     from huggingface_hub import ModelCardData
 
+    makes_vectors = card.pipeline_tag == "sentence-similarity"
     data = ModelCardData(
         model_name=facts.name,
-        library_name="transformers",
+        library_name="sentence-transformers" if makes_vectors else "transformers",
         pipeline_tag=card.pipeline_tag,
         tags=["bertkit", "generated_from_trainer"],
         base_model=card.base_model,
@@ -93,6 +95,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
 
 
+@cache
 def _template(name: str) -> Any:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

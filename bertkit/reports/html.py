@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,16 +88,8 @@ class Facts:
 
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text)
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
-    page = environment.get_template("report.html.j2").render(
+    page = _template().render(
         facts=facts,
         metrics=metric_names(facts),
         headline=_headline(facts),
@@ -111,6 +104,19 @@ def write_report(folder: Path, facts: Facts) -> Path:
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
     return path
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text)
+    return environment.get_template("report.html.j2")
 
 
 def metric_names(facts: Facts) -> list[str]:

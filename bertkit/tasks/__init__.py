@@ -78,7 +78,7 @@ Output = Mapping[str, Any]
 """The model's output for one feature: name of an output -> numpy array."""
 
 Compared = dict[str, "np.ndarray[Any, Any]"]
-"""Predictions beside gold values: arrays whose first axis is rows, so that resampling rows is indexing."""
+"""Predictions beside gold values: arrays whose first axis is what intervals resample, rows or queries, by indexing."""
 
 RunModule = Callable[[Any, Sequence[Feature]], list[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""

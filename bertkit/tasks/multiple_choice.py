@@ -28,18 +28,16 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     compare_values,
-    encode_texts,
     is_blank,
     load_pretrained,
     no_precompute,
     no_tuning,
-    padding_collator,
     score_values,
     spelled,
 )
+from bertkit.tokens.several import encode_several, several_collator
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel
 
 COLUMNS = Columns(
@@ -107,47 +105,25 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = [
-        {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
+        [
+            {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
+            for choice in row["choices"]
+        ]
         for row in rows
-        for choice in row["choices"]
     ]
-    # the choices of all rows are tokenized in one call, then dealt out to their rows in the same order
-    encoded = iter(encode_texts(pairs, setup))
-    features = []
-    for number, row in enumerate(rows):
-        choices = [next(encoded) for _ in row["choices"]]
-        names = [name for name in choices[0] if name != "row"]
-        feature = {"row": number, **{name: [choice[name] for choice in choices] for name in names}}
-        features.append(feature | ({"labels": row["label"]} if "label" in row else {}))
-    return features
+    encoded = encode_several(pairs, setup)
+    return [
+        feature | ({"labels": row["label"]} if "label" in row else {})
+        for row, feature in zip(rows, encoded, strict=True)
+    ]
 
 
 def collator(setup: Setup) -> Collator:
     """Build the collator that pads rows to equally many choices, and choices to equal length.
 
-    A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,). A choice
-    that a row lacks is a single token, which no real choice is, since it has special tokens. So the model's hook finds
-    it by the attention mask alone, and no text of a batch is all padding.
+    A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
     """
-    import torch
-
-    pad = padding_collator(setup)
-
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        most = max(len(feature["input_ids"]) for feature in features)
-        # (rows * choices, tokens) for the padding collator, which knows no choices; then (rows, choices, tokens)
-        flat: list[Feature] = []
-        for feature in features:
-            names = [name for name in ("input_ids", "token_type_ids") if name in feature]
-            for choice in range(most):
-                has_choice = choice < len(feature["input_ids"])
-                flat.append({name: feature[name][choice] if has_choice else [0] for name in names})
-        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
-        if all("labels" in feature for feature in features):
-            batch["labels"] = torch.tensor([feature["labels"] for feature in features])
-        return batch
-
-    return collate
+    return several_collator(setup)
 
 
 def decode(

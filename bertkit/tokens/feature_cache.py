@@ -33,6 +33,7 @@ Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
+_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 _DIGEST = hashlib.sha256().digest_size
 
@@ -73,8 +74,10 @@ class FeatureColumns(Sequence[Feature]):
         return np.unique(_numbers(self._tokens))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
-        """Add a key with a value per feature, in this process only."""
+        """Add a key with a value per feature, or replace its values, in this process only."""
         self._readers[name] = values.__getitem__
+        if name == "input_ids":
+            self.lengths = np.fromiter((count_tokens({name: ids}) for ids in values), np.int64, len(values))
 
 
 def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) -> None:
@@ -111,6 +114,12 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
     )
 
 
+def texts_of(features: Sequence[Feature]) -> list[list[int]] | None:
+    """Return the numbers of each feature's texts, none of which may occur twice in a batch; None without numbers."""
+    has_numbers = len(features) > 0 and "texts" in features[0]
+    return [np.asarray(feature["texts"]).tolist() for feature in features] if has_numbers else None
+
+
 def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
@@ -140,17 +149,13 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature
 
 def content_key(split: Split, setup: Setup) -> str:
     """Compute a SHA-256 of everything that features can depend on; in doubt, a setting is included."""
-    recipe = setup.recipe
+    recipe, folder = setup.recipe, Path(setup.tokenizer.name_or_path)
     settings = [
-        *(
-            _SCHEMA,
-            bertkit.__version__,
-            package_fingerprint(),
-            metadata.version("tokenizers"),
-            metadata.version("transformers"),
-        ),
+        *(_SCHEMA, bertkit.__version__, package_fingerprint()),
+        *map(metadata.version, ("tokenizers", "transformers")),
         *(recipe.task, recipe.training.max_length, recipe.options, recipe.data.columns, setup.labels),
         *(split.fingerprint(), tokenizer_content(setup.tokenizer)),
+        *((folder / name).read_text(encoding="utf-8") for name in _BESIDE if (folder / name).is_file()),
     ]
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 

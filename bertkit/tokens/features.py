@@ -183,7 +183,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
-        # (rows, 1), since ids do not tell: the token of a missing choice (see `multiple_choice.collator`) may have
+        # (rows, 1), since ids do not tell: the token of a missing choice (see `several_collator`) may have
         # the id of padding.
         lengths = np.array([len(feature["input_ids"]) for feature in features])
         width = _padded_width(int(lengths.max()), limit)

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import SORT_WINDOW
 from bertkit.recipe import Training
-from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of
+from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature
+from bertkit.training.distinct import plan_distinct, random_only
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
@@ -166,10 +167,11 @@ class SeededBatches(Sampler[list[int]]):
         *,
         sort_window: int = SORT_WINDOW,
         items: Lengths | None = None,
+        texts: Sequence[Sequence[int]] | None = None,
         shares: Shares = Shares(),
     ) -> None:
         self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
-        self.sort_window, self.items, self.shares = sort_window, items, shares
+        self.sort_window, self.items, self.texts, self.shares = sort_window, items, texts, shares
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -182,15 +184,11 @@ class SeededBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         # Every process plans the whole epoch from the seed and takes its own share, so processes exchange no plan.
         # `min_rows` keeps every share from being empty.
-        plan = plan_epoch(
-            self.lengths,
-            self.batch_size,
-            self.seed,
-            self.epoch,
-            self.sort_window,
-            items=self.items,
-            min_rows=self.shares.count,
-        )
+        order, min_rows = (self.batch_size, self.seed, self.epoch), self.shares.count
+        if self.texts is None:
+            plan = plan_epoch(self.lengths, *order, self.sort_window, items=self.items, min_rows=min_rows)
+        else:
+            plan = plan_distinct(self.texts, *order, min_rows=min_rows)
         for batch in plan:
             for micro_batch in range(self.shares.micro_batches):
                 yield self.shares.of(batch, micro_batch).tolist()
@@ -245,8 +243,8 @@ class InMemoryBatches:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
         self.budget: Budget | None = None
-        self.lengths, self.items = lengths_of(features), items_of(features)
-        self.batching: str = training.batching
+        self.lengths, self.items, self.texts = lengths_of(features), items_of(features), texts_of(features)
+        self.batching: str = training.batching if self.texts is None else random_only(training.batching)
         self.sampler: SeededBatches
 
     def __len__(self) -> int:
@@ -262,6 +260,7 @@ class InMemoryBatches:
             training.seed,
             sort_window=sort_window_of(self.batching),
             items=self.items,
+            texts=self.texts,
             shares=Shares(training.gradient_accumulation, processes, process),
         )
         return SeededLoader(self.features, self.sampler, collate)

@@ -124,8 +124,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.dropout.move_to(self.state.global_step)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
-        heads = getattr(self.model.config, "num_attention_heads", 12)
-        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, heads, self.args.device)
+        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
         *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
@@ -167,9 +166,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             for name, mean in zip(self.terms.weights, means, strict=True)
         ]
         self.logged_terms.add(shares)
-        loss: torch.Tensor = sum(
-            weight * share for weight, share in zip(self.terms.weights.values(), shares, strict=True)
-        )
+        weighted = zip(self.terms.weights.values(), shares, strict=True)
+        loss: torch.Tensor = sum(weight * share for weight, share in weighted)
         # no `if` here: it would wait for the GPU in every micro-batch
         self.finite &= loss.detach().isfinite()
         return loss
@@ -204,8 +202,9 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write the weights under the model's own names; the file that they came from may have others."""
-        self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
-        self.processing_class.save_pretrained(output_dir)
+        if self.args.should_save:  # one process, since two would write into one file
+            self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
+            self.processing_class.save_pretrained(output_dir)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Load the weights of a checkpoint, all of them."""
@@ -251,6 +250,7 @@ def fit(
     """
     model, batches = trainee.model, trainee.batches
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
+    micro_batches.check_shares(model, training, arguments.world_size)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)

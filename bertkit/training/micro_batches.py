@@ -11,13 +11,18 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from bertkit.errors import ResourceError
+from bertkit.errors import RecipeError, ResourceError
+from bertkit.modeling.info import info_of
+from bertkit.recipe import CommonTraining
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
@@ -35,11 +40,34 @@ def split_batch(batch: Batch, rows: int) -> list[Batch]:
     return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
 
 
-def rows_at_once(batch: Batch, tokens: int | None, heads: int, device: torch.device) -> int:
-    """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device."""
+def rows_at_once(batch: Batch, tokens: int | None, model: PreTrainedModel) -> int:
+    """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device.
+
+    All, where the loss compares them with one another; the model then reads as many tokens at once itself.
+    """
+    info = info_of(model)
+    if info.compares_rows:
+        info.tokens_at_once = tokens
+        return len(batch["input_ids"])
     if tokens:
         return tokens // tokens_of(batch)
-    return fastest_rows(batch, heads) if device.type == "cpu" else len(batch["input_ids"])
+    heads = getattr(model.config, "num_attention_heads", 12)
+    return fastest_rows(batch, heads) if model.device.type == "cpu" else len(batch["input_ids"])
+
+
+def check_shares(model: PreTrainedModel, training: CommonTraining, processes: int) -> None:
+    """Check that nothing splits the batches of a loss that compares their rows; say so where processes share them.
+
+    Raises:
+        RecipeError: the recipe splits them.
+    """
+    if not info_of(model).compares_rows:
+        return
+    if training.gradient_accumulation > 1:
+        what = "training.gradient_accumulation splits batches, and this loss compares all texts of one"
+        raise RecipeError(what, "leave it out; --set options.mini_batch=32 saves memory and changes nothing")
+    if processes > 1:
+        log.info(f"each of {processes} processes compares the texts of its own share of a batch")
 
 
 def fastest_rows(batch: Batch, heads: int) -> int:

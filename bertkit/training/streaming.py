@@ -12,9 +12,10 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 from bertkit.data.streams import RowStream, StreamBuffers
 from bertkit.errors import UsageError
 from bertkit.recipe import Row, Training
-from bertkit.tokens.feature_cache import items_of
+from bertkit.tokens.feature_cache import items_of, texts_of
 from bertkit.tokens.features import Collator, Feature, count_tokens
 from bertkit.training.batching import Shares, choose_batching, longest_rows, plan_epoch, sort_window_of
+from bertkit.training.distinct import plan_distinct, random_only
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
@@ -106,17 +107,14 @@ class StreamedBatches(Dataset[Feature]):
         rows = self.buffers.read()
         features = self.encode(rows)
         lengths = [count_tokens(feature) for feature in features]
-        training, shares, items = self.training, self.shares.count, items_of(features)
-        self.batching = choose_batching(self.batching, items, self.padding)
-        plan = plan_epoch(
-            lengths,
-            training.batch_size,
-            training.seed,
-            self.buffer,
-            sort_window_of(self.batching),
-            items=items,
-            min_rows=shares,
-        )
+        training, shares, items, texts = self.training, self.shares.count, items_of(features), texts_of(features)
+        order = (training.batch_size, training.seed, self.buffer)
+        if texts is None:
+            self.batching = choose_batching(self.batching, items, self.padding)
+            plan = plan_epoch(lengths, *order, sort_window_of(self.batching), items=items, min_rows=shares)
+        else:
+            self.batching = random_only(self.batching)
+            plan = plan_distinct(texts, *order, min_rows=shares)
         if min(map(len, plan)) < shares:  # rows of several features each do not divide evenly
             what = f"batch_size {training.batch_size} is too small for {shares} shares of a batch"
             raise UsageError(what, f"make it {2 * shares}")

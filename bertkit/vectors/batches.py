@@ -1,48 +1,22 @@
-"""Texts without labels: batches of them as padded tensors, and their vectors."""
+"""Batches of texts without labels, as padded tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from bertkit.errors import UsageError
-from bertkit.evaluation.forward import Tick, forward
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import find_template
+from bertkit.tokens.features import Feature, find_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from bertkit.hardware.precision import Machine
-    from bertkit.modeling.sentence.encoder import SentenceEncoder
 
 _CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
-
-
-class LoadedEncoder(NamedTuple):
-    """What computes vectors, and how."""
-
-    encoder: SentenceEncoder
-    tokenizer: PreTrainedTokenizerFast
-    machine: Machine
-    autocast: str
-    """Precision that the encoder leaves to autocast."""
-
-
-def embed_texts(loaded: LoadedEncoder, texts: Sequence[str], prompt: str, tick: Tick) -> np.ndarray[Any, Any]:
-    """Compute the vectors of texts that are tokenized and sorted together, float32 of shape (texts, dimension)."""
-    encoder, tokenizer, _, autocast = loaded
-    begun = [f"{prompt}{text}" for text in texts]
-    encoded = tokenizer(begun, truncation=True, return_attention_mask=False, split_special_tokens=True)
-    report_truncated(encoded.encodings, tokenizer.model_max_length)
-    features = [{name: values[number] for name, values in encoded.items()} for number in range(len(begun))]
-    prompt_tokens = count_prompt_tokens(tokenizer, prompt)
-    collate = text_collator(tokenizer, 0 if encoder.modules_read.include_prompt else prompt_tokens)
-    outputs, _ = forward(encoder, features, collate, precision=autocast, tick=tick)
-    return np.stack([output["embedding"] for output in outputs])
 
 
 def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
@@ -86,10 +60,13 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     return collate
 
 
-def report_truncated(encodings: Sequence[Any], limit: int) -> None:
-    """Log once that texts have more tokens than are read, where one has."""
-    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encodings):
+def tokenize(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Feature]:
+    """Tokenize texts, truncated to what is read of them; the first time that one is truncated, a line is logged."""
+    encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
+    limit = tokenizer.model_max_length
+    if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encoded.encodings):
         say_once(f"texts of more than {limit:,} tokens are truncated")
+    return [{name: values[number] for name, values in encoded.items()} for number in range(len(texts))]
 
 
 def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:

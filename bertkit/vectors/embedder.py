@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
@@ -28,8 +28,17 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerFast
 
-    from bertkit.vectors.batches import LoadedEncoder
+    from bertkit.hardware.precision import Machine
+    from bertkit.modeling.sentence.encoder import SentenceEncoder
     from bertkit.vectors.library import LibraryModel
+
+
+class _Loaded(NamedTuple):
+    encoder: SentenceEncoder
+    tokenizer: PreTrainedTokenizerFast
+    machine: Machine
+    autocast: str
+    """Precision that the encoder leaves to autocast."""
 
 
 @dataclass(frozen=True)
@@ -105,19 +114,14 @@ class Embedder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Content of the encoder's ``config.json``.
+        """Content of the encoder's ``config.json``; in a folder of sentence-transformers it may be a decoder's.
 
         Raises:
             ModelError: it is damaged, or weights or tokenizer are missing.
         """
         from bertkit.modeling.load import read_config
 
-        return read_config(self.folder / self.modules.subfolder, decoders=self._may_decode)
-
-    @property
-    def _may_decode(self) -> bool:
-        """Whether the model may be a decoder: in a folder of sentence-transformers, it was trained for vectors."""
-        return is_sentence_folder(self.folder)
+        return read_config(self.folder / self.modules.subfolder, decoders=is_sentence_folder(self.folder))
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -130,9 +134,8 @@ class Embedder:
             return self.library.tokenizer
         from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
 
-        tokenizer = load_sentence_tokenizer(
-            self.folder / self.modules.subfolder, self.modules, decoders=self._may_decode
-        )
+        folder, decoders = self.folder / self.modules.subfolder, is_sentence_folder(self.folder)
+        tokenizer = load_sentence_tokenizer(folder, self.modules, decoders=decoders)
         if (self.max_length or 0) > tokenizer.model_max_length:
             limit = f"the model reads {tokenizer.model_max_length:,} tokens"
             raise UsageError(f"a length of {self.max_length:,} tokens", limit, file=self.folder)
@@ -146,18 +149,17 @@ class Embedder:
         return LibraryModel(self.folder, self.modules.max_length)
 
     @cached_property
-    def _loaded(self) -> LoadedEncoder:
+    def _loaded(self) -> _Loaded:
         from bertkit.hardware.precision import product_widths
         from bertkit.modeling.architectures import detect_machine
         from bertkit.modeling.sentence.encoder import load_for_vectors
         from bertkit.modeling.sentence.states import ChosenLayers
-        from bertkit.vectors.batches import LoadedEncoder
 
         machine = detect_machine(self.precision, self.config["model_type"], product_widths(self.config))
         encoder, autocast = load_for_vectors(self.folder / self.modules.subfolder, self.modules, machine)
         if self.layers != "last":
             encoder.encoder = ChosenLayers(encoder.encoder, read_layer_choice(self.layers))
-        return LoadedEncoder(encoder, self.tokenizer, machine, autocast)
+        return _Loaded(encoder, self.tokenizer, machine, autocast)
 
     def load(self) -> tuple[str, str]:
         """Load the model now, not with the first text; return the precision that it computes in, and why."""
@@ -207,8 +209,6 @@ class Embedder:
     def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
-        Texts are tokenized and sorted by length some at a time, so many need hardly more memory than their vectors.
-
         Raises:
             DataError: a text is not text.
             ModelError: a vector is not finite.
@@ -216,30 +216,11 @@ class Embedder:
         """
         import numpy as np
 
-        from bertkit.vectors.quantize import truncate
+        from bertkit.vectors.batches import split_texts
 
         other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
         if other is not None:
             raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
-        vectors = self._encode(texts, progress)
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(wrong):
-            raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
-        if self.modules.dimension is None or not len(vectors):
-            return vectors
-        is_normal = any(isinstance(module, Normalize) for module in self.modules.after)
-        return truncate(vectors, self.modules.dimension, is_normal=is_normal)
-
-    def _encode(self, texts: Sequence[str], progress: Progress) -> np.ndarray[Any, Any]:
-        import numpy as np
-
-        from bertkit.hardware.precision import use_matmul_backend
-        from bertkit.vectors.batches import embed_texts, split_texts
-
-        if self.unknown:
-            with stage(progress, "embedding", total=1):
-                return self.library.encode(texts, self.prompt_text)
-        use_matmul_backend(self._loaded.machine)
         vectors, done = np.zeros((len(texts), 0), dtype=np.float32), 0
 
         def tick(rows: int) -> None:
@@ -248,12 +229,40 @@ class Embedder:
             progress.update(done, {})
 
         with stage(progress, "embedding", len(texts)):
-            for start, end in split_texts(texts):
-                some = embed_texts(self._loaded, texts[start:end], self.prompt_text, tick)
+            for start, end in split_texts(texts):  # so that many texts need no more memory than their vectors
+                some = self._encode(texts[start:end], tick)
                 if not start:  # the first tell the dimension
                     vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)
                 vectors[start:end] = some
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
+
+    def _encode(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
+        """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
+        import numpy as np
+
+        from bertkit.evaluation.forward import forward
+        from bertkit.hardware.precision import use_matmul_backend
+        from bertkit.vectors.batches import count_prompt_tokens, text_collator, tokenize
+        from bertkit.vectors.quantize import truncate
+
+        if self.unknown:
+            vectors = self.library.encode(texts, self.prompt_text)
+            tick(len(texts))
+        else:
+            encoder, tokenizer, machine, autocast = self._loaded
+            use_matmul_backend(machine)
+            prompt_tokens = count_prompt_tokens(tokenizer, self.prompt_text)
+            features = tokenize([f"{self.prompt_text}{text}" for text in texts], tokenizer)
+            collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)
+            outputs, _ = forward(encoder, features, collate, precision=autocast, tick=tick)
+            vectors = np.stack([output["embedding"] for output in outputs])
+        if self.modules.dimension is None:
+            return vectors
+        is_normal = any(isinstance(module, Normalize) for module in self.modules.after)
+        return truncate(vectors, self.modules.dimension, is_normal=is_normal)
 
     def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray[Any, Any]]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.

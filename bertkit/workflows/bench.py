@@ -223,7 +223,7 @@ def _train(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) 
     from bertkit.training.timing import time_steps, training_to_time
 
     task, setup, features = case.inputs.task, case.setup, case.features["train"]
-    gold = [row[task.COLUMNS.gold] for row in case.inputs.splits["train"].rows]
+    gold = [row.get(task.COLUMNS.gold) for row in case.inputs.splits["train"].rows]
     terms = task_terms(make_loss(setup.recipe.training, case.inputs.labels, gold))
     training = training_to_time(setup.recipe.training, len(features), steps)
     batches = InMemoryBatches(features, training)

@@ -143,9 +143,10 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
+    rows = len(next(iter(student.compared.values())))  # or queries, of rankings
     return {
         "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
-        "difference_intervals": bootstrap_intervals(subtract, len(student.predictions)),
+        "difference_intervals": bootstrap_intervals(subtract, rows),
     }
 
 

@@ -61,7 +61,7 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
         scored = score_split(checkpoint, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
         baselines = {} if learned is None else score_baselines(task, learned, rows.rows, checkpoint.setup)
-        gold = [row[task.COLUMNS.gold] for row in rows.rows]
+        gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
         warnings = find_warnings(gold, scored, baselines, recipe.best_metric)
         numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start

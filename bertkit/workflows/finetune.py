@@ -129,7 +129,7 @@ def _fit(inputs: FinetuneInputs, scorer: _Scorer) -> FitResult:
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
     train, features = inputs.splits["train"], scorer.features.get("train", ())
-    gold = task_terms(make_loss(recipe.training, inputs.labels, [row[task.COLUMNS.gold] for row in train.rows]))
+    gold = task_terms(make_loss(recipe.training, inputs.labels, [row.get(task.COLUMNS.gold) for row in train.rows]))
     batches = (
         StreamedBatches(inputs.stream, partial(task.encode, setup=checkpoint.setup), recipe.training)
         if inputs.stream

@@ -293,19 +293,30 @@ def test_no_more_than_a_shard_is_tokenized_at_once(monkeypatch):
     assert max(spy.documents) <= corpus._SHARD // 100  # a document counts for 100 bytes more than it has
 
 
-@pytest.mark.parametrize("kill", [1, 2, 5])
-@pytest.mark.parametrize("moment", ["commit", "append", "finish"])
-def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, here, monkeypatch, caplog):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> dict[str, bytes]:
+    """The files of a preparation that nothing broke off."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setenv("BERTKIT_CACHE", str(folder))
+        patched.setattr(corpus, "_SHARD", 2000)
+        prepare(write("a.txt", make_documents(120) + make_documents(10)))
+    return files_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("moment", "kill"), [*((moment, kill) for moment in ("commit", "append") for kill in (1, 2, 5)), ("finish", 1)]
+)
+def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, prepared, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     write("a.txt", make_documents(120) + make_documents(10))
-    monkeypatch.setenv("BERTKIT_CACHE", str(here / "whole"))
-    prepare("a.txt")
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
     whole, calls = getattr(corpus_files.ColumnWriter, moment), Counter()
 
     def killed(self, *arguments):
         calls["now"] += 1
-        if calls["now"] == (1 if moment == "finish" else 8 * kill if moment == "append" else kill):
+        if calls["now"] == (8 * kill if moment == "append" else kill):
             raise KeyboardInterrupt
         return whole(self, *arguments)
 
@@ -315,7 +326,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment,
             prepare("a.txt")
     spy = Spy(monkeypatch)
     splits = prepare("a.txt")
-    assert files_of(here / "killed") == files_of(here / "whole") != {}
+    assert files_of(here / "killed") == prepared != {}
     was_noted = moment == "finish" or kill > 1
     assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
     if was_noted:

@@ -267,7 +267,7 @@ def predict(training, rows):
 # --- from file to answer
 
 LEARN = {
-    "training.epochs": 10,
+    "training.epochs": 6,
     "training.batch_size": 16,
     "training.learning_rate": 2e-3,
     "training.precision": "fp32",

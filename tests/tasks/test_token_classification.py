@@ -440,7 +440,7 @@ def test_the_most_frequent_tag_and_that_of_each_word_are_the_baselines():
 # --- from file to prediction
 
 LEARN = {
-    "training.epochs": 16,
+    "training.epochs": 6,
     "training.batch_size": 16,
     "training.learning_rate": 5e-3,
     "training.precision": "fp32",

@@ -235,9 +235,9 @@ def test_the_baseline_is_the_most_frequent_sense_of_the_word():
 # --- from file to answer
 
 LEARN = {
-    "training.epochs": 16,
+    "training.epochs": 6,
     "training.batch_size": 16,
-    "training.learning_rate": 3e-3,
+    "training.learning_rate": 5e-3,
     "training.precision": "fp32",
 }
 

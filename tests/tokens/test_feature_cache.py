@@ -24,7 +24,21 @@ from bertkit.workflows.steps.finetune_inputs import find_labels
 from tests.conftest import make_tokenizer
 
 TOKENIZER = make_tokenizer()
-FAMILIES = ("cola", "mrpc", "stsb", "ner", "pos", "squad", "squad2", "swag", "choose", "wsd")
+FAMILIES = (
+    "cola",
+    "mrpc",
+    "stsb",
+    "ner",
+    "pos",
+    "squad",
+    "squad2",
+    "swag",
+    "choose",
+    "wsd",
+    "rerank",
+    "similarity",
+    "similarity-triples",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +143,7 @@ def make_outputs(feature, setup, random):
     ids = feature["input_ids"]
     shape = (len(ids), len(setup.labels)) if "positions" in feature else (len(setup.labels) or 9,)
     spans = {name: random.standard_normal(len(ids)) for name in ("start_logits", "end_logits")}
-    return {"logits": random.standard_normal(shape), **spans}
+    return {"logits": random.standard_normal(shape), "vectors": random.standard_normal((len(ids), 8)), **spans}
 
 
 @pytest.mark.parametrize("name", ["cola", "squad", "swag"])

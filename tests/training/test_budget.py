@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,15 @@ from tests.kills import losses_of
 from tests.workflows.test_pretrain import arguments
 
 
+@pytest.fixture
+def quick_clock(monkeypatch):
+    """A clock that is a twentieth of a second on at each reading, so that a machine's load decides nothing."""
+    times = itertools.count(0, 0.05)
+    clock = SimpleNamespace(perf_counter=lambda: next(times))
+    monkeypatch.setattr("bertkit.training.budget.time", clock)
+
+
+@pytest.mark.usefixtures("quick_clock")
 def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
     ended = run(*arguments("--budget", "2s", "--set", "training.log_every=1"))
     assert ended.code == 0, ended.err
@@ -25,6 +36,7 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
     assert record["result"]["tokens"] > 0
 
 
+@pytest.mark.usefixtures("quick_clock")
 def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]
     more = [word for setting in settings for word in ("--set", setting)]

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.errors import ResourceError
+from bertkit.errors import RecipeError, ResourceError
+from bertkit.modeling.info import info_of
+from bertkit.recipe import Training
 from bertkit.training import micro_batches
 from bertkit.training.micro_batches import fastest_rows, rows_that_fit, split_batch, tokens_that_fit, try_step
 from tests.conftest import finetune
@@ -148,4 +150,16 @@ def test_a_resume_tries_nothing():
 @pytest.mark.parametrize(("tokens", "device", "rows"), [(640, "cuda", 6), (None, "cuda", 32), (None, "cpu", 16)])
 def test_rows_are_those_of_the_limit_or_of_the_device(tokens, device, rows):
     batch = {"input_ids": torch.zeros(32, 100), "attention_mask": torch.ones(32, 100)}
-    assert micro_batches.rows_at_once(batch, tokens, 12, torch.device(device)) == rows
+    model = SimpleNamespace(config=SimpleNamespace(), device=torch.device(device))
+    assert micro_batches.rows_at_once(batch, tokens, model) == rows
+
+
+def test_a_batch_whose_rows_are_compared_is_not_split():
+    batch = {"input_ids": torch.zeros(32, 2, 100), "attention_mask": torch.ones(32, 2, 100)}
+    model = SimpleNamespace(config=SimpleNamespace(), device=torch.device("cpu"))
+    micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)
+    info_of(model).compares_rows = True
+    assert micro_batches.rows_at_once(batch, 640, model) == 32
+    assert info_of(model).tokens_at_once == 640
+    with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):
+        micro_batches.check_shares(model, Training(gradient_accumulation=2), 1)

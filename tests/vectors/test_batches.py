@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
-from bertkit.vectors.batches import count_prompt_tokens, report_truncated, text_collator
+from bertkit.vectors.batches import count_prompt_tokens, text_collator, tokenize
 from tests.conftest import make_tokenizer
 
 
@@ -21,9 +21,11 @@ def test_texts_are_padded_on_the_right():
 @pytest.mark.parametrize(("text", "lines"), [("the film", 0), ("the film is", 1)])
 def test_texts_that_are_truncated_are_reported(text, lines, caplog):
     say_once.cache_clear()
-    encoded = make_tokenizer()(["a", text], truncation=True, max_length=4)
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 4
     with caplog.at_level("INFO", "bertkit"):
-        report_truncated(encoded.encodings, 4)
+        features = tokenize(["a", text], tokenizer)
+    assert [len(feature["input_ids"]) for feature in features] == [3, 4]
     assert caplog.messages == ["texts of more than 4 tokens are truncated"] * lines
 
 

@@ -120,7 +120,7 @@ def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, 
     assert [speed.precision for speed in report.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 
 
-@pytest.mark.parametrize("name", ["stsb", "ner", "squad", "swag", "wsd"])
+@pytest.mark.parametrize("name", ["stsb", "ner", "squad", "swag", "wsd", "rerank", "similarity", "similarity-triples"])
 def test_every_family_is_measured_on_demo_rows(name, tiny_model):
     changes = {"model": str(tiny_model), "data.source": "demo", "data.limit": 60, "training.precision": "fp32"}
     changes |= {"training.batch_size": 4, "training.max_length": 64, "options": {}}

@@ -22,7 +22,7 @@ PRETRAIN = "--steps 4 --max-length 128 --batch-size 4 --limit 200 --set training
 PRETRAIN += " --set training.precision=fp32"
 DEMO, NEW = "--model demo --data demo", "--tokenizer demo --size tiny --data demo"
 
-FAMILIES = "cola", "stsb", "ner", "swag", "squad2", "wsd", "ner-features", "wsd-nearest"
+FAMILIES = "cola", "stsb", "ner", "swag", "squad2", "wsd", "ner-features", "wsd-nearest", "rerank", "similarity-triples"
 OBJECTIVES = {
     "mlm": DEMO,
     "span": DEMO,

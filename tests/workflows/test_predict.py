@@ -134,14 +134,18 @@ def test_a_field_that_only_some_predictions_have_is_refused_too(run, trained, mo
     assert not Path("out.csv").exists()
 
 
-@pytest.mark.parametrize("recipe", ["classify", "regress", "ner", "squad", "choose", "wsd"])
+@pytest.mark.parametrize(
+    "recipe", ["classify", "regress", "ner", "squad", "choose", "wsd", "rerank", "similarity", "similarity-triples"]
+)
 def test_families_say_what_their_predictions_have(recipe):
     """All of it, or all but what only some have: a family that grows a field has to name it in its COLUMNS."""
     from bertkit.recipe import load_recipe
     from bertkit.tasks import load_task
 
     sometimes = {"ner": {"entities", "words"}, "squad": {"null_odds"}}
-    documented = Path(__file__).parents[2].joinpath("docs/recipes.md").read_text().split("## Predictions")[1]
+    documented = (
+        Path(__file__).parents[2].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
+    )
     task = load_recipe(recipe).task
     (line,) = [line for line in documented.splitlines() if line.startswith(f"| `{task}`")]
     fields = set(re.findall("`([a-z_]+)`", line.split("|")[3])) - {"no_answer", "nearest"}

@@ -150,11 +150,19 @@ def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command,
     check_equal(broken / "run", whole / "run")
 
 
-@pytest.mark.parametrize("recipe", slow_unless(["squad2"], ["ner", "squad2", "choose", "wsd", "ner-features"]))
+OPTIONS = {  # reading texts twice, for one
+    "ner-features": ["options.tagger_size=8"],
+    "rerank": ["options.loss=listwise", "training.batch_size=2"],
+    "similarity-triples": ["options.mini_batch=5"],
+}
+FAMILIES = ["ner", "squad2", "choose", "wsd", "similarity", "similarity-pairs", *OPTIONS]
+
+
+@pytest.mark.parametrize("recipe", slow_unless(["squad2", "similarity-triples"], FAMILIES))
 def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe):
     arguments = ["finetune", recipe, "--model", "demo", "--data", "demo", "--limit", "40", "--output", "run"]
     settings = ["training.batch_size=8", "training.epochs=2", "training.evaluate_every=3", "training.precision=fp32"]
-    settings += ["options.tagger_size=8"] if recipe == "ner-features" else []
+    settings += OPTIONS.get(recipe, [])
     arguments += [part for setting in settings for part in ("--set", setting)]
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     code, text = zygote.run(whole, arguments)

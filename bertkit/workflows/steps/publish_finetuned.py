@@ -134,7 +134,7 @@ def _find_warnings(
     recipe, warnings = inputs.recipe, list[str]()
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
-    gold = [row[inputs.task.COLUMNS.gold] for row in inputs.splits[name].rows]
+    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
     layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
     remedy = f" Try more --epochs, another --learning-rate{layers}, or more rows."
     warnings += find_warnings(gold, scored, baselines, recipe.best_metric, remedy)

@@ -136,13 +136,14 @@ def export_model(
     shutil.rmtree(staging, ignore_errors=True)
     model.save_pretrained(staging, save_original_format=False)
     tokenizer.save_pretrained(staging)
-    (folder / subfolder).mkdir(exist_ok=True)
     names = []
-    for file in sorted(staging.iterdir()):
+    for file in sorted(file for file in staging.rglob("*") if file.is_file()):
+        name = Path(subfolder, file.relative_to(staging))
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors creates files that only their owner can read
-        file.replace(folder / subfolder / file.name)
-        names.append(str(Path(subfolder, file.name)))
-    staging.rmdir()
+        file.replace(folder / name)
+        names.append(str(name))
+    shutil.rmtree(staging)
     return names
 
 

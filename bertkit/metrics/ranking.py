@@ -1,0 +1,84 @@
+"""Scores of rankings, one per query: nDCG, reciprocal rank, average precision, recall."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.intervals import Intervals, find_intervals
+
+
+def score_rankings(
+    rankings: Sequence[Sequence[Hashable]],
+    relevance: Sequence[Mapping[Any, float]],
+    cutoff: int = 10,
+    recall_cutoffs: Sequence[int] = (1, 10, 100),
+) -> dict[str, np.ndarray]:
+    """Score each query's ranking as trec_eval does; not a number where a query has no relevant document.
+
+    A document is relevant if its relevance is above 0. The gain of nDCG is the relevance itself, as in trec_eval and
+    scikit-learn. nDCG, MAP and recall are shares of all that is relevant, ranked or not.
+
+    Args:
+        rankings: ids of documents of each query, the best first.
+        relevance: id -> relevance of each query's documents; of the others it is 0.
+        cutoff: documents that nDCG and MRR look at.
+        recall_cutoffs: documents that each recall looks at.
+
+    Returns:
+        ``ndcg@10``, ``mrr@10``, ``map``, ``recall@1``, ... -> float64 of shape (queries,).
+
+    Raises:
+        ValueError: a ranking has an id twice, or a relevance is below 0.
+    """
+    if len(rankings) != len(relevance):
+        raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
+    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", "map", *(f"recall@{number}" for number in recall_cutoffs)]
+    scores = np.full((len(names), len(rankings)), np.nan)
+    for query, (ranking, of_query) in enumerate(zip(rankings, relevance, strict=True)):
+        if len(set(ranking)) < len(ranking):
+            raise ValueError(f"ranking {query} has an id twice")
+        gains = np.array([of_query.get(document, 0) for document in ranking], dtype=np.float64)
+        ideal = np.sort(np.array([gain for gain in of_query.values() if gain], dtype=np.float64))[::-1]
+        if ideal.size and ideal[-1] < 0:
+            raise ValueError(f"relevance {ideal[-1]:g} in query {query} is below 0")
+        if ideal.size:
+            scores[:, query] = _score_gains(gains, ideal, cutoff, recall_cutoffs)
+    return dict(zip(names, scores, strict=True))
+
+
+def _score_gains(gains: np.ndarray, ideal: np.ndarray, cutoff: int, recall_cutoffs: Sequence[int]) -> list[float]:
+    """Score the relevance of ranked documents, (ranked,), given that of all relevant ones, the highest first."""
+    ranks = np.flatnonzero(gains) + 1  # of relevant documents, from 1
+    precisions = np.arange(1, len(ranks) + 1) / ranks
+    return [
+        _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
+        float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
+        float(precisions.sum()) / len(ideal),
+        *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
+    ]
+
+
+def _sum_discounted(gains: np.ndarray) -> float:
+    """Sum gains divided by the logarithm of their rank (Järvelin and Kekäläinen 2002)."""
+    return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())
+
+
+def average_queries(scores: Mapping[str, np.ndarray], queries: np.ndarray | None = None) -> dict[str, float]:
+    """Average each score over the queries, or over those given, that have something relevant."""
+    chosen = scores if queries is None else {name: values[queries] for name, values in scores.items()}
+    means = {}
+    for name, values in chosen.items():
+        known = values[~np.isnan(values)]
+        means[name] = float(known.mean()) if known.size else float("nan")
+    return means
+
+
+def query_intervals(scores: Mapping[str, np.ndarray], *, samples: int = 1000) -> Intervals:
+    """Compute the 95 % interval of each average over resampled queries."""
+    queries = len(next(iter(scores.values())))
+    return find_intervals(
+        average_queries(scores), lambda chosen: average_queries(scores, chosen), queries, samples=samples
+    )

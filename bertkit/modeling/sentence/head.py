@@ -1,0 +1,169 @@
+"""An encoder that is trained on the vectors of its texts, and saved as sentence-transformers saves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from transformers import MODEL_MAPPING
+from transformers.utils import ModelOutput
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.heads.generic import EncoderHead, class_with_head
+from bertkit.modeling.info import info_of
+from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.sentence.encoder import pool
+from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
+from bertkit.modeling.sentence.modules import Dense, SentenceModules, write_modules
+from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+_TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
+
+
+@dataclass
+class VectorOutput(ModelOutput):  # type: ignore[misc]
+    """The vectors of each row's texts, (rows, texts, dimension), and in training the loss."""
+
+    loss: torch.Tensor | None = None
+    vectors: torch.Tensor | None = None
+
+
+class SentenceHead(EncoderHead):
+    """What is added to an encoder: pooling, and a loss over the vectors; no weights."""
+
+    is_saved_as_encoder = True
+    """Whether checkpoints have the weights of the encoder alone, under its own names."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
+        # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
+        setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
+        self.sentence = SentenceModules()
+        self.loss: VectorLoss | None = None
+        self.texts_at_once: int | None = None
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        labels: Any = None,
+        **_: Any,
+    ) -> VectorOutput:
+        """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
+
+        A text that a row lacks is a single token, which no real text is, since it has special tokens.
+        """
+        missing = attention_mask.sum(dim=-1) == 1
+        loss = self.loss if self.training else None  # type: ignore[attr-defined]
+        batch = [input_ids, attention_mask, token_type_ids]
+        if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
+            batch = [None if values is None else torch.cat([values, values]) for values in batch]
+            missing = torch.cat([missing, missing])
+        vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
+        vectors = vectors.view(*missing.shape, -1)
+        return VectorOutput(None if loss is None else loss(vectors, labels, missing), vectors)
+
+    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
+        """Write the encoder as it is without this head, with the files that sentence-transformers reads beside it."""
+        encoder: Any = self.base_model  # type: ignore[attr-defined]
+        prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
+        if state_dict is not None:
+            state_dict = {name.removeprefix(prefix): values for name, values in state_dict.items()}
+        encoder.save_pretrained(folder, state_dict=state_dict, **named)
+        write_modules(Path(folder), self.sentence, encoder.config.hidden_size)
+
+    def _read(self, batch: list[Any]) -> torch.Tensor:
+        """Compute the vectors of texts (texts, tokens), all at once or in chunks that are read again for gradients."""
+        count, width = batch[0].shape
+        at_once = self._texts_at_once(width, batch[0].device)
+        if not torch.is_grad_enabled() or not self.training or at_once >= count:  # type: ignore[attr-defined]
+            return self._embed(*batch)
+        # Texts of one length together, each chunk as wide as its longest. Between the two passes a chunk leaves nothing
+        # but its vectors, as in GradCache (Gao et al. 2021): the loss sees the whole batch, and gradients are the same.
+        lengths = batch[1].sum(dim=-1)
+        order = lengths.argsort(stable=True)
+        vectors = []
+        with set_checkpoint_early_stop(False):  # layers without padding have to run to their end
+            for numbers in order.split(at_once):
+                longest = int(lengths[numbers[-1]])
+                chunk = [None if values is None else values[numbers, :longest] for values in batch]
+                vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
+        return torch.cat(vectors)[order.argsort()]
+
+    def _texts_at_once(self, width: int, device: torch.device) -> int:
+        if self.texts_at_once is not None:
+            return self.texts_at_once
+        tokens = info_of(self).tokens_at_once or (_TOKENS_AT_ONCE if device.type == "cpu" else None)
+        return max(1, tokens // width) if tokens else 2**62
+
+    def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
+        """Return what lets a chunk draw the same dropout masks both times it is read."""
+        stream: Any = info_of(self).speed_paths.dropout
+        if stream is None:  # torch's own generator, whose state `checkpoint` restores
+            return lambda: (nullcontext(), nullcontext())
+        state = stream.state()
+
+        @contextmanager
+        def replay() -> Iterator[None]:
+            now = stream.state()
+            stream.load_state(state)
+            try:
+                yield
+            finally:
+                stream.load_state(now)
+
+        return lambda: (nullcontext(), replay())
+
+    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+        states = self.run_encoder(ids, mask, segments).last_hidden_state
+        with torch.autocast(states.device.type, enabled=False):
+            vectors = pool(states.float(), mask, self.sentence.pooling)
+            return functional.normalize(vectors, dim=-1) if self.sentence.after else vectors
+
+
+def load_sentence_head(
+    folder: Path, modules: SentenceModules, loss: VectorLoss | None = None, *, texts_at_once: int | None = None
+) -> PreTrainedModel:
+    """Load the encoder of a model folder in float32, to be trained on the vectors of its texts.
+
+    Args:
+        folder: of any encoder, or of sentence-transformers.
+        modules: how vectors are made of token states; they are saved with the model.
+        loss: None where the model is not trained.
+        texts_at_once: texts of a batch that are read at once where a loss needs the whole; None for as many as fit.
+
+    Raises:
+        ModelError: damaged weights, weights that do not fit the config, or dense layers after the pooling.
+        RecipeError: a dimension that the vectors do not have.
+    """
+    quiet_transformers()
+    config = load_config(folder)
+    if any(isinstance(module, Dense) for module in modules.after):
+        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
+        raise ModelError(what, "start from another model", file=folder)
+    width = config.hidden_size * len(modules.pooling)
+    for dimension in loss.dimensions if loss else ():
+        if dimension > width:
+            raise RecipeError(f"options.dimensions has {dimension}, and the vectors have {width}", "leave it out")
+    config_class: type = type(config)
+    model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
+    refuse_misfit(model, report, folder)
+    refuse_non_finite(model.named_parameters(), folder)
+    for name, module in model.base_model.named_children():
+        if name == "pooler":
+            module.requires_grad_(False)
+    head: Any = model
+    head.sentence, head.loss, head.texts_at_once = modules, loss, texts_at_once
+    info_of(model).compares_rows = loss is not None and loss.name in COMPARING
+    return model

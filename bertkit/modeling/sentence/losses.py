@@ -1,0 +1,106 @@
+"""Losses over the vectors of a batch's texts, as functions of float32 vectors of shape (rows, texts, dimension).
+
+Values and gradients are those of the classes of sentence-transformers that are named beside each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse")
+COMPARING = ("cosent", "mnrl", "simcse")
+"""Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
+
+_Loss = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class VectorLoss:
+    """The loss of a recipe."""
+
+    name: str
+    """Of `LOSSES`."""
+    scale: float = 20.0
+    """Multiplies cosines before a softmax; the inverse of a temperature."""
+    dimensions: tuple[int, ...] = ()
+    """The loss is the sum over these first components of the vectors (Kusupati et al. 2022); all alone without any."""
+
+    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            vectors: of the texts of each row, (rows, texts, dimension).
+            labels: (rows,), or (rows, texts - 2) for ``margin_mse``; None for losses without.
+            missing: which texts a row lacks, (rows, texts).
+        """
+        compute = _FUNCTIONS[self.name]
+        with torch.autocast(vectors.device.type, enabled=False):
+            vectors = vectors.float()
+            if not self.dimensions:
+                return compute(vectors, labels, missing, self.scale)
+            shorter = [functional.normalize(vectors[..., :count], dim=-1) for count in self.dimensions]
+            return torch.stack([compute(each, labels, missing, self.scale) for each in shorter]).sum()
+
+
+def cosent(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute how far pairs with lower labels have higher cosines (Su 2022, `CoSENTLoss`).
+
+    That is ln(1 + sum of exp(scale * (cosine of i - cosine of j)) over all pairs of rows where i has the lower label).
+    """
+    assert labels is not None
+    scores = scale * functional.cosine_similarity(vectors[:, 0], vectors[:, 1])
+    # (rows, rows): how much higher row i scores than row j, where it should be lower
+    differences = scores[:, None] - scores[None, :]
+    counted = differences[labels[:, None] < labels[None, :]]
+    return torch.cat([scores.new_zeros(1), counted]).logsumexp(dim=0)
+
+
+def cosine(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the mean squared difference of cosines and labels (`CosineSimilarityLoss`)."""
+    assert labels is not None
+    return functional.mse_loss(functional.cosine_similarity(vectors[:, 0], vectors[:, 1]), labels.float())
+
+
+def mnrl(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the cross-entropy of finding each anchor's positive among those of the batch and all its negatives.
+
+    Henderson et al. 2017, section 4.4; van den Oord et al. 2018 (`MultipleNegativesRankingLoss`).
+    """
+    vectors = functional.normalize(vectors, dim=-1)
+    rows = len(vectors)
+    # the candidates, (texts - 1) * rows of them: all positives, then the first negatives of all rows, and so on
+    candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
+    scores = scale * vectors[:, 0] @ candidates.T
+    scores = scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
+    return functional.cross_entropy(scores, torch.arange(rows, device=scores.device))
+
+
+def margin_mse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the mean squared difference of the margins of dot products and of a teacher's scores.
+
+    A margin is how much higher the positive scores than a negative (Hofstätter et al. 2020, `MarginMSELoss`).
+    """
+    assert labels is not None
+    # (rows, texts - 1): scores of the positive and of each negative
+    scores = (vectors[:, :1] * vectors[:, 1:]).sum(dim=-1)
+    errors = (scores[:, :1] - scores[:, 1:] - labels.float().view(len(scores), -1)) ** 2
+    present = ~missing[:, 2:]
+    # a mean over a row's negatives, then over rows: with equally many negatives, that is the mean over all
+    return ((errors * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)).mean()
+
+
+def simcse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the cross-entropy of finding each text again that was read twice, with other dropout (Gao et al. 2021).
+
+    The first half of the rows has the texts, the other half the same ones once more.
+    """
+    once, again = vectors[~missing].chunk(2)
+    pairs = torch.stack([once, again], dim=1)
+    return mnrl(pairs, None, missing.new_zeros(pairs.shape[:2]), scale)
+
+
+_FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse), strict=True))

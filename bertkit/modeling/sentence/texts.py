@@ -1,0 +1,135 @@
+"""What the task families of sentence vectors share: their options, how texts are read, and how the model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError
+from bertkit.modeling.sentence.modules import (
+    POOLING_MODES,
+    SentenceModules,
+    is_sentence_folder,
+    read_modules,
+    with_options,
+)
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.several import encode_several
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
+
+    Vectors = np.ndarray[Any, Any]
+
+
+def _read_flag(value: Any) -> bool | None:
+    if value not in (None, True, False):
+        raise ValueError("give true or false")
+    return value  # type: ignore[no-any-return]
+
+
+def _read_dimensions(value: Any) -> tuple[int, ...]:
+    are_whole = isinstance(value, list) and all(type(count) is int and count > 0 for count in value)
+    if not are_whole or len(set(value)) < len(value):
+        raise ValueError("give a list of whole numbers, such as [384, 128, 64]")
+    return tuple(value)
+
+
+def _read_prompts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
+        raise ValueError('give texts by name, such as {query: "query: ", document: "passage: "}')
+    return value
+
+
+OPTIONS: Mapping[str, Any] = {
+    "scale": Option(20.0, least=0.1, most=1000),
+    "dimensions": Option([], read=_read_dimensions),
+    "pooling": Option(None, choices=POOLING_MODES),
+    "normalize": Option(None, read=_read_flag),
+    "prompts": Option({}, read=_read_prompts),
+    "mini_batch": Option(None, least=1),
+}
+"""Those of every such family: Option."""
+
+
+def modules_of(folder: Path, setup: Setup) -> SentenceModules:
+    """Return how a folder makes vectors, with what the recipe says in its place."""
+    recipe, modules = setup.recipe, read_modules(folder)
+    pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
+    modules = with_options(modules, pooling=pooling, normalize=normalize, prompt=None)
+    length = min(max_tokens(setup), modules.max_length or 10**9)
+    prompts = {**modules.prompts, **read_option(OPTIONS, recipe, "prompts")}
+    return replace(modules, prompts=prompts, max_length=length)
+
+
+def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, str] | None = None) -> list[Feature]:
+    """Encode the texts of each row, begun with a prompt where the model has some.
+
+    Args:
+        rows: texts of each row.
+        setup: its tokenizer is that of the model folder.
+        roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
+            one also begins texts for whose role the model has no prompt.
+
+    Raises:
+        ModelError: the model leaves the tokens of prompts out of its pooling.
+    """
+    folder = Path(setup.tokenizer.name_or_path)
+    modules = modules_of(folder, setup)
+    default = modules.prompts.get(modules.default_prompt or "", "")
+    first, other = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
+    if (first or other) and not modules.include_prompt:
+        what = "its pooling leaves out the tokens of prompts, which bertkit does not train"
+        raise ModelError(what, "start from another model", file=folder)
+    begun = [[f"{other if number else first}{text}" for number, text in enumerate(texts)] for texts in rows]
+    if modules.lowercase:
+        begun = [[text.lower() for text in texts] for texts in begun]
+    training = setup.recipe.training.model_copy(update={"max_length": modules.max_length})
+    shortened = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+    return encode_several([[{"text": text} for text in texts] for texts in begun], shortened)
+
+
+def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> PreTrainedModel:
+    """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or one of sentence vectors to use.
+
+    Raises:
+        ModelError: weights that do not fit or are damaged; without `new_head` also a plain encoder.
+        RecipeError: a dimension that the vectors do not have.
+    """
+    from bertkit.modeling.sentence.head import load_sentence_head
+    from bertkit.modeling.sentence.losses import VectorLoss
+
+    if not new_head:
+        if not is_sentence_folder(folder):
+            remedy = "fine-tune it first, or name a folder of sentence-transformers"
+            raise ModelError("it was not trained for sentence vectors (it has no modules.json)", remedy, file=folder)
+        return load_sentence_head(folder, read_modules(folder))
+    recipe, modules = setup.recipe, modules_of(folder, setup)
+    if loss == "margin_mse":  # trained on dot products
+        modules = replace(modules, similarity="dot")
+    scale, dimensions, mini_batch = (
+        read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch")
+    )
+    model = load_sentence_head(
+        folder, modules, VectorLoss(loss, float(scale), tuple(dimensions)), texts_at_once=mini_batch and int(mini_batch)
+    )
+    if dimensions:  # under the names that vLLM reads
+        model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
+    return model
+
+
+def is_dot(setup: Setup, loss: str = "") -> bool:
+    """Tell whether a model's vectors are compared by dot products, and not by cosines."""
+    return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
+
+
+def to_compare(vectors: Vectors, *, dot: bool) -> Vectors:
+    """Return vectors (..., dimension) in double precision, of length 1 unless dot products compare them."""
+    import numpy as np
+
+    wide = vectors.astype(np.float64)
+    return wide if dot else wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)

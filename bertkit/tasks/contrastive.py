@@ -1,0 +1,245 @@
+"""Train an encoder whose vectors find the text that belongs to another: from pairs, and negatives where there are any.
+
+The other positives of a batch serve as negatives (Henderson et al. 2017, section 4.4), so rows need no score.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.metrics.basic import Undefined
+from bertkit.metrics.intervals import Share
+from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
+from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
+from bertkit.tasks import (
+    Answer,
+    Collator,
+    Columns,
+    DataError,
+    Details,
+    Feature,
+    Option,
+    Recipe,
+    RecipeError,
+    Row,
+    RunModule,
+    Setup,
+    check_texts,
+    is_blank,
+    no_fitting,
+    no_tuning,
+    read_option,
+)
+from bertkit.tokens.several import several_collator, text_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLUMNS = Columns(
+    given=("anchor", "positive"),
+    gold="",
+    optional=("negative", "margin"),
+    blank=("negative",),
+    lists=("negative", "margin"),
+    predicted=("negative_scores",),
+    together=("anchor",),
+)
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
+OPTIONS: Mapping[str, Any] = {
+    "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
+    "mine": Option(0, least=0),
+    "mine_margin": Option(0.05, least=0, most=1),
+    **texts.OPTIONS,
+}
+
+_ROLES = ("query", "document")
+
+fit_baselines, tune = no_fitting, no_tuning
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts, and read negatives and margins as lists; empty negatives at the end are dropped.
+
+    Raises:
+        DataError: a text that is not text, an empty negative between others, or margins that are not one per negative.
+    """
+    check_texts(row, "anchor", "positive")
+    if "negative" in row:
+        row = {**row, "negative": _read_negatives(row["negative"])}
+    if _loss(recipe) == "margin_mse":
+        for column in ("negative", "margin"):
+            if not row.get(column):
+                remedy = (
+                    f"--set data.columns.{column}=COLUMN; a margin is a teacher's score of the positive minus that "
+                )
+                raise DataError(f"the loss margin_mse needs a {column} in each row", f"{remedy}of the negative")
+    return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder whose vectors are trained; no weights are added to it."""
+    return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
+    several = [_texts_of(row) for row in rows]
+    features, loss = texts.encode_rows(several, setup, _ROLES), _loss(setup.recipe)
+    for row, of_row, feature in zip(rows, several, features, strict=True):
+        if loss == "mnrl":  # no text of a batch may be a negative of its own anchor
+            feature["texts"] = list(map(text_number, of_row))
+        elif "margin" in row:
+            feature["labels"] = row["margin"]
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Build the collator: batches of shape (rows, texts, tokens), and ``labels`` of shape (rows, negatives)."""
+    pad = several_collator(setup, "float32")
+
+    def collate(features: Sequence[Feature]) -> Any:
+        if all("labels" in feature for feature in features):
+            most = max(len(feature["labels"]) for feature in features)
+            widened = [[*feature["labels"], *[0.0] * (most - len(feature["labels"]))] for feature in features]
+            features = [{**feature, "labels": labels} for feature, labels in zip(features, widened, strict=True)]
+        return pad(features)
+
+    return collate
+
+
+def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+    """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
+
+    Raises:
+        RecipeError: the loss learns from margins, which mined negatives have not.
+    """
+    count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
+    if not count:
+        return False
+    if _loss(setup.recipe) != "mnrl":
+        raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
+    train = features["train"]
+    pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
+    numbers = [list(map(int, feature["texts"])) for feature in train]
+    add_negatives(train, mine_negatives(pairs, numbers, int(count), margin))
+    return False
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Return the cosine of anchor and positive (or their dot product), and those of the anchor and each negative."""
+    dot = texts.is_dot(setup, _loss(setup.recipe))
+    decoded = []
+    for row, output in zip(rows, outputs, strict=True):
+        # (texts of the batch, dimension): another row may have had more
+        anchor, *others = texts.to_compare(output["vectors"][: len(_texts_of(row))], dot=dot)
+        positive, *negatives = [float(anchor @ other) for other in others]
+        record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
+        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Return each row's ``rank``, that of its positive among those of the rows, and whether it beats all ``negatives``.
+
+    The latter is 1 or 0, and NaN for a row without negatives.
+    """
+    if "_rank" in predictions[0]:  # of a baseline
+        ranks = np.array([record["_rank"] for record in predictions])
+    else:
+        anchors, positives = (np.stack(vectors) for vectors in zip(*(p["_vectors"] for p in predictions), strict=True))
+        ranks = partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T)
+    wins = [
+        float(all(record["prediction"] > score for score in record["negative_scores"]))
+        if record.get("negative_scores")
+        else math.nan
+        for record in predictions
+    ]
+    return {"rank": ranks, "beats": np.array(wins)}
+
+
+def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
+    """Compute the mean reciprocal rank of the positives, the shares that are found, and of triples those in order."""
+    ranks, beats = compared["rank"], compared["beats"]
+    beats = beats[~np.isnan(beats)]
+    scores: dict[str, float] = {
+        "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
+        **{f"recall@{k}": Share((ranks <= k).mean(), int((ranks <= k).sum()), len(ranks)) for k in (1, 10)},
+        "triple_accuracy": Share(beats.mean(), int(beats.sum()), len(beats))
+        if len(beats)
+        else Undefined("no row has a negative"),
+    }
+    return {name: scores[name] for name in setup.recipe.metrics}
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Rank the positives by chance, and by the words that they share with the anchor."""
+    draw = np.random.default_rng(0).random
+    guessed = chance_ranks(len(rows)), [draw(len(_texts_of(row)) - 1).tolist() for row in rows]
+    return {
+        name: [
+            {"prediction": positive, "_rank": rank, **({"negative_scores": negatives} if negatives else {})}
+            for rank, (positive, *negatives) in zip(*ranked, strict=True)
+        ]
+        for name, ranked in (("chance", guessed), ("shared words", word_ranks(rows)))
+    }
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Report each row's rank as text, and the scores of the first components of the vectors."""
+    compared = compare(predictions, rows, setup)
+    answers = [
+        Answer("1", str(rank), bool(rank == 1), record["prediction"])
+        for rank, record in zip(compared["rank"], predictions, strict=True)
+    ]
+    table = []
+    for count in sorted(read_option(OPTIONS, setup.recipe, "dimensions"), reverse=True):
+        shorter = [
+            {**record, "_vectors": tuple(texts.to_compare(one[:count], dot=False) for one in record["_vectors"])}
+            for record in predictions
+        ]
+        table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
+    return Details({"by dimension": table} if table else {}, answers=answers)
+
+
+def _texts_of(row: Row) -> list[str]:
+    return [row["anchor"], row["positive"], *row.get("negative", ())]
+
+
+def _loss(recipe: Recipe) -> str:
+    return str(read_option(OPTIONS, recipe, "loss"))
+
+
+def _read_negatives(value: Any) -> list[str]:
+    given = [value] if isinstance(value, str) or value is None else value
+    if not isinstance(given, (list, tuple)) or not all(text is None or isinstance(text, str) for text in given):
+        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
+        raise DataError(what, "give a list, or map several columns: {negative: [a, b]}", column="negative")
+    found = list(given)
+    while found and (found[-1] is None or is_blank(found[-1])):
+        found.pop()
+    for number, text in enumerate(found, start=1):
+        if text is None or is_blank(text):
+            raise DataError(f"negative {number} of {len(found)} is empty", "fill it in", column="negative")
+    return found
+
+
+def _read_margins(value: Any, count: int) -> list[float]:
+    given = value if isinstance(value, (list, tuple)) else [value]
+    try:
+        margins = [float(margin) for margin in given if margin not in (None, "")]
+    except (TypeError, ValueError):
+        margins = [math.nan]
+    if not all(map(math.isfinite, margins)):
+        raise DataError(f"margin {value!r} is not a number", "give one number per negative", column="margin")
+    if len(margins) != count:
+        raise DataError(f"{len(margins)} margins for {count} negatives", "give one per negative", column="margin")
+    return margins

@@ -1,0 +1,267 @@
+"""Score how relevant passages are to a query, to put the best first (cross-encoder; Nogueira and Cho 2019).
+
+The encoder reads query and passage together and makes one logit of them. A row is a query with one passage, and the
+rows of one query are a list, which nDCG, MRR and MAP score as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.data.labels import placeholder_names
+from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
+from bertkit.metrics.ranking import average_queries, score_rankings
+from bertkit.tasks import (
+    Collator,
+    Columns,
+    Compared,
+    DataError,
+    Details,
+    Feature,
+    Option,
+    Recipe,
+    RecipeError,
+    Row,
+    Setup,
+    check_texts,
+    encode_texts,
+    load_pretrained,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    read_option,
+)
+from bertkit.tokens.features import are_several, max_tokens
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("ndcg@10", "mrr@10", "map")
+OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
+
+_RANDOM, _GIVEN, _SHARED, _PASSAGES = "random order", "order of the rows", "shared words", "passages alone"
+
+precompute, tune = no_precompute, no_tuning
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts, and read the relevance as a share of the highest: of 1, or of the end of ``data.label_range``.
+
+    No metric depends on its scale.
+
+    Raises:
+        DataError: a text that is not text, or a relevance that is not such a number.
+        RecipeError: a range that does not begin at 0; lists of a stream, which may end in the middle of one.
+    """
+    check_texts(row, "query", "passage")
+    if "relevance" not in row:
+        return row
+    if recipe.data.streaming and recipe.options.get("loss") == "listwise":
+        what = "options.loss = listwise needs all rows of a query at once, and data.streaming reads a part of all rows"
+        raise RecipeError(what, "leave one of them out")
+    try:
+        relevance = float(row["relevance"])
+    except (TypeError, ValueError):
+        relevance = math.nan
+    if not math.isfinite(relevance):
+        what = f"relevance {row['relevance']!r} is not a number"
+        raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
+    if relevance < 0:
+        raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
+    least, most = recipe.data.label_range or (0.0, 1.0)
+    if least:
+        raise RecipeError(f"data.label_range begins at {least:g}", "let it begin at 0: what is not relevant")
+    if relevance > most:
+        remedy = f"correct it, or say how far it goes: --set 'data.label_range=[0, {math.ceil(relevance)}]'"
+        raise DataError(f"relevance {relevance:g} is above {most:g}", remedy, column="relevance")
+    return {**row, "relevance": relevance / most}
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
+    from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
+    from bertkit.modeling.load import read_config
+
+    # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
+    problem_type = "multi_label_classification" if _is_pointwise(setup) else None
+    model = load_pretrained(
+        "AutoModelForSequenceClassification",
+        folder,
+        placeholder_names(1),  # as CrossEncoder writes it, so that a head of its is kept
+        new_head=new_head,
+        problem_type=problem_type if new_head else read_config(folder).get("problem_type") or problem_type,
+        cls_only=setup.recipe.training.cls_only_last_layer,
+        inference=setup.inference,
+    )
+    if new_head:
+        activation = PROBABILITY if _is_pointwise(setup) else LOGIT
+        set_activation(model.config, activation)
+        # saved with the model: other programs then truncate where this run did, and compute equal scores
+        setup.tokenizer.model_max_length = max_tokens(setup)
+    else:
+        activation = find_activation(folder)
+    score_passages(model, activation)
+    return model
+
+
+def _is_pointwise(setup: Setup) -> bool:
+    return bool(read_option(OPTIONS, setup.recipe, "loss") == "pointwise")
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
+
+    ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
+    """
+    features = encode_texts([{"text": row["query"], "text_pair": row["passage"]} for row in rows], setup)
+    if not rows or "relevance" not in rows[0]:
+        return features
+    for row, feature in zip(rows, features, strict=True):
+        feature["labels"] = [row["relevance"]]
+    return features if _is_pointwise(setup) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
+
+
+def _as_list(features: Sequence[Feature], numbers: Sequence[int]) -> Feature:
+    """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
+    first, *_ = passages = [features[number] for number in numbers]
+    texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
+    return {"row": numbers[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
+
+
+def _group_by_query(rows: Sequence[Row]) -> list[list[int]]:
+    """List the numbers of the rows of each query, in the order in which queries come first."""
+    groups: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(row["query"], []).append(number)
+    return list(groups.values())
+
+
+def collator(setup: Setup) -> Collator:
+    """Build the padding collator; it pads lists to equally many passages too.
+
+    A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
+    (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
+    """
+    import torch
+
+    pad = padding_collator(setup, label_type="float32")
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        if not are_several(features[0]["input_ids"]):
+            return pad(features)
+        most = max(len(feature["input_ids"]) for feature in features)
+        names = [name for name in ("input_ids", "token_type_ids") if name in features[0]]
+        flat: list[Feature] = [
+            {name: feature[name][passage] if passage < len(feature["input_ids"]) else [0] for name in names}
+            for feature in features
+            for passage in range(most)
+        ]
+        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
+        labels = np.zeros((len(features), most), dtype=np.float32)
+        for line, feature in zip(labels, features, strict=True):
+            line[: len(feature["labels"])] = feature["labels"]
+        return {**batch, "labels": torch.from_numpy(labels)}
+
+    return collate
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Return each row's score: a probability, or any number, as the model's activation is."""
+    are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
+    groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
+    decoded: list[dict[str, Any]] = [{} for _ in rows]
+    for numbers, output in zip(groups, outputs, strict=True):
+        logits = output["logits"][: len(numbers)].astype(np.float64)  # the last passages of a list may be padding
+        # in float64, where probabilities near 1 still differ
+        scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
+        for number, value in zip(numbers, scores.tolist(), strict=True):
+            decoded[number] = {"prediction": value}
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Compared:
+    """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
+
+    Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
+
+    Raises:
+        DataError: no query has a relevant passage.
+    """
+    scores = [record["prediction"] for record in predictions]
+    groups = _group_by_query(rows)
+    relevance = [{number: rows[number]["relevance"] for number in numbers} for numbers in groups]
+    rankings = [sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups]
+    found = score_rankings(rankings, relevance, recall_cutoffs=())
+    is_scored = ~np.isnan(found["map"])
+    if not is_scored.any():
+        raise DataError("no query has a relevant passage", "give rows whose relevance is above 0", column="relevance")
+    return {name: values[is_scored] for name, values in found.items()}
+
+
+def score(compared: Compared, setup: Setup) -> dict[str, float]:
+    """Average the recipe's metrics over queries."""
+    means = average_queries(compared)
+    return {name: means[name] for name in setup.recipe.metrics}
+
+
+def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Learn which words relevant passages have, whatever the query.
+
+    Raises:
+        DataError: the relevance of the rows, or of each list of them, is the same, so that they teach nothing.
+    """
+    lists = [range(len(training))] if _is_pointwise(setup) else _group_by_query(training)
+    if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
+        what = "all passages are as relevant as the others" + ("" if _is_pointwise(setup) else " of their query")
+        raise DataError(what, "give passages that are not relevant, too", column="relevance")
+    rows = sample(training)
+    words = [find_words(row["passage"]) for row in rows]
+    return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Rank at random, as the rows are, by the words that a passage has of the query, or by those of passages alone.
+
+    The order of the rows is mostly that of a first search. Where relevant passages always come first it is none, and no
+    baseline.
+    """
+    scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
+    relevance = np.array([row["relevance"] for row in rows])
+    if any((np.diff(relevance[numbers]) > 0).any() for numbers in _group_by_query(rows)):
+        scores[_GIVEN] = -np.arange(len(rows), dtype=np.float64)
+    scores[_SHARED] = np.array([_share_words(row) for row in rows])
+    if learned[_PASSAGES]:
+        scores[_PASSAGES] = score_linear(learned[_PASSAGES], [find_words(row["passage"]) for row in rows])[:, 1]
+    return {name: [{"prediction": value} for value in values.tolist()] for name, values in scores.items()}
+
+
+def _share_words(row: Row) -> float:
+    """Return which share of the query's words the passage has."""
+    words = find_words(row["query"]).keys()
+    return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Count queries and their passages, and warn of queries that have no relevant one."""
+    groups = _group_by_query(rows)
+    relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]
+    scored = sum(count > 0 for count in relevant)
+    table = {
+        "queries": f"{len(groups):,}",
+        "with a relevant passage": f"{scored:,}",
+        "passages per query": len(rows) / len(groups),
+        "relevant ones": sum(relevant) / len(groups),
+    }
+    missing = len(groups) - scored
+    warnings = [f"{missing:,} of {len(groups):,} queries have no relevant passage and are not scored."]
+    return Details({"queries": [table]}, warnings=warnings if missing else [])

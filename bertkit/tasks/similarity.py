@@ -1,0 +1,107 @@
+"""Train an encoder whose vectors say how similar two texts are, from pairs with a score (a bi-encoder).
+
+Each text is read alone (Reimers and Gurevych 2019), so its vector can be kept and compared with millions of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.modeling.sentence import texts
+from bertkit.tasks import (
+    EVALUATE_PREFIX,
+    Collator,
+    Columns,
+    DataError,
+    Details,
+    Feature,
+    Option,
+    Recipe,
+    Row,
+    Setup,
+    compare_values,
+    no_precompute,
+    no_tuning,
+    read_option,
+    score_values,
+    text_regression,
+)
+from bertkit.tokens.several import several_collator, text_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLUMNS = Columns(given=("text", "text_pair"), gold="label")
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("spearmanr", "pearsonr", EVALUATE_PREFIX)
+OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
+
+compare, score = compare_values, score_values
+precompute, tune = no_precompute, no_tuning
+fit_baselines, baselines = text_regression.fit_baselines, text_regression.baselines
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts and read the label as a number; for the cosine loss, one that a cosine can be.
+
+    Raises:
+        DataError: a text that is not text, or a label that is not a finite number or out of range.
+    """
+    row = text_regression.read(row, recipe)
+    needs_cosines = _loss(recipe) == "cosine" and recipe.data.label_range is None
+    if "label" in row and needs_cosines and abs(row["label"]) > 1:
+        what = f"label {row['label']:g} is no cosine, which the cosine loss learns"
+        raise DataError(what, "say what 0 and 1 stand for: --set data.label_range=[0,5]", column="label")
+    return row
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder whose vectors are trained; no weights are added to it."""
+    return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
+
+    ``texts`` numbers them where the loss takes the others of a batch for negatives.
+    """
+    low, high = setup.recipe.data.label_range or (0.0, 1.0)
+    pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(setup.recipe) == "simcse"
+    features = texts.encode_rows(pairs, setup)
+    for row, pair, feature in zip(rows, pairs, features, strict=True):
+        if numbered:
+            feature["texts"] = list(map(text_number, pair))
+        if "label" in row:
+            feature["labels"] = (row["label"] - low) / (high - low)
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Build the collator: batches of shape (rows, 2, tokens)."""
+    return several_collator(setup, "float32")
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
+    dot = texts.is_dot(setup)
+    vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
+    return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Report the scores of the first components of the vectors, where they were trained for that."""
+    dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
+    table = []
+    for count in sorted(dimensions, reverse=True):
+        pairs = [[texts.to_compare(one[:count], dot=False) for one in record["_vectors"]] for record in predictions]
+        shorter = [{"prediction": float(first @ second)} for first, second in pairs]
+        table.append({"dimension": str(count), **score(compare(shorter, rows, setup), setup)})
+    return Details({"by dimension": table} if table else {})
+
+
+def _loss(recipe: Recipe) -> str:
+    return str(read_option(OPTIONS, recipe, "loss"))

@@ -1,0 +1,85 @@
+"""Scores of passages by a cross-encoder that is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.scoring import run_model
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import load_recipe
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LONGEST = 100_000  # tokens; that of the tokenizer then counts
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A model that scores how relevant passages are to queries, loaded when the first pair comes.
+
+    Scores are those that the CrossEncoder of sentence-transformers computes: probabilities, or logits where the folder
+    says so. Either way, the higher, the more relevant.
+
+    >>> Reranker("runs/rerank").score([("Who sleeps?", "The cat sleeps."), ("Who sleeps?", "It rains.")])
+    ... # doctest: +SKIP
+    array([0.93, 0.02])
+    """
+
+    model: str
+    """Run folder of the recipe ``rerank``, folder of a CrossEncoder, or hub name."""
+    max_length: int | None = None
+    """Tokens that query and passage are truncated to together; None for those of the folder."""
+    precision: str = "auto"
+
+    @cached_property
+    def saved(self) -> SavedCheckpoint:
+        """The checkpoint, found and checked without its weights.
+
+        Raises:
+            BertkitError: no such model, or it is no cross-encoder.
+        """
+        if self.max_length is not None and self.max_length < 8:
+            raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
+        saved = find_checkpoint(load_recipe("rerank", {"model": self.model, "training.precision": self.precision}))
+        recipe = saved.recipe
+        trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
+        length = self.max_length or trained.get("max_length", _LONGEST)
+        training = recipe.training.model_copy(update={"max_length": length})
+        return replace(saved, recipe=recipe.model_copy(update={"training": training}))
+
+    @cached_property
+    def _loaded(self) -> Checkpoint:
+        from bertkit.modeling.load import fit_tokenizer
+
+        checkpoint = self.saved.load(inference=True)
+        if self.max_length is not None:  # it may be more than the tokenizer's, but not more than the model has
+            tokenizer = checkpoint.setup.tokenizer
+            tokenizer.model_max_length = self.max_length
+            fit_tokenizer(tokenizer, checkpoint.model.config)
+        return checkpoint
+
+    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
+        """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
+
+        Probabilities are computed in float64, in which those near 1 still differ.
+        """
+        import numpy as np
+
+        if not len(pairs):
+            return np.zeros(0)
+        checkpoint = self._loaded
+        task, setup = checkpoint.task, checkpoint.setup
+        rows = [{"query": query, "passage": passage} for query, passage in pairs]
+        features = task.encode(rows, setup)
+        outputs, _ = run_model(checkpoint, features, progress, "reranking")
+        return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options alone, so that another process loads the model itself."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}

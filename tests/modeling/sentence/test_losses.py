@@ -1,0 +1,107 @@
+"""Losses over vectors, compared with those of sentence-transformers and with loops written out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from bertkit.modeling.sentence.losses import LOSSES, VectorLoss
+
+ROWS, WIDTH = 6, 12
+LABELS = torch.tensor([0.2, 0.8, 0.2, 0.5, 1.0, 0.0])
+
+
+def make_vectors(texts: int = 2, rows: int = ROWS) -> torch.Tensor:
+    return torch.randn(rows, texts, WIDTH, generator=torch.Generator().manual_seed(texts)).requires_grad_()
+
+
+def all_present(vectors):
+    return torch.zeros(vectors.shape[:2], dtype=torch.bool)
+
+
+def test_cosent_is_the_sum_over_all_pairs_in_the_wrong_order():
+    vectors = make_vectors()
+    cosines = torch.cosine_similarity(vectors[:, 0], vectors[:, 1]).tolist()
+    terms = [
+        math.exp(20 * (cosines[low] - cosines[high]))
+        for low in range(ROWS)
+        for high in range(ROWS)
+        if LABELS[low] < LABELS[high]
+    ]
+    assert VectorLoss("cosent")(vectors, LABELS, all_present(vectors)).item() == pytest.approx(
+        math.log(1 + sum(terms)), rel=1e-6
+    )
+
+
+def test_labels_that_are_all_the_same_teach_nothing():
+    vectors = make_vectors()
+    assert VectorLoss("cosent")(vectors, torch.ones(ROWS), all_present(vectors)).item() == 0
+
+
+@pytest.mark.parametrize("name", ["mnrl", "margin_mse"])
+def test_a_negative_that_a_row_lacks_counts_nowhere(name):
+    """The loss of rows with one and two negatives is that of a loop over the texts that are there."""
+    vectors, margins = make_vectors(texts=4), torch.randn(ROWS, 2)
+    missing = all_present(vectors)
+    missing[::2, 3] = True
+    unit = torch.nn.functional.normalize(vectors, dim=-1)
+    total = 0.0
+    for row in range(ROWS):
+        if name == "mnrl":
+            others = [unit[other, text] for other in range(ROWS) for text in (1, 2, 3) if not missing[other, text]]
+            scores = torch.stack([20 * unit[row, 0] @ one for one in others])
+            total += (scores.logsumexp(0) - 20 * unit[row, 0] @ unit[row, 1]).item()
+        else:
+            anchor, positive, *negatives = vectors[row]
+            kept = [number for number in (0, 1) if not missing[row, 2 + number]]
+            errors = [anchor @ positive - anchor @ negatives[number] - margins[row, number] for number in kept]
+            total += sum(error.item() ** 2 for error in errors) / len(kept)
+    assert VectorLoss(name)(vectors, margins, missing).item() == pytest.approx(total / ROWS, rel=1e-5)
+
+
+def test_simcse_finds_each_text_again():
+    """Rows hold two texts each and come twice, so it is the loss of four pairs."""
+    once, again = make_vectors(rows=2), make_vectors(rows=2).detach() + 0.1
+    both = torch.cat([once, again])
+    pairs = torch.stack([once.flatten(0, 1), again.flatten(0, 1)], dim=1)
+    expected = VectorLoss("mnrl")(pairs, None, all_present(pairs))
+    assert VectorLoss("simcse")(both, None, all_present(both)).item() == pytest.approx(expected.item())
+
+
+def test_losses_are_computed_in_fp32_under_autocast():
+    vectors = make_vectors()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = VectorLoss("mnrl")(vectors, None, all_present(vectors))
+    assert found.item() == VectorLoss("mnrl")(vectors, None, all_present(vectors)).item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dimensions", [(), (12, 8, 3)], ids=["whole", "matryoshka"])
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("texts", [2, 3, 4])
+def test_values_and_gradients_are_those_of_sentence_transformers(name, texts, dimensions):
+    from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.sentence_transformer.losses.matryoshka import shrink
+
+    if (name in ("cosent", "cosine", "simcse") and texts > 2) or (name == "margin_mse" and texts < 3):
+        pytest.skip("another number of texts")
+    labels = torch.randn(ROWS, texts - 2) if name == "margin_mse" else LABELS if name.startswith("cos") else None
+    classes = {
+        "cosent": losses.CoSENTLoss,
+        "cosine": losses.CosineSimilarityLoss,
+        "margin_mse": losses.MarginMSELoss,
+    }
+    theirs = classes.get(name, losses.MultipleNegativesRankingLoss)(model=None)
+    ours, others = make_vectors(texts), make_vectors(texts)
+    found = VectorLoss(name, dimensions=dimensions)(ours, labels, all_present(ours))
+    columns = list(others.unbind(1))
+    if name == "simcse":  # one text per row, which comes twice
+        columns = [others[:3].flatten(0, 1), others[3:].flatten(0, 1)]
+    shrunk = [[shrink(column, count) for column in columns] for count in dimensions] or [columns]
+    expected = sum(theirs.compute_loss_from_embeddings(each, labels) for each in shrunk)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(ours.grad, others.grad, rtol=1e-5, atol=1e-6)

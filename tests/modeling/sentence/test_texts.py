@@ -1,0 +1,82 @@
+"""What a folder and a recipe say about texts and vectors, together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.sentence.modules import Normalize, SentenceModules, write_modules
+from bertkit.modeling.sentence.texts import encode_rows, modules_of
+from bertkit.recipe import load_recipe
+from bertkit.tasks import load_task
+from bertkit.tokens.features import Setup
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tmp_path_factory):
+    """The tiny model as a folder of sentence-transformers, with prompts."""
+    copy = shutil.copytree(tiny_model, tmp_path_factory.mktemp("sentence") / "tiny")
+    prompts = {"query": "so ", "mine": "very "}
+    write_modules(copy, SentenceModules(prompts=prompts, default_prompt="mine", max_length=6, lowercase=True), width=32)
+    return copy
+
+
+def setup_of(folder, **changes) -> Setup:
+    return Setup(load_recipe("similarity", changes), load_tokenizer(folder), ())
+
+
+def read_back(features, setup):
+    return [setup.tokenizer.decode(ids) for feature in features for ids in feature["input_ids"]]
+
+
+def test_texts_begin_with_the_prompt_of_their_role_or_the_default(folder):
+    setup = setup_of(folder)
+    rows = [["GOOD film", "bad"]]
+    assert read_back(encode_rows(rows, setup), setup) == ["[CLS] very good film [SEP]", "[CLS] very bad [SEP]"]
+    roles = encode_rows(rows, setup, ("query", "other"))
+    assert read_back(roles, setup) == ["[CLS] so good film [SEP]", "[CLS] very bad [SEP]"]
+
+
+def test_the_length_is_the_least_of_recipe_model_and_folder(folder, tiny_model):
+    long = [["so " * 100] * 2]
+    for model, limit, length in ((folder, 128, 6), (folder, 5, 5), (tiny_model, 128, 64)):
+        setup = setup_of(model, **{"training.max_length": limit})
+        assert len(encode_rows(long, setup)[0]["input_ids"][0]) == length
+        assert modules_of(model, setup).max_length == length
+
+
+def test_options_come_before_the_folder(folder):
+    changes = {"options.pooling": "cls", "options.normalize": True, "options.prompts": {"query": "a "}}
+    modules = modules_of(folder, setup_of(folder, **changes))
+    assert (modules.pooling, modules.after) == (("cls",), (Normalize(),))
+    assert modules.prompts["query"] == "a " and modules.prompts["mine"] == "very "
+
+
+def test_prompts_that_are_not_pooled_are_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    (copy / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
+    with pytest.raises(ModelError, match="its pooling leaves out the tokens of prompts"):
+        encode_rows([["a", "b"]], setup_of(copy))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("dimensions", [64, 64], "give a list of whole numbers, such as [384, 128, 64]"),
+        ("dimensions", 64, "give a list of whole numbers"),
+        ("prompts", "query: ", "give texts by name, such as"),
+        ("normalize", "yes", "give true or false"),
+        ("pooling", "average", "one of mean, cls, max"),
+        ("scale", 0, "give a number from 0.1 to 1000"),
+        ("mini_batch", 0, "give a number"),
+        ("loss", "mnrl", "one of cosent, cosine, simcse"),
+    ],
+)
+def test_options_that_are_refused(option, value, message):
+    with pytest.raises(RecipeError) as caught:
+        load_task(load_recipe("similarity", {f"options.{option}": value}))
+    assert message in str(caught.value)
