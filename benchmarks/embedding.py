@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
+from benchmarks.parts import Report, ratio, table
 from benchmarks.speed import Engine, Round, say
 
 REFERENCE = "sentence-transformers"
@@ -131,6 +133,32 @@ def nearness(folder: Path, reference: Path) -> dict[str, float]:
         "cosine_mean": round(float(cosines.mean()), 7),
         "difference": float(np.abs(ours - theirs).max()),
     }
+
+
+def embedding_part(reports: Sequence[Report]) -> str:
+    """Build a table for each report: speed, memory, and how near vectors are to those of the reference."""
+    head = ["engine", "seconds", "texts/s", "tokens/s", "speed", "MB", "least cosine", "mean cosine"]
+    parts = []
+    for report in reports:
+        engines, machine = report["engines"], report["machine"]
+        first = next(iter(engines.values()))
+        rows = [
+            [
+                f"{name}, batches of {each['batch_size']}" if each["batch_size"] else name,
+                f"{each['seconds']:.1f}",
+                f"{each['texts_per_second']:,.0f}",
+                f"{each['tokens_per_second']:,}",
+                ratio(first["seconds"], each["seconds"]),
+                f"{each['memory_mb']:,}",
+                *(f"{each[name]:.6f}" if name in each else "" for name in ("cosine_min", "cosine_mean")),
+            ]
+            for name, each in engines.items()
+        ]
+        tokens = report["tokens"] / report["rows"]
+        what = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average"
+        where = f"{report['model']}, {machine['threads']} threads of {machine['cpu']}, {machine['date']}"
+        parts.append(f"{what}. {where}.\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
+from benchmarks.embedding import embedding_part
 from benchmarks.parts import Report
 
 TASKS = ("cola", "stsb", "ner", "squad")
@@ -27,6 +28,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "goals": ("Goals", parts.goals_part, "speed"),
     "whole": ("Whole programs", parts.whole_part, "whole"),
     "inference": ("Prediction", parts.inference_part, "inference"),
+    "embedding": ("Vectors", embedding_part, "embedding"),
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
@@ -57,6 +59,8 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("inference", "decoding", "linear", "gpu", "encoders"):
         file = results / f"{name}.json"
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
+    files = sorted(results.glob("embedding-*.json"))
+    reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     runs = results / "quality.jsonl"
     lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
     reports["quality"] = [json.loads(line) for line in lines]

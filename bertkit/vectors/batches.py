@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
-_CHARACTERS = 2**20  # of the texts that are tokenized and sorted together
+_CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
 
 
 def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:

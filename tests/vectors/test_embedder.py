@@ -34,15 +34,7 @@ def test_a_vector_is_the_mean_of_the_tokens(tiny_model):
     np.testing.assert_allclose(vectors, [plain(tiny_model, text) for text in TEXTS], atol=1e-6)
 
 
-def test_a_batch_gets_a_column_and_a_copy_in_another_process_loads_the_model_itself(tiny_model):
-    embedder = Embedder(str(tiny_model), precision="fp32")
-    batch = embedder({"id": [1, 2, 3], "text": np.array(TEXTS)})
-    copy = pickle.loads(pickle.dumps(embedder))
-    assert "_loaded" not in vars(copy)
-    np.testing.assert_array_equal(copy(batch)["embedding"], batch["embedding"])
-
-
-def test_a_file_too_long_to_be_sorted_at_once_has_the_same_vectors(tiny_model, monkeypatch):
+def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, monkeypatch):
     class Kept(Silent):
         done = 0
 
@@ -56,8 +48,12 @@ def test_a_file_too_long_to_be_sorted_at_once_has_the_same_vectors(tiny_model, m
     assert progress.done == len(TEXTS)
 
 
-def test_no_texts_have_no_vectors(tiny_model):
-    assert len(Embedder(str(tiny_model), precision="fp32").encode([])) == 0
+def test_a_batch_gets_a_column_and_a_copy_in_another_process_loads_the_model_itself(tiny_model):
+    embedder = Embedder(str(tiny_model), precision="fp32")
+    batch = embedder({"id": [1, 2, 3], "text": np.array(TEXTS)})
+    copy = pickle.loads(pickle.dumps(embedder))
+    assert "_loaded" not in vars(copy)
+    np.testing.assert_array_equal(copy(batch)["embedding"], batch["embedding"])
 
 
 def test_a_prompt_that_the_model_lacks_is_refused(tiny_model):

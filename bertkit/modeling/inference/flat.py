@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
-_SHORT = 48  # tokens of a text; attention to more is faster in torch's own function
+_SHORT, _MANY = 48, 256  # at most tokens of a text, at least of a run, whose attention is faster in plain products
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
 
 Weights = Mapping[str, torch.Tensor]
@@ -137,13 +137,13 @@ class _Layer(nn.Module):
 def attend(projected: torch.Tensor) -> torch.Tensor:
     """Attend within each text of a run: (texts, tokens, 3, heads, size) of queries, keys and values to (tokens, width).
 
-    For short texts in bf16, plain products take half the time of torch's function. Keys and values are padded to a
-    length that suits the softmax.
+    For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. Keys
+    and values are padded to a length that suits the softmax.
     """
     texts, tokens, _, heads, size = projected.shape
     # each of (texts, heads, tokens, size)
     queries, keys, values = projected.permute(2, 0, 3, 1, 4)
-    if tokens > _SHORT or projected.dtype != torch.bfloat16:
+    if projected.dtype != torch.bfloat16 or tokens > _SHORT or texts * tokens < _MANY:
         attended = functional.scaled_dot_product_attention(queries, keys, values)
         return attended.transpose(1, 2).reshape(texts * tokens, heads * size)
     padding = -tokens % _LANES
