@@ -75,7 +75,7 @@ def embed_senses(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return vectors of the sentences, and of the target words in them."""
     from bertkit.progress import SILENT
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.units import UNITS
+    from bertkit.vectors.embedding.units import UNITS
 
     targets = [(row["tokens"], row["word_pos"]) for row in rows]
     embedder = Embedder(model, precision="fp32")

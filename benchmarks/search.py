@@ -22,13 +22,13 @@ import numpy as np
 
 from benchmarks.cases import ROOT, add_options, write_results
 from benchmarks.load import machine
-from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.approximate import ApproximateSearch, build_approximate
-from bertkit.vectors.index.build import Chunk, build_index
-from bertkit.vectors.index.manifest import ROUNDED, VECTORS, Manifest
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.search.approximate import ApproximateSearch, build_approximate
+from bertkit.vectors.search.build import Chunk, build_index
+from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.manifest import ROUNDED, VECTORS, Manifest
+from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import build
 
 K, BATCH, TURN = 10, 256, 10  # results; queries of a batch; single queries before the next engine's turn

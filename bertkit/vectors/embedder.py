@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from bertkit.hardware.precision import Machine
     from bertkit.modeling.sentence.encoder import SentenceEncoder
-    from bertkit.vectors.library import LibraryModel
+    from bertkit.vectors.embedding.library import LibraryModel
 
 
 class _Loaded(NamedTuple):
@@ -144,7 +144,7 @@ class Embedder:
     @cached_property
     def library(self) -> LibraryModel:
         """The model of sentence-transformers that computes what bertkit does not know."""
-        from bertkit.vectors.library import LibraryModel
+        from bertkit.vectors.embedding.library import LibraryModel
 
         return LibraryModel(self.folder, self.modules.max_length)
 
@@ -216,7 +216,7 @@ class Embedder:
         """
         import numpy as np
 
-        from bertkit.vectors.batches import split_texts
+        from bertkit.vectors.embedding.batches import split_texts
 
         other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
         if other is not None:
@@ -245,8 +245,8 @@ class Embedder:
 
         from bertkit.evaluation.forward import forward
         from bertkit.hardware.precision import use_matmul_backend
-        from bertkit.vectors.batches import count_prompt_tokens, text_collator, tokenize
-        from bertkit.vectors.quantize import truncate
+        from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
+        from bertkit.vectors.embedding.quantize import truncate
 
         if self.unknown:
             vectors = self.library.encode(texts, self.prompt_text)
@@ -275,7 +275,7 @@ class Embedder:
         from bertkit.evaluation.forward import forward
         from bertkit.hardware.precision import use_matmul_backend
         from bertkit.modeling.sentence.states import TokenStates
-        from bertkit.vectors.batches import text_collator
+        from bertkit.vectors.embedding.batches import text_collator
 
         encoder, tokenizer, machine, autocast = self._loaded
         use_matmul_backend(machine)

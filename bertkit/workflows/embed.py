@@ -17,14 +17,14 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.sources import Part, TextSource, read_row_parts
-from bertkit.vectors.units import UNITS, Unit, check_unit
+from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
+from bertkit.vectors.embedding.units import UNITS, Unit, check_unit
 from bertkit.workflows.steps.launch import Launch
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.outputs import Vectors
-    from bertkit.vectors.parts import PartFolder
+    from bertkit.vectors.embedding.outputs import Vectors
+    from bertkit.vectors.embedding.parts import PartFolder
 
 log = logging.getLogger("bertkit")
 
@@ -37,7 +37,7 @@ def embed(
     Args:
         embedder: the model.
         source: the rows.
-        unit: what a vector stands for, of `bertkit.vectors.units.UNITS`.
+        unit: what a vector stands for, of `bertkit.vectors.embedding.units.UNITS`.
         progress: told of each part.
 
     Raises:
@@ -78,8 +78,8 @@ def embed_to_file(
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.vectors.outputs import output_files, write_output
-    from bertkit.vectors.parts import PartFolder
+    from bertkit.vectors.embedding.outputs import output_files, write_output
+    from bertkit.vectors.embedding.parts import PartFolder
 
     output = typed_path(output)
     files = output_files(output, dtype)
@@ -143,7 +143,7 @@ def _compute(
     progress: Progress,
 ) -> list[Path]:
     """Compute the parts of this process that are not there, and return the files of all parts."""
-    from bertkit.vectors.parts import write_part
+    from bertkit.vectors.embedding.parts import write_part
 
     files, found = [], 0
     for part in parts:
@@ -199,7 +199,7 @@ def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
 
 
 def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
-    from bertkit.vectors.outputs import gather
+    from bertkit.vectors.embedding.outputs import gather
 
     about = {
         "bertkit": bertkit.__version__,

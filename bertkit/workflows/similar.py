@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -17,10 +16,7 @@ from bertkit.errors import DataError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.coverage import find_truncated
 from bertkit.vectors.embedder import Embedder
-
-log = logging.getLogger("bertkit")
 
 _CHUNK = 4096  # pairs that are embedded at a time: enough to sort by length
 _RESULT = "cosine"
@@ -90,15 +86,11 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
 
 
 def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
-    remaining, truncated = iter(pairs), 0
+    remaining = iter(pairs)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once
-        truncated += len(find_truncated(texts, embedder))
         vectors = embedder.encode(texts, progress=progress).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         vector_of = dict(zip(texts, vectors, strict=True))
         for row, text, other in chunk:
             yield {**row, _RESULT: float(np.float32(vector_of[text] @ vector_of[other]))}
-    if truncated:
-        limit = embedder.tokenizer.model_max_length
-        log.info(f"texts longer than {limit} tokens, of which only the beginning is compared: {truncated:,}")

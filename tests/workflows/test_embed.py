@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from bertkit.vectors import sources
 from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedding import sources
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROWS = [{"uid": f"r{number}", "text": row["text"]} for number, row in enumerate(toy_rows(10, seed=5))]
@@ -146,7 +146,9 @@ def test_processes_share_the_parts(processes, tiny_model, tmp_path, zygote):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["bertkit.vectors.parts.write_part", "bertkit.vectors.outputs.write_output"])
+@pytest.mark.parametrize(
+    "function", ["bertkit.vectors.embedding.parts.write_part", "bertkit.vectors.embedding.outputs.write_output"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
 def test_a_killed_command_ends_as_one_that_was_not(function, when, ending, tiny_model, tmp_path, zygote):

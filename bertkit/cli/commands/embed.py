@@ -143,7 +143,7 @@ def command(
     if output is None and dtype != "float32":
         raise UsageError(f"--dtype {dtype} without --output", "name a file with --output")
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.sources import TextSource
+    from bertkit.vectors.embedding.sources import TextSource
     from bertkit.workflows.embed import embed, embed_to_file
 
     source = TextSource(file, text, read_data_options(column, changes))

@@ -18,9 +18,7 @@ from bertkit.storage.files import write_json
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 _ENCODER_SETTINGS = "sentence_bert_config.json"
-_OLD_ENCODER_SETTINGS = tuple(
-    f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-)
+_ANY_ENCODER_SETTINGS = "sentence_*_config.json"  # older ones have the model type in their name
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
 """Arguments of the encoder that change no vector: how its weights are loaded and how fast they multiply."""
@@ -236,8 +234,8 @@ def _read_optional(file: Path) -> dict[str, Any]:
 
 def _read_encoder_settings(folder: Path) -> dict[str, Any]:
     """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
-    found = (_read_optional(folder / name) for name in (_ENCODER_SETTINGS, *_OLD_ENCODER_SETTINGS))
-    return next(filter(None, found), {})
+    others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
+    return next(filter(None, (_read_optional(folder / name) for name in (_ENCODER_SETTINGS, *others))), {})
 
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:

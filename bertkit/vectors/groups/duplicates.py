@@ -16,7 +16,8 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.vectors.groups import wording
 from bertkit.vectors.groups.meaning import find_similar
 from bertkit.vectors.groups.stored import Matrix
-from bertkit.vectors.groups.texts import Rows, TextFile, TextRow
+from bertkit.vectors.groups.texts import Rows, TextFile
+from bertkit.vectors.text_rows import TextRow
 
 log = logging.getLogger("bertkit")
 

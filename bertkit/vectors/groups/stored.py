@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.vectors.quantize import from_int8
+from bertkit.vectors.embedding.quantize import from_int8
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 """Vectors, (rows, dimension)."""

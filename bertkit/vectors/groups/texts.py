@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.data.files import read_records
-from bertkit.data.text import excerpt
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Data, typed_path
 from bertkit.vectors.groups.stored import Matrix, read_description, read_vectors, refuse_not_finite
+from bertkit.vectors.text_rows import TextRow, read_text_rows
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 _CHUNK = 16_384  # texts that are embedded at a time: many to sort by length, few beside their vectors
-
-
-class TextRow(NamedTuple):
-    """A row of a file: its line or row number from 1, all of its columns, and its text, which may be empty."""
-
-    line: int
-    record: dict[str, Any]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -65,15 +57,9 @@ class TextFile:
         Raises:
             DataError: a row without the column, or with something other than a text; the file has changed meanwhile.
         """
-        for line, record in islice(read_records(self.path, self.data), self.data.limit):
-            if self.column not in record:
-                hint = f"{closest(self.column, record)}; name it with --column"
-                raise DataError(f"no column {self.column!r}", hint, file=self.path)
-            text = record[self.column]
-            if text is not None and not isinstance(text, str):
-                what = f"not a text: {excerpt(str(text))}"
-                raise DataError(what, "name another --column", file=self.path, row=line, column=self.column)
-            yield TextRow(line, record, (text or "").strip())
+        records = islice(read_records(self.path, self.data), self.data.limit)
+        for row in read_text_rows(records, self.column, self.path):
+            yield row._replace(text=row.text.strip())
         before, now = self._stamp, self.path.stat()
         if before != (now.st_size, now.st_mtime_ns):
             raise DataError("the file changed while it was read", "repeat the command", file=self.path)

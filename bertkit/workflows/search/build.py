@@ -13,13 +13,13 @@ from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder
-from bertkit.vectors.coverage import Coverage, measure_coverage
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.approximate import check_method
-from bertkit.vectors.index.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
-from bertkit.vectors.index.models import choose_prompts, describe, embedder_of
-from bertkit.vectors.index.rows import TextRows, read_queries
+from bertkit.vectors.search.approximate import check_method
+from bertkit.vectors.search.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
+from bertkit.vectors.search.coverage import Coverage, measure_coverage
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
+from bertkit.vectors.search.rows import TextRows, read_queries
 
 log = logging.getLogger("bertkit")
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import DataError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.vectors.coverage import find_truncated
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.models import embedder_of
-from bertkit.vectors.relevance import Relevance, read_relevance
-from bertkit.vectors.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
+from bertkit.vectors.search.coverage import find_truncated
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.models import embedder_of
+from bertkit.vectors.search.relevance import Relevance, read_relevance
+from bertkit.vectors.search.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
 
 if TYPE_CHECKING:
     from bertkit.metrics.intervals import Interval
@@ -71,7 +71,7 @@ def evaluate(
 
     Args:
         folder: of the index.
-        file: what is relevant to each query, as `bertkit.vectors.relevance.read_relevance` reads it.
+        file: what is relevant to each query, as `bertkit.vectors.search.relevance.read_relevance` reads it.
         reranker: ranks the first of the hybrid ranking anew.
         candidates: how many those are.
         limit: use only the first queries.

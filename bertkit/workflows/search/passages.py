@@ -10,10 +10,10 @@ from typing import Any
 from bertkit.data.output import write_records, writer_for
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.coverage import Coverage
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index.models import choose_prompts
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.models import choose_prompts
+from bertkit.vectors.search.rows import TextRows
 
 log = logging.getLogger("bertkit")
 

@@ -13,12 +13,11 @@ from bertkit.errors import UnavailableError, UsageError, shorten
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.vectors.coverage import find_truncated
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.models import embedder_of
-from bertkit.vectors.lexical import LexicalIndex
-from bertkit.vectors.retrieval import SearchMethod, search
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.lexical import LexicalIndex
+from bertkit.vectors.search.models import embedder_of
+from bertkit.vectors.search.retrieval import SearchMethod, search
 
 log = logging.getLogger("bertkit")
 
@@ -111,10 +110,6 @@ def _search(
         raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
     vectors = None
     if embedder is not None:
-        for position in find_truncated(texts, embedder):
-            limit = embedder.tokenizer.model_max_length
-            start = f"{texts[position][:60]}..."
-            log.info(f"a query is longer than {limit} tokens, so only its beginning counts: {start}")
         vectors = embedder.encode(texts)
     rankings = search(index, texts, vectors, method, progress)
     for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):

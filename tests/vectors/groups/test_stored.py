@@ -78,7 +78,7 @@ def test_a_vector_of_zeros_stays_one():
 @pytest.mark.parametrize("ending", [".npy", ".safetensors", ".jsonl", ".parquet"])
 def test_what_embed_notes_is_read(ending, tmp_path, tiny_model):
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.sources import TextSource
+    from bertkit.vectors.embedding.sources import TextSource
     from bertkit.workflows.embed import embed_to_file
 
     embedder = Embedder(str(tiny_model), precision="fp32")

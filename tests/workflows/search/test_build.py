@@ -9,8 +9,8 @@ import pytest
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.storage.outputs import claimed_folder
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import IndexOptions, add, build, delete
 from tests.conftest import toy_rows, write_csv
 
@@ -74,9 +74,9 @@ def test_a_file_that_changes_meanwhile_is_refused(rows, embedder, here, monkeypa
 @pytest.mark.parametrize(
     "function",
     [
-        "bertkit.vectors.index.shard.ShardWriter.finish",
-        "bertkit.vectors.index.build.write_manifest",
-        "bertkit.vectors.index.build.sync_folder",
+        "bertkit.vectors.search.shard.ShardWriter.finish",
+        "bertkit.vectors.search.build.write_manifest",
+        "bertkit.vectors.search.build.sync_folder",
     ],
 )
 def test_a_killed_build_ends_as_an_unbroken_one(function, tmp_path, tiny_model, zygote):

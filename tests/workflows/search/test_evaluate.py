@@ -12,8 +12,8 @@ import pytest
 
 from bertkit.errors import DataError
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index import Index
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import IndexOptions, build, evaluate
 from tests.conftest import toy_rows
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.index.rows import TextRows
+from bertkit.vectors.search.rows import TextRows
 from bertkit.workflows.search import passages, passages_to_file
 
 DOCUMENTS = [

@@ -35,7 +35,7 @@ def command(
 
     Rows whose ids the index has already are refused. Those without ids are numbered.
     """
-    from bertkit.vectors.index.rows import TextRows
+    from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import add
 
     rows = TextRows.open(file, column, skip_empty=skip_empty)

@@ -13,7 +13,7 @@ from bertkit.cli.output import print_json, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.vectors.coverage import Coverage
+    from bertkit.vectors.search.coverage import Coverage
     from bertkit.workflows.search import IndexReport
 
 NAME = "build"
@@ -161,7 +161,7 @@ def command(
     if recall_queries is not None and approximate is None:
         raise UsageError("--recall-queries without --approximate", "exact search finds all")
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.index.rows import TextRows
+    from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import IndexOptions, build
 
     report = build(

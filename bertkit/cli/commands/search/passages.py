@@ -54,7 +54,7 @@ def command(
     ends in it. `search build --passages` indexes the same passages.
     """
     from bertkit.vectors.embedder import Embedder
-    from bertkit.vectors.index.rows import TextRows
+    from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import passages, passages_to_file
 
     settings = {"tokens": passage_tokens, "overlap": overlap or 0}

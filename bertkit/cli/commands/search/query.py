@@ -99,10 +99,10 @@ def command(
         raise UsageError(
             "no query" if file is None else "queries and a --file", 'give e.g. "how to open a file", or --file'
         )
-    from bertkit.vectors.index import Index
-    from bertkit.vectors.index.rows import read_queries
     from bertkit.vectors.reranker import Reranker
-    from bertkit.vectors.retrieval import SearchMethod
+    from bertkit.vectors.search.index import Index
+    from bertkit.vectors.search.retrieval import SearchMethod
+    from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query, query_to_file
 
     asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])

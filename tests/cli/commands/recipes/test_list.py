@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 
@@ -16,4 +17,4 @@ def test_every_shipped_recipe_is_listed_with_what_it_is_about(run):
 def test_the_list_fits_80_columns(run):
     lines = run("recipes", "list").out.splitlines()
     assert any(len(line) > 80 for line in lines)  # whole, for grep
-    assert any(line.startswith("cola          Is this English sentence grammatical?") for line in lines)
+    assert any(re.match("cola +Is this English sentence grammatical[?]", line) for line in lines)

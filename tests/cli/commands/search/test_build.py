@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertkit.cli.commands.search.build import print_index
-from bertkit.vectors.coverage import Coverage
+from bertkit.vectors.search.coverage import Coverage
 from bertkit.workflows.search import IndexReport
 from tests.conftest import toy_rows, write_csv
 

@@ -1,0 +1,197 @@
+"""What a vector stands for: a text, each of its words or tokens, or one word of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import Progress, stage
+from bertkit.recipe import Row
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.vectors.embedder import Embedder
+
+_TOKENS = 16_384  # whose hidden states are in memory at a time
+
+
+@dataclass(frozen=True)
+class UnitVectors:
+    """Vectors, float32 of shape (vectors, dimension), and what each of them stands for."""
+
+    vectors: np.ndarray[Any, Any]
+    rows: Sequence[int]
+    """Which of the rows each vector belongs to, in ascending order."""
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Name -> a value per vector, such as its word."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How rows are read and turned into vectors."""
+
+    columns: Columns
+    read: Callable[[Row], Any]
+    """Check the canonical columns of a row, and return what is embedded."""
+    encode: Callable[[Embedder, Sequence[Any], Progress], UnitVectors]
+    most_characters: int
+    """After so many, no more rows are read before their vectors are written."""
+
+
+def _read_text(row: Row) -> str:
+    text = row["text"]
+    if not isinstance(text, str):
+        raise DataError(f"{str(text)[:60]!r} is not text", "texts must be strings", column="text")
+    return text
+
+
+def _read_words(row: Row) -> list[str]:
+    from bertkit.tokens.words import read_words, split_text
+
+    if "tokens" in row or isinstance(row["text"], (list, tuple)):
+        return read_words(row.get("tokens", row.get("text")))
+    text = _read_text(row)
+    return [text[start:end] for start, end in split_text(text)]
+
+
+def _read_target(row: Row) -> tuple[list[str], int]:
+    from bertkit.tokens.words import read_target_word
+
+    return read_target_word(row)
+
+
+def _encode_texts(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
+    return UnitVectors(embedder.encode(texts, progress=progress), range(len(texts)))
+
+
+def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
+    from bertkit.tokens.features import tokenize_texts
+
+    tokenizer = embedder.tokenizer
+    ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
+    result = _encode_spans(embedder, [[[token] for token in text] for text in ids], progress)
+    places = zip(result.rows, result.columns["index"], strict=True)
+    names = tokenizer.convert_ids_to_tokens([ids[row][index] for row, index in places])
+    return UnitVectors(result.vectors, result.rows, {**result.columns, "token": names})
+
+
+def _encode_words(embedder: Embedder, rows: Sequence[list[str]], progress: Progress) -> UnitVectors:
+    result = _encode_spans(embedder, _tokenize(embedder, rows), progress)
+    places = zip(result.rows, result.columns["index"], strict=True)
+    return UnitVectors(
+        result.vectors, result.rows, {**result.columns, "word": [rows[row][index] for row, index in places]}
+    )
+
+
+def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], progress: Progress) -> UnitVectors:
+    tokens = _tokenize(embedder, [words for words, _ in rows])
+    for (words, target), of_row in zip(rows, tokens, strict=True):
+        if not of_row[target]:
+            raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
+    result = _encode_spans(embedder, tokens, progress, targets=[target for _, target in rows])
+    words = [words[target] for words, target in rows]
+    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
+
+
+def _tokenize(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
+    from bertkit.tokens.words import tokenize_words
+
+    return tokenize_words(embedder.tokenizer, rows, max_tokens=max(1, embedder.tokenizer.model_max_length // 2))
+
+
+def _encode_spans(
+    embedder: Embedder,
+    rows: Sequence[Sequence[Sequence[int]]],
+    progress: Progress,
+    targets: Sequence[int] | None = None,
+) -> UnitVectors:
+    """Compute the mean hidden state of each word of rows that are given as words and their token ids.
+
+    A row that is too long is read in windows that overlap by half; each word's vector is that of the window with the
+    most context. With `targets`, only one word of each row counts.
+    """
+    import numpy as np
+
+    from bertkit.tokens.features import find_template
+    from bertkit.tokens.words import split_windows
+    from bertkit.vectors.embedding.quantize import normalize
+
+    template = find_template(embedder.tokenizer, pair=False)
+    budget = embedder.tokenizer.model_max_length - template.size
+    features, spans = [], []
+    for row, tokens in enumerate(rows):
+        for window in split_windows(tokens, budget, budget // 2):
+            inside = zip(window.words, window.positions, strict=True)
+            found = [
+                (row, word, len(template.before) + start, len(tokens[word]))
+                for word, start in inside
+                if targets is None or word == targets[row]
+            ]
+            if found:
+                features.append(template.fill(window.tokens))
+                spans.append(found)
+    found_vectors: dict[tuple[int, int], Any] = {}
+    with stage(progress, "embedding", len(features)):
+        done = 0
+        for numbers in _chunks([len(feature["input_ids"]) for feature in features]):
+            states = embedder.states([features[number] for number in numbers])
+            for number, of_window in zip(numbers, states, strict=True):
+                for row, word, start, length in spans[number]:
+                    found_vectors[row, word] = of_window[start : start + length].mean(axis=0)
+            done += len(numbers)
+            progress.update(done, {})
+    order = sorted(found_vectors)
+    vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
+    if embedder.normalize:
+        vectors = normalize(vectors)
+    return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
+
+
+def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the numbers of features that are run together: a few thousand tokens."""
+    chunk: list[int] = []
+    tokens = 0
+    for number, length in enumerate(lengths):
+        if chunk and tokens + length > _TOKENS:
+            yield chunk
+            chunk, tokens = [], 0
+        chunk.append(number)
+        tokens += length
+    if chunk:
+        yield chunk
+
+
+_IN_WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})
+_TARGET = Columns(
+    given=("tokens", "target"), gold="", lists=("tokens", "target"), text_instead={"tokens": "text"}, text_always=True
+)
+
+UNITS: Mapping[str, Unit] = {
+    "text": Unit(Columns(given=("text",), gold=""), _read_text, _encode_texts, 1 << 26),
+    "word": Unit(_IN_WORDS, _read_words, _encode_words, 1 << 17),
+    "token": Unit(Columns(given=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
+    "target": Unit(_TARGET, _read_target, _encode_targets, 1 << 22),
+}
+"""Name -> what a vector stands for."""
+
+
+def check_unit(unit: str, embedder: Embedder) -> None:
+    """Check that the options of an embedder make sense for words and tokens, which are neither pooled nor prompted.
+
+    Raises:
+        UsageError: one does not.
+    """
+    if unit == "text":
+        return
+    options = {"--pooling": embedder.pooling, "--dimension": embedder.dimension, "--prompt": embedder.prompt}
+    options["--prompt-text"] = embedder.prefix
+    name = next((name for name, value in options.items() if value is not None), None)
+    if name is not None:
+        raise UsageError(f"{name} with --unit {unit}", f"{name} is for whole texts")
+    if embedder.unknown:
+        what = f"the model has modules of its own: {', '.join(embedder.unknown)}"
+        raise UsageError(what, "only whole texts can be embedded", file=embedder.folder)

@@ -1,0 +1,238 @@
+"""Approximate search with faiss: candidates come from a smaller structure, and exact scores rank them.
+
+What is lost is measured when the structure is built: the share of the 10 nearest rows that it finds, beside those of
+exact search. The search is then as wide as that share needs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import DataError, UnavailableError, UsageError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage.checksums import list_files
+from bertkit.vectors.search.exact import exact_search, gather, rank
+from bertkit.vectors.search.shard import Numbers, Shard
+
+TARGET = 0.99
+"""The recall@10 that a search is made wide enough for."""
+
+_K = 10
+_SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
+_LARGE = 1_500_000  # rows from which clusters take the place of a graph, which takes longer to build
+_MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
+_LINKS, _BUILD_WIDTH = 32, 80  # of a graph: neighbors per row, and rows that are looked at to find them
+_PER_CENTER = 64  # vectors that each center of a cluster is computed from
+_WIDTHS = {
+    "hnsw": (32, 64, 128, 256, 512, 1024),
+    "ivf": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "binary": (100, 200, 400, 800, 1600, 3200),
+}
+"""Method -> how wide it may search, from the fastest: rows of the graph, clusters, or candidates that are ranked."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+def check_method(method: str, rows: int) -> str:
+    """Return the method for so many rows that a name means; ``auto`` is a graph, or clusters where rows are many.
+
+    Raises:
+        UsageError: no method has this name.
+        UnavailableError: faiss is not installed.
+    """
+    if method not in ("auto", *_WIDTHS):
+        raise UsageError(f"no approximate search is called {method!r}", closest(method, ["auto", *_WIDTHS]))
+    _load_faiss()
+    return ("ivf" if rows >= _LARGE else "hnsw") if method == "auto" else method
+
+
+@dataclass
+class ApproximateSearch:
+    """A faiss index over the first rows of an index."""
+
+    method: str
+    faiss_index: Any
+    rows: int
+    width: int
+
+    @classmethod
+    def open(cls, folder: Path, entry: Mapping[str, Any]) -> ApproximateSearch:
+        """Open the one that a manifest describes.
+
+        Raises:
+            UnavailableError: faiss is not installed.
+            DataError: the file is damaged.
+        """
+        faiss = _load_faiss()
+        (name,) = entry["files"]
+        read = faiss.read_index_binary if entry["method"] == "binary" else faiss.read_index
+        try:
+            return cls(entry["method"], read(str(folder / name)), entry["rows"], entry["width"])
+        except RuntimeError:
+            raise DataError("a file of the index is damaged", "build the index again", file=folder / name) from None
+
+    def search(self, shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
+        """Find nearly the k nearest vectors of each query, as `exact_search` does.
+
+        Rows beyond those of the faiss index, which were added later, are searched exactly, and so are all rows for a
+        query for which too few are found.
+        """
+        candidates = self._candidates(queries, k, deleted)
+        late = sum(shard.info.rows for shard in shards) - self.rows
+        late -= len(deleted) - int(np.searchsorted(deleted, self.rows))
+        if late:
+            _, found = exact_search(shards, queries, min(k, late), deleted, first=self.rows)
+            candidates = np.concatenate([candidates, found], axis=1)
+        scores = np.zeros((len(queries), k), dtype=np.float32)
+        rows = np.zeros((len(queries), k), dtype=np.int64)
+        for position, query in enumerate(queries):
+            values, found = rank(shards, query, candidates[position], k)
+            if len(found) < k:
+                values, found = (each[0] for each in exact_search(shards, query[None], k, deleted))
+            scores[position], rows[position] = values, found
+        return scores, rows
+
+    def _candidates(self, queries: Numbers, k: int, deleted: Numbers) -> Numbers:
+        faiss = _load_faiss()
+        if self.method == "binary":
+            count = min(max(self.width, k) + min(len(deleted), self.width), self.rows)
+            _, found = self.faiss_index.search(np.packbits(queries > 0, axis=1), count)
+            return np.where(np.isin(found, deleted), -1, found)
+        selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(deleted)) if len(deleted) else None
+        if self.method == "hnsw":
+            settings = faiss.SearchParametersHNSW(efSearch=max(self.width, k + _MORE), sel=selector)
+        else:
+            settings = faiss.SearchParametersIVF(nprobe=self.width, sel=selector)
+        _, found = self.faiss_index.search(queries, min(k + _MORE, self.rows), params=settings)
+        return np.asarray(found)
+
+
+def build_approximate(
+    folder: Path,
+    shards: Sequence[Shard],
+    method: str,
+    *,
+    queries: Numbers | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Build a faiss index over all rows, measure its recall, and return what the manifest says of it.
+
+    Args:
+        folder: gets the file.
+        shards: whose rows are searched.
+        method: hnsw, ivf, binary or auto.
+        queries: vectors that the recall is measured with; None for rows, each left out of its own results.
+        progress: shows how far the work is.
+
+    Raises:
+        UnavailableError: faiss is not installed.
+        OSError: the disk refuses a write.
+    """
+    total = sum(shard.info.rows for shard in shards)
+    method = check_method(method, total)
+    with stage(progress, f"building the approximate index ({method})"):
+        built = _build_binary(shards) if method == "binary" else _build_floats(shards, method, total)
+    search = ApproximateSearch(method, built, total, 0)
+    with stage(progress, "measuring its recall"):
+        measured = _widen(search, shards, queries)
+    file = f"{method}.faiss"
+    _write(built, folder / file, binary=method == "binary")
+    return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
+
+
+def _widen(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | None) -> dict[str, Any]:
+    """Search as wide as the recall needs; return the recall, and the milliseconds of one query."""
+    none = np.zeros(0, dtype=np.int64)
+    if given is None:
+        chosen = np.sort(np.random.default_rng(0).choice(search.rows, min(_SAMPLE, search.rows), replace=False))
+        queries = gather(shards, chosen)
+    else:
+        queries, chosen = given[:_SAMPLE], np.full(len(given[:_SAMPLE]), -1)
+    k = min(_K + (given is None), search.rows)
+    _, nearest = exact_search(shards, queries, k, none)
+    recall = 0.0
+    for width in _WIDTHS[search.method]:
+        search.width = width
+        _, found = search.search(shards, queries, k, none)
+        recall = _recall(nearest, found, chosen)
+        if recall >= TARGET:
+            break
+    times = []
+    for query in queries[:_TIMED]:
+        start = time.perf_counter()
+        search.search(shards, query[None], k, none)
+        times.append(time.perf_counter() - start)
+    return {
+        "recall_at_10": round(recall, 4),
+        "queries": len(queries),
+        "queries_are_rows": given is None,
+        "milliseconds_per_query": round(1000 * statistics.median(times), 3),
+    }
+
+
+def _recall(nearest: Numbers, found: Numbers, rows: Numbers) -> float:
+    """Compute the share of the nearest rows that are found, without each query's own row."""
+    hits = total = 0
+    for truth, answer, own in zip(nearest, found, rows, strict=True):
+        wanted = set(truth.tolist()) - {own}
+        hits += len(wanted & set(answer.tolist()))
+        total += len(wanted)
+    return hits / total if total else 1.0
+
+
+def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
+    faiss = _load_faiss()
+    dimension = shards[0].vectors.shape[1]
+    inner, eight_bits = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_8bit
+    if method == "hnsw":
+        built = faiss.IndexHNSWSQ(dimension, eight_bits, _LINKS, inner)
+        built.hnsw.efConstruction = _BUILD_WIDTH
+        sample = min(total, 100_000)
+    else:
+        centers = min(4 * int(total**0.5), max(total // _PER_CENTER, 1))
+        built = faiss.IndexIVFScalarQuantizer(
+            faiss.IndexFlatIP(dimension), dimension, centers, eight_bits, inner, False
+        )
+        built.cp.spherical = True  # centers of length 1, as the inner product needs
+        built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
+        sample = min(total, _PER_CENTER * centers)
+    chosen = np.sort(np.random.default_rng(0).choice(total, sample, replace=False))
+    built.train(gather(shards, chosen))
+    for shard in shards:
+        for start in range(0, shard.info.rows, 65_536):
+            built.add(np.ascontiguousarray(shard.vectors[start : start + 65_536]))
+    return built
+
+
+def _build_binary(shards: Sequence[Shard]) -> Any:
+    built = _load_faiss().IndexBinaryFlat(8 * -(-shards[0].vectors.shape[1] // 8))
+    for shard in shards:
+        for start in range(0, shard.info.rows, 65_536):
+            built.add(np.packbits(shard.vectors[start : start + 65_536] > 0, axis=1))
+    return built
+
+
+def _write(built: Any, file: Path, *, binary: bool) -> None:
+    faiss = _load_faiss()
+    try:
+        (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
+    except RuntimeError as error:  # which says why in words alone
+        number = next((number for number in _DISK if os.strerror(number) in str(error)), errno.EIO)
+        raise OSError(number, os.strerror(number), str(file)) from None
+
+
+def _load_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError:
+        what = "approximate search needs the package faiss-cpu"
+        raise UnavailableError(what, "`pip install 'bertkit[search]'`, or search exactly") from None
+    return faiss

@@ -1,0 +1,135 @@
+"""Build an index, add rows to it, delete rows of it: it changes in one step, when its manifest is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.progress import SILENT, Progress
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import sync_folder
+from bertkit.vectors.search.approximate import build_approximate, check_method
+from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
+from bertkit.vectors.search.shard import JOURNAL, Numbers, ShardWriter, prepare
+from bertkit.vectors.search.words import sweep_words, write_words
+
+Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
+"""Rows with ``id`` and ``text``, their vectors (rows, dimension), and how much of the texts the model read."""
+
+Chunks = Callable[[int], Iterable[Chunk]]
+"""Yields the chunks of all rows but the first ones, of which there are as many as its argument says."""
+
+
+def build_index(
+    folder: Path,
+    manifest: Manifest,
+    chunks: Chunks,
+    *,
+    origin: Mapping[str, Any] | None = None,
+    approximate: str | None = None,
+    queries: Callable[[], Numbers] | None = None,
+    progress: Progress = SILENT,
+) -> Index:
+    """Build an index beside its folder and move it there; the caller holds the lock of the folder.
+
+    A killed build is gone on with by the next one of the same origin.
+
+    Args:
+        folder: must not exist.
+        manifest: how the vectors are computed, without shards.
+        chunks: of which there is at least one.
+        origin: what identifies rows and vectors; None for a build that always begins anew.
+        approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
+        queries: computes vectors of queries, by which the recall of the approximate search is measured.
+        progress: shows how far the approximate search is.
+
+    Raises:
+        UsageError: the folder exists, or the similarity or the approximate search is not known.
+        UnavailableError: approximate search without faiss.
+        ModelError: a vector is not finite.
+        ResourceError: the disk refuses a write.
+    """
+    if folder.exists():
+        raise UsageError("the index exists", "add to it with `bertkit search add`, or delete it", file=folder)
+    if manifest.similarity not in SIMILARITIES:
+        raise UsageError(f"similarity {manifest.similarity!r} is not known", f"one of {', '.join(SIMILARITIES)}")
+    if approximate is not None:
+        check_method(approximate, 0)
+    building = staging_folder(folder)
+    with disk_errors(building):
+        building.mkdir(exist_ok=True)
+        try:
+            info, coverage = _write_shard(building / _shard_name(0), manifest, chunks, origin)
+        except (DataError, ModelError):  # neither can be repaired by going on
+            shutil.rmtree(building)
+            raise
+        manifest = write_words(building, manifest.with_shard(info, coverage))
+        for leftover in building.glob("*.faiss"):  # of a killed build with another approximate search
+            leftover.unlink()
+        if approximate is not None:
+            shards = Index(building, manifest).shards
+            given = None if queries is None else prepare(queries(), manifest.similarity)
+            entry = build_approximate(building, shards, approximate, queries=given, progress=progress)
+            manifest = replace(manifest, approximate=entry)
+        write_manifest(building, manifest)
+        building.rename(folder)
+        sync_folder(folder.parent)
+        (folder / info.folder / JOURNAL).unlink(missing_ok=True)
+    return Index.open(folder)
+
+
+def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | None = None) -> Index:
+    """Add a shard to an index, and return the index opened anew; the caller holds the lock of its folder.
+
+    The shard counts when the manifest names it, which is written last.
+
+    Raises:
+        ModelError: a vector is not finite.
+        ResourceError: the disk refuses a write.
+    """
+    with disk_errors(index.folder):
+        shard = index.folder / _shard_name(len(index.shards))
+        info, coverage = _write_shard(shard, index.manifest, chunks, origin)
+        manifest = write_words(index.folder, index.manifest.with_shard(info, coverage))
+        write_manifest(index.folder, manifest)
+        sweep_words(index.folder, manifest)
+        (shard / JOURNAL).unlink(missing_ok=True)
+    return Index.open(index.folder)
+
+
+def delete_from_index(index: Index, numbers: Iterable[int]) -> Index:
+    """Mark rows as deleted, and return the index opened anew; the caller holds the lock of its folder.
+
+    Raises:
+        ResourceError: the disk refuses a write.
+    """
+    deleted = tuple(sorted({*index.manifest.deleted, *map(int, numbers)}))
+    with disk_errors(index.folder):
+        write_manifest(index.folder, replace(index.manifest, deleted=deleted))
+    return Index.open(index.folder)
+
+
+def staging_folder(folder: Path) -> Path:
+    """Return the folder in which an index is built: beside its own, on the same disk."""
+    path = folder.resolve()
+    return path.with_name(f".{path.name}.building")
+
+
+def _shard_name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+def _write_shard(
+    folder: Path, manifest: Manifest, chunks: Chunks, origin: Mapping[str, Any] | None
+) -> tuple[ShardInfo, Coverage]:
+    """Write a shard; return what the manifest says of it, and how much of its texts the model read."""
+    with ShardWriter(folder, manifest.dimension, manifest.similarity, origin) as writer:
+        for records, vectors, coverage in chunks(writer.rows):
+            writer.append(records, vectors, coverage)
+        return writer.finish(), writer.coverage

@@ -1,0 +1,161 @@
+"""An index that is open: searched, and read row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import UsageError
+from bertkit.vectors.search.approximate import ApproximateSearch
+from bertkit.vectors.search.exact import exact_search, gather
+from bertkit.vectors.search.lexical import LexicalIndex
+from bertkit.vectors.search.manifest import ROWS, Manifest, read_manifest
+from bertkit.vectors.search.shard import Numbers, Shard, hash_id, prepare
+
+
+class Index:
+    """Vectors with their rows, in a folder whose files are mapped into memory as they are read."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self.shards = [Shard(folder / info.folder, info) for info in manifest.shards]
+
+    @classmethod
+    def open(cls, folder: Path, *, verify: bool = False, exact: bool = False) -> Index:
+        """Open the index of a folder.
+
+        Args:
+            folder: written by `bertkit.vectors.search.build`.
+            verify: whether to read all files and compare their checksums; their sizes are compared always.
+            exact: whether to leave out the approximate search, if it has one.
+
+        Raises:
+            UsageError: the folder is no index.
+            DataError: it is damaged.
+        """
+        manifest = read_manifest(folder, verify=verify)
+        return cls(folder, replace(manifest, approximate=None) if exact else manifest)
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    @cached_property
+    def deleted(self) -> Numbers:
+        """The numbers of the rows that are deleted, ascending."""
+        return np.array(self.manifest.deleted, dtype=np.int64)
+
+    @cached_property
+    def approximate(self) -> ApproximateSearch | None:
+        """The approximate search of the index; None where it has none."""
+        entry = self.manifest.approximate
+        return None if entry is None else ApproximateSearch.open(self.folder, entry)
+
+    @cached_property
+    def words(self) -> LexicalIndex:
+        """BM25 of the rows.
+
+        Raises:
+            UsageError: the index has none, since it was built without bm25s.
+            UnavailableError: bm25s is not installed.
+        """
+        if self.manifest.lexical is None:
+            remedy = "pip install 'bertkit[search]', then build it again or add to it"
+            raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
+        return LexicalIndex.load(self.folder / self.manifest.lexical["folder"])
+
+    def search(self, queries: Numbers, k: int) -> tuple[Numbers, Numbers]:
+        """Find the k nearest rows of each query, or all rows where there are fewer.
+
+        Args:
+            queries: vectors of the index's model, of shape (queries, dimension).
+            k: at least 1.
+
+        Returns:
+            scores (queries, k), float32 and descending, and row numbers (queries, k), for `rows`.
+
+        Raises:
+            UsageError: the queries have another dimension, or a number that is not finite.
+            UnavailableError: the index has an approximate search, and faiss is not installed.
+        """
+        queries = np.atleast_2d(queries)
+        if queries.shape[1] != self.manifest.dimension:
+            what = f"vectors of dimension {queries.shape[1]}, where those of the index have {self.manifest.dimension}"
+            raise UsageError(what, "use the model that the index was built with", file=self.folder)
+        if not np.isfinite(queries).all():
+            raise UsageError(
+                "the vector of a query is not finite",
+                "compute it again, with another model or in fp32",
+                file=self.folder,
+            )
+        queries = prepare(queries, self.manifest.similarity)
+        k = min(k, len(self))
+        if self.approximate is None or not k:
+            return exact_search(self.shards, queries, k, self.deleted)
+        return self.approximate.search(self.shards, queries, k, self.deleted)
+
+    def similarities(self, query: Numbers, numbers: Sequence[int]) -> Numbers:
+        """Compute the similarity of a vector (dimension,) to the vectors of some rows, float32."""
+        vector = prepare(query[None], self.manifest.similarity)[0].astype(np.float64)
+        products: Numbers = gather(self.shards, np.asarray(numbers, dtype=np.int64)).astype(np.float64) @ vector
+        return products.astype(np.float32)
+
+    def rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
+        """Read the rows of some numbers, in their order: ``id``, ``text`` and the other columns."""
+        numbers = [int(number) for number in numbers]
+        ends = np.cumsum([shard.info.rows for shard in self.shards])
+        owners = np.searchsorted(ends, numbers, side="right")
+        records: list[dict[str, Any]] = [{}] * len(numbers)
+        for owner in np.unique(owners):
+            positions = np.flatnonzero(owners == owner)
+            begin = int(ends[owner]) - self.shards[owner].info.rows
+            found = self.shards[owner].read_rows(numbers[position] - begin for position in positions)
+            for position, record in zip(positions, found, strict=True):
+                records[position] = record
+        return records
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number and the record of each row that is not deleted, in order."""
+        deleted, number = set(self.manifest.deleted), 0
+        for shard in self.shards:
+            with (shard.folder / ROWS).open("rb") as stream:
+                for line in stream:
+                    if number not in deleted:
+                        yield number, json.loads(line)
+                    number += 1
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """Yield the number and the text of each row that is not deleted, in order."""
+        return ((number, record["text"]) for number, record in self.records())
+
+    def has_hashes(self, hashes: Numbers) -> Numbers:
+        """Tell of each hash of an id whether a row that is not deleted has it: an array of bool."""
+        alive = np.delete(self._hashes, self.deleted)
+        return np.isin(hashes, alive)
+
+    def find_ids(self, ids: Iterable[object]) -> dict[str, int]:
+        """Find the numbers of the rows that have some ids and are not deleted: id -> number."""
+        hashes = {hash_id(identifier): str(identifier) for identifier in ids}
+        found = np.flatnonzero(np.isin(self._hashes, np.array(list(hashes), dtype=np.uint64)))
+        numbers = found[~np.isin(found, self.deleted)]
+        records = zip(numbers, self.rows(numbers), strict=True)
+        by_id = {str(record["id"]): int(number) for number, record in records}
+        return {name: number for name, number in by_id.items() if name in hashes.values()}  # hashes may collide
+
+    def find_documents(self, ids: Iterable[object]) -> dict[str, list[int]]:
+        """Find the rows that are passages of some documents and are not deleted: id of the document -> numbers."""
+        found: dict[str, list[int]] = {}
+        wanted = set(map(str, ids)) if self.manifest.passages is not None else set()
+        for number, record in self.records() if wanted else ():
+            if str(record["document"]) in wanted:
+                found.setdefault(str(record["document"]), []).append(number)
+        return found
+
+    @cached_property
+    def _hashes(self) -> Numbers:
+        return np.concatenate([shard.ids for shard in self.shards])

@@ -1,0 +1,87 @@
+"""The model of an index: the same for its rows and for every query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from bertkit.errors import BertkitError, ModelError, UsageError
+from bertkit.recipe import typed_path
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.search.manifest import SIMILARITIES, Manifest
+
+_PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
+"""What the two sides of a search are -> the names that models have for their prompts, as in sentence-transformers."""
+_OPTIONS = ("pooling", "normalize", "dimension", "max_length", "precision")
+
+
+def choose_prompts(embedder: Embedder, named: Mapping[str, str | None]) -> dict[str, Embedder]:
+    """Return the embedders of documents and of queries, with the prompts that are named, or the model's for each."""
+    prompts = embedder.modules.prompts
+    sides = {}
+    for side, names in _PROMPTS.items():
+        name = named.get(side) or next((name for name in names if name in prompts), None)
+        sides[side] = replace(embedder, prompt=name)
+        _ = sides[side].modules  # refuses a prompt that the model lacks
+    return sides
+
+
+def describe(sides: Mapping[str, Embedder], similarity: str | None) -> Manifest:
+    """Return the manifest of an index of these embedders, without shards.
+
+    Raises:
+        ModelError: the similarity that the model was trained for is none of an index, and no other is chosen.
+    """
+    embedder = sides["document"]
+    similarity = similarity or embedder.modules.similarity
+    if similarity not in SIMILARITIES:
+        what = f"the similarity of the model is {similarity}, by which an index cannot be searched"
+        raise ModelError(what, f"choose one with --similarity: {' or '.join(SIMILARITIES)}", file=embedder.folder)
+    is_folder = typed_path(embedder.model).is_dir() and embedder.model != "demo"
+    return Manifest(
+        dimension=embedder.encode(["."]).shape[1],
+        similarity=similarity,
+        model=str(embedder.folder.resolve()) if is_folder else embedder.model,
+        embedding=embedder.describe(),
+        options={name: value for name, value in asdict(embedder).items() if name in _OPTIONS and value is not None},
+        prompts={side: {"name": each.prompt, "text": each.prompt_text} for side, each in sides.items()},
+    )
+
+
+def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | None = None) -> Embedder:
+    """Return the embedder of an index for ``document`` or ``query``.
+
+    Args:
+        manifest: of the index.
+        side: whose prompt is meant.
+        folder: of the index, for messages.
+        model: where the model is now; None for where it was.
+
+    Raises:
+        ModelError: it is another model, or was changed, or is no longer there.
+    """
+    if manifest.model is None:
+        raise UsageError("the index has vectors without a model", "search it from Python", file=folder)
+    name = model or manifest.model
+    prompt = manifest.prompts[side]
+    try:
+        embedder = Embedder(name, prompt=prompt["name"], **manifest.options)
+        now, then = embedder.describe(), dict(manifest.embedding)
+        text = embedder.prompt_text
+    except BertkitError as error:
+        if model is None:
+            error.remedy = f"{error.remedy}; if the model of the index has moved, name it with --model".lstrip("; ")
+        raise
+    different = [key for key in then if now.get(key) != then[key]]
+    if different == ["model"]:
+        what = f"{name} is not the model that the index was built with" if model else f"{name} has changed"
+        raise ModelError(f"{what}: its weights differ", f"use {manifest.model} as it was, or build again", file=folder)
+    if different:
+        first = different[0] if different[0] != "model" else different[1]
+        what = f"{name} is not the model of the index: {first} is {now.get(first)}, not {then[first]}"
+        raise ModelError(what, f"use {manifest.model}, or build the index again", file=folder)
+    if text != prompt["text"]:
+        what = f"the prompt of the {side} is now {text!r}, and was {prompt['text']!r}"
+        raise ModelError(what, "restore the model folder, or build the index again", file=folder)
+    return embedder

@@ -1,0 +1,163 @@
+"""Documents to passages that a model reads whole, measured by its own tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
+from typing import NamedTuple
+
+from bertkit.corpus.sentences import split_sentences
+from bertkit.errors import UsageError
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.search.coverage import Coverage, count_tokens, tokenize
+
+DEFAULT_TOKENS = 256
+"""Tokens of a passage, unless the model reads fewer."""
+
+_LEAST_TOKENS = 8  # of a passage's own
+_BLOCK = 1000  # sentences that are tokenized at a time, so that a document of any length takes little memory
+
+
+class Passage(NamedTuple):
+    """A part of a document: ``text[start:end]``."""
+
+    start: int
+    end: int
+    tokens: int
+    """As the model reads it, with special tokens and prompt."""
+
+
+class _Unit(NamedTuple):
+    """What stays in one piece: a sentence; in a sentence that is too long, a word; in such a word, a token."""
+
+    start: int
+    end: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class PassageSplitter:
+    """Splits documents into passages of whole sentences, where a sentence fits.
+
+    Args:
+        embedder: the model with its prompt.
+        tokens: the most of a passage, with special tokens and prompt; by default 256, or what the model reads if less.
+        overlap: tokens of a passage that the next one may repeat, in whole sentences.
+
+    Raises:
+        UsageError: `tokens` are more than the model reads, or too few; `overlap` is more than half of it.
+    """
+
+    embedder: Embedder
+    tokens: int | None = None
+    overlap: int = 0
+
+    @cached_property
+    def size(self) -> int:
+        """The most tokens of a passage, with special tokens and prompt."""
+        limit = int(self.embedder.tokenizer.model_max_length)
+        size = self.tokens or min(DEFAULT_TOKENS, limit)
+        if size > limit:
+            raise UsageError(f"passages of {size} tokens", f"the model reads at most {limit}")
+        if size < self._around + _LEAST_TOKENS:
+            raise UsageError(f"passages of {size} tokens", f"give at least {self._around + _LEAST_TOKENS}")
+        if not 0 <= self.overlap <= size // 2:
+            raise UsageError(f"an overlap of {self.overlap} tokens", f"give at most half a passage, {size // 2}")
+        return size
+
+    def describe(self) -> dict[str, int]:
+        """Return what the passages of an index have in common."""
+        return {"tokens": self.size, "overlap": self.overlap}
+
+    @cached_property
+    def _around(self) -> int:
+        """Special tokens and tokens of the prompt."""
+        return count_tokens([""], self.embedder)[0]
+
+    def split(self, text: str) -> tuple[list[Passage], Coverage]:
+        """Split a document into passages; every character that has tokens is in one of them.
+
+        A passage does not fit only if one character of it has more tokens than a passage may have. The coverage says
+        so: it counts the characters of sentences, but no white space between them.
+
+        Sentences are tokenized one by one, and may have other tokens side by side. So each passage is tokenized as the
+        model will read it, and where one does not fit, the document is split again with fewer tokens.
+        """
+        budget = self.size - self._around
+        while True:
+            units = self._find_units(text, budget)
+            spans = [(units[first].start, units[end - 1].end) for first, end in self._pack(units, budget)]
+            counts = count_tokens([text[start:end] for start, end in spans], self.embedder)
+            passages = [Passage(*span, count) for span, count in zip(spans, counts, strict=True)]
+            excess = max(counts, default=0) - self.size
+            if excess <= 0 or budget == 1:
+                break
+            budget = max(1, budget - excess)
+        read = _count_covered(units, [passage for passage in passages if passage.tokens <= self.size])
+        characters = sum(unit.end - unit.start for unit in units)
+        return passages, Coverage(1, int(read < characters), read, characters)
+
+    def _pack(self, units: Sequence[_Unit], budget: int) -> Iterator[tuple[int, int]]:
+        """Yield the first and the end of the units of each passage: as many as fit."""
+        first, tokens = 0, 0
+        for number, unit in enumerate(units):
+            if number > first and tokens + unit.tokens > budget:
+                yield first, number
+                first, tokens = number, 0
+                room = min(self.overlap, budget - unit.tokens)
+                while tokens + units[first - 1].tokens <= room:
+                    first -= 1
+                    tokens += units[first].tokens
+            tokens += unit.tokens
+        if units:
+            yield first, len(units)
+
+    def _find_units(self, text: str, budget: int) -> list[_Unit]:
+        units: list[_Unit] = []
+        spans = _sentence_spans(text)
+        while block := list(itertools.islice(spans, _BLOCK)):
+            encoded = tokenize([text[start:end] for start, end in block], self.embedder)["input_ids"]
+            for (start, end), ids in zip(block, encoded, strict=True):
+                if len(ids) > budget:
+                    units.extend(self._split_sentence(text, start, end, budget))
+                elif ids:
+                    units.append(_Unit(start, end, len(ids)))
+        return units
+
+    def _split_sentence(self, text: str, start: int, end: int, budget: int) -> Iterator[_Unit]:
+        """Yield the words of a sentence, and of a word that is too long its tokens."""
+        encoded = tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
+        tokens = zip(encoded.word_ids(0), encoded["offset_mapping"][0], strict=True)
+        for _, word in itertools.groupby(tokens, key=itemgetter(0)):
+            spans = [span for _, span in word]
+            # a character may have several tokens, all with its offsets
+            groups = [spans] if len(spans) <= budget else [list(same) for _, same in itertools.groupby(spans)]
+            for group in groups:
+                unit = text[start + group[0][0] : start + group[-1][1]]
+                # some tokenizers count the space before a word to it
+                first = start + group[0][0] + len(unit) - len(unit.lstrip())
+                if unit := unit.strip():
+                    yield _Unit(first, first + len(unit), len(group))
+
+
+def _count_covered(units: Sequence[_Unit], passages: Sequence[Passage]) -> int:
+    """Count the characters of the units that lie in passages; both ascend."""
+    covered, remaining = 0, iter(passages)
+    passage = next(remaining, None)
+    for unit in units:
+        while passage is not None and passage.end < unit.end:
+            passage = next(remaining, None)
+        covered += unit.end - unit.start if passage is not None and passage.start <= unit.start else 0
+    return covered
+
+
+def _sentence_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where sentences begin and end."""
+    end = 0
+    for sentence in split_sentences(text):
+        start = text.index(sentence, end)  # only white space stands between
+        end = start + len(sentence)
+        yield start, end

@@ -1,0 +1,224 @@
+"""One shard of an index: rows and their vectors, appended chunk by chunk, later mapped into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bertkit.errors import DataError, ModelError
+from bertkit.storage.files import to_json, write_json
+from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.manifest import (
+    ENDS,
+    IDS,
+    ROUNDED,
+    ROWS,
+    SHARD_FILES,
+    VECTORS,
+    ShardInfo,
+    describe_files,
+)
+
+Numbers = np.ndarray[Any, Any]
+
+JOURNAL = "journal.json"
+
+
+class ShardWriter:
+    """Appends rows with their vectors to a new shard; a context manager.
+
+    After each chunk, a journal records the lengths of the files. A kill leaves files that are longer than that; the
+    next process truncates them and goes on after the last chunk.
+
+    Args:
+        folder: used by this shard only, and locked by this process.
+        dimension: of the vectors.
+        similarity: cosine or dot; for cosine, vectors are divided by their length.
+        origin: what identifies rows and vectors; an unfinished shard of another origin is overwritten, and of None
+            any.
+    """
+
+    def __init__(self, folder: Path, dimension: int, similarity: str, origin: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.similarity = folder, similarity
+        self.origin = None if origin is None else json.loads(to_json(origin))
+        self.columns: dict[str, tuple[str, int | None]] = {
+            VECTORS: ("<f4", dimension),
+            ROUNDED: ("<u2", dimension),
+            ENDS: ("<i8", None),
+            IDS: ("<u8", None),
+        }
+
+    def __enter__(self) -> ShardWriter:
+        """Open the files and truncate them to the last complete chunk; `rows` is how many rows they have."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        journal = self._read_journal()
+        self.rows: int = journal.get("rows", 0)
+        self.coverage = Coverage(**journal.get("coverage", {}))
+        self._end: int = journal.get("end", 0)  # of the rows, in bytes
+        self._longest: float = journal.get("longest", 0.0)
+        self._rounding: float = journal.get("rounding", 0.0)
+        self._opened = ExitStack()
+        self._streams = {name: self._open(name) for name in SHARD_FILES}
+        for name, (dtype, width) in self.columns.items():
+            stream = self._streams[name]
+            stream.truncate(_write_header(stream, dtype, width, self.rows) + _bytes(dtype, width, self.rows))
+        self._streams[ROWS].truncate(self._end)
+        for stream in self._streams.values():
+            stream.seek(0, os.SEEK_END)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    def append(self, records: Sequence[Mapping[str, Any]], vectors: Numbers, coverage: Coverage) -> None:
+        """Append rows, each with its ``id`` and ``text``, and their vectors (rows, dimension); then flush to disk.
+
+        Raises:
+            ModelError: a vector has a number that is not finite.
+        """
+        bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(bad):
+            what = f"the vector of the row with the id {records[bad[0]]['id']!r} is not finite"
+            raise ModelError(what, "compute it with --precision fp32, or use another model")
+        vectors = prepare(vectors, self.similarity)
+        rounded = round_to_bf16(vectors)
+        lines = [(to_json(record) + "\n").encode() for record in records]
+        ends = self._end + np.cumsum([len(line) for line in lines])
+        self._streams[VECTORS].write(vectors.tobytes())
+        self._streams[ROUNDED].write(rounded.tobytes())
+        self._streams[ROWS].write(b"".join(lines))
+        self._streams[ENDS].write(ends.astype("<i8").tobytes())
+        self._streams[IDS].write(np.array([hash_id(record["id"]) for record in records], "<u8").tobytes())
+        self.rows, self.coverage, self._end = self.rows + len(lines), self.coverage + coverage, int(ends[-1])
+        self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
+        self._rounding = max(self._rounding, float(np.linalg.norm(vectors - widen(rounded), axis=1).max()))
+        self._commit()
+
+    def finish(self) -> ShardInfo:
+        """Complete the files and return what the manifest says of them."""
+        for name, (dtype, width) in self.columns.items():
+            self._streams[name].seek(0)
+            _write_header(self._streams[name], dtype, width, self.rows)
+        for stream in self._streams.values():
+            stream.flush()
+        files = describe_files(self.folder, SHARD_FILES)
+        return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files)
+
+    def _commit(self) -> None:
+        # Data before the journal: a kill between them leaves files longer than it says.
+        for stream in self._streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+        lengths = {"longest": self._longest, "rounding": self._rounding}
+        state = {"rows": self.rows, "coverage": asdict(self.coverage), "end": self._end, **lengths}
+        write_json(self.folder / JOURNAL, {"origin": self.origin, **state})
+
+    def _open(self, name: str) -> IO[bytes]:
+        file = self.folder / name
+        file.touch()
+        return self._opened.enter_context(file.open("r+b"))
+
+    def _read_journal(self) -> dict[str, Any]:
+        """Return the journal if it is of the same origin and no file is shorter than it says, else an empty one."""
+        try:
+            journal: dict[str, Any] = json.loads((self.folder / JOURNAL).read_text(encoding="utf-8"))
+            sizes = {name: (self.folder / name).stat().st_size for name in SHARD_FILES}
+            fits = sizes[ROWS] >= journal["end"] and all(
+                sizes[name] >= _bytes(dtype, width, journal["rows"]) for name, (dtype, width) in self.columns.items()
+            )
+            return journal if self.origin is not None and journal["origin"] == self.origin and fits else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+
+class Shard:
+    """A shard on disk, whose files are mapped into memory when they are first read."""
+
+    def __init__(self, folder: Path, info: ShardInfo) -> None:
+        self.folder, self.info = folder, info
+
+    @cached_property
+    def vectors(self) -> Numbers:
+        """The vectors, float32 of shape (rows, dimension)."""
+        return self._map(VECTORS)
+
+    @cached_property
+    def rounded(self) -> Numbers:
+        """The vectors in bf16, as the upper halves of their float32 numbers: uint16 of shape (rows, dimension)."""
+        return self._map(ROUNDED)
+
+    @cached_property
+    def ids(self) -> Numbers:
+        """The hash of each row's id."""
+        return self._map(IDS)
+
+    @cached_property
+    def _ends(self) -> Numbers:
+        return self._map(ENDS)
+
+    def read_rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
+        """Read the rows of some numbers, counted from 0 in this shard."""
+        records = []
+        with (self.folder / ROWS).open("rb") as stream:
+            for number in numbers:
+                start = int(self._ends[number - 1]) if number else 0
+                stream.seek(start)
+                records.append(json.loads(stream.read(int(self._ends[number]) - start)))
+        return records
+
+    def _map(self, name: str) -> Numbers:
+        # Copy on write, since torch warns of arrays that cannot be written; nobody writes them.
+        try:
+            mapped: Numbers = np.load(self.folder / name, mmap_mode="c")
+        except ValueError:
+            raise DataError(
+                "a file of the index is damaged", "build the index again", file=self.folder / name
+            ) from None
+        return mapped
+
+
+def prepare(vectors: Numbers, similarity: str) -> Numbers:
+    """Return vectors as float32, for cosine divided by their length; a vector of zeros stays one."""
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    if similarity == "cosine":
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        vectors = (vectors / np.maximum(lengths, 1e-30)).astype(np.float32)
+    return vectors
+
+
+def round_to_bf16(vectors: Numbers) -> Numbers:
+    """Round float32 to the nearest bf16, to even where two are as near; return the upper halves as uint16."""
+    bits = np.ascontiguousarray(vectors, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def widen(rounded: Numbers) -> Numbers:
+    """Return bf16 numbers, given as uint16, as float32."""
+    return (rounded.astype(np.uint32) << 16).view(np.float32)
+
+
+def hash_id(identifier: object) -> int:
+    """Return 64 bits of a hash of an id; 1 and "1" are the same id."""
+    return int.from_bytes(hashlib.blake2b(str(identifier).encode(), digest_size=8).digest(), "little")
+
+
+def _write_header(stream: IO[bytes], dtype: str, width: int | None, rows: int) -> int:
+    """Write the header of an npy file and return its length, which is the same for any number of rows."""
+    stream.seek(0)
+    shape = (rows,) if width is None else (rows, width)
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return stream.tell()
+
+
+def _bytes(dtype: str, width: int | None, rows: int) -> int:
+    return int(np.dtype(dtype).itemsize) * (width or 1) * rows

@@ -1,0 +1,64 @@
+"""Rows of files that become rows of an index, and all that can be wrong with them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bertkit.errors import DataError, UsageError
+from bertkit.vectors.search.build import build_index
+from bertkit.vectors.search.manifest import Manifest
+from bertkit.vectors.search.rows import TextRows, read_queries
+from tests.vectors.search.test_index import chunks_of, make_vectors
+
+
+def write(folder, text, name="rows.csv"):
+    (folder / name).write_text(text)
+    return name
+
+
+def test_rows_keep_their_columns_and_get_ids(here):
+    rows = TextRows.open(write(here, "sentence,label\none,1\ntwo,0\n"), "sentence")
+    assert [row.record for row in rows] == [
+        {"id": 0, "text": "one", "label": "1"},
+        {"id": 1, "text": "two", "label": "0"},
+    ]
+    rows = TextRows.open(write(here, "id,text\nb,one\na,\nc,three\n"), skip_empty=True)
+    assert [(row.line, row.record["id"]) for row in rows] == [(2, "b"), (4, "c")]
+    assert rows.check()[0] == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("id,text\na,one\nb,\n", r"no text \(rows.csv:3, column 'text'\) - fill it in, or --skip-empty"),
+        ("id,text\na,one\n,two\n", r"no id \(rows.csv:3, column 'id'\)"),
+        ("id,text\na,one\nb,two\na,three\n", r"the id 'a' is that of line 2 too \(rows.csv:4, column 'id'\)"),
+        ("id,sentence\na,one\n", r"no column 'text' \(rows.csv\) - there are: id, sentence; name it with --column"),
+        ("id,text,score\na,one,1\n", r"a column that results have too \(rows.csv, column 'score'\) - rename it"),
+        ("id,text\n", r"no rows \(rows.csv\)"),
+    ],
+)
+def test_faults_have_their_place(text, message, here):
+    with pytest.raises(DataError) as refused:
+        TextRows.open(write(here, text)).check()
+    assert re.search(message, str(refused.value))
+
+
+def test_ids_of_the_index_are_refused(here):
+    index = build_index(here / "index", Manifest(16), chunks_of(make_vectors(5)))
+    rows = TextRows.open(write(here, "id,text\n9,one\n3,two\n4,three\n"))
+    with pytest.raises(DataError, match=r"id '3' already \(and those of 1 more rows\)") as refused:
+        rows.check(index)
+    assert refused.value.row == 3
+
+
+def test_standard_input_cannot_be_read_twice():
+    with pytest.raises(UsageError, match="standard input only once"):
+        TextRows.open("-")
+
+
+def test_queries_have_their_ids_and_may_have_any_column(here):
+    assert list(read_queries(write(here, "text,score\none,3\n"))) == [({"query": "one"}, "one")]
+    assert list(read_queries(write(here, "id,q\n7,one\n"), "q")) == [({"query": "one", "query_id": "7"}, "one")]
