@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
-_SHORT, _MANY = 48, 256  # at most tokens of a text, at least of a run, whose attention is faster in plain products
+_SHORT, _BLOCK = 48, 32  # at most tokens of a text whose attention is faster in plain products, and texts of each
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
 
 Weights = Mapping[str, torch.Tensor]
@@ -137,15 +137,23 @@ class _Layer(nn.Module):
 def attend(projected: torch.Tensor) -> torch.Tensor:
     """Attend within each text of a run: (texts, tokens, 3, heads, size) of queries, keys and values to (tokens, width).
 
-    For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. Keys
-    and values are padded to a length that suits the softmax.
+    For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. It
+    keeps what it compiles for each shape, so texts are taken in blocks of one size.
     """
     texts, tokens, _, heads, size = projected.shape
-    # each of (texts, heads, tokens, size)
-    queries, keys, values = projected.permute(2, 0, 3, 1, 4)
-    if projected.dtype != torch.bfloat16 or tokens > _SHORT or texts * tokens < _MANY:
+    whole = texts - texts % _BLOCK if projected.dtype == torch.bfloat16 and tokens <= _SHORT else 0
+    blocks = [_attend_short(projected[start : start + _BLOCK]) for start in range(0, whole, _BLOCK)]
+    if texts > whole:
+        queries, keys, values = projected[whole:].permute(2, 0, 3, 1, 4)  # each of (texts, heads, tokens, size)
         attended = functional.scaled_dot_product_attention(queries, keys, values)
-        return attended.transpose(1, 2).reshape(texts * tokens, heads * size)
+        blocks.append(attended.transpose(1, 2).reshape(-1, heads * size))
+    return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+
+
+def _attend_short(projected: torch.Tensor) -> torch.Tensor:
+    """Do what `attend` does by plain products; keys and values are padded to a length that suits the softmax."""
+    texts, tokens, _, heads, size = projected.shape
+    queries, keys, values = projected.permute(2, 0, 3, 1, 4)
     padding = -tokens % _LANES
     keys, values = (functional.pad(each, (0, 0, 0, padding)).flatten(0, 1) for each in (keys, values))
     scores = torch.bmm(queries.reshape(-1, tokens, size), keys.transpose(1, 2)).float().mul_(size**-0.5)
