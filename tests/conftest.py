@@ -287,6 +287,13 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _lines_said_once() -> None:
+    """Let each test hear the lines that a process logs only once."""
+    if "bertkit.storage.cache" in sys.modules:
+        sys.modules["bertkit.storage.cache"].say_once.cache_clear()
+
+
+@pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     if "torch" in sys.modules:
         import torch

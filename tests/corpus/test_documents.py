@@ -18,14 +18,8 @@ from bertkit.corpus.documents import find_corpus, has_validation, read_documents
 from bertkit.data.formats import load_formats
 from bertkit.errors import BertkitError, DataError, RecipeError, UsageError
 from bertkit.recipe.pretraining import Corpus
-from bertkit.storage.cache import say_once
 
 TEXTS = ["one fine day.", "two\nlines", "three"]
-
-
-@pytest.fixture(autouse=True)
-def _said():
-    say_once.cache_clear()
 
 
 def texts(split: str = "train", **settings: object) -> list[str]:

@@ -29,7 +29,6 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.progress import SILENT
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage import columns as corpus_files
-from bertkit.storage.cache import say_once
 from tests.conftest import WORDS, make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -42,7 +41,6 @@ def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(corpus, "_SHARD", 2000)
-    say_once.cache_clear()
     return tmp_path
 
 

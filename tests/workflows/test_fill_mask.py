@@ -10,7 +10,6 @@ import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.hub import find_model
-from bertkit.storage.cache import say_once
 from bertkit.workflows.fill_mask import fill_mask
 
 TEXT = "The doctors [MASK] in the [MASK]."
@@ -127,7 +126,6 @@ def test_of_a_long_text_the_tokens_around_the_mask_are_read(run):
 
 
 def test_another_models_mask_is_read_and_said(run, byte_model):
-    say_once.cache_clear()
     ended = run("fill-mask", "The [MASK] sleeps", "--model", byte_model, "--top", "1")
     assert ended.code == 0
     said = [line for line in ended.err.splitlines() if not line.startswith("loading ")]
