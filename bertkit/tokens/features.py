@@ -10,6 +10,7 @@ from bertkit.errors import RecipeError
 from bertkit.recipe import Recipe, Row
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from transformers import PreTrainedTokenizerFast
 
@@ -182,22 +183,38 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
         padding["labels"] = IGNORED
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
-        # (rows, 1), since ids do not tell: the token of a missing choice (see `several_collator`) may have
-        # the id of padding.
-        lengths = np.array([len(feature["input_ids"]) for feature in features])
-        width = _padded_width(int(lengths.max()), limit)
-        batch = {}
-        for name in [name for name in padding if name in features[0]]:
-            batch[name] = np.full((len(features), width), padding[name], dtype=np.int64)
-            for line, feature, length in zip(batch[name], features, lengths, strict=True):
-                line[:length] = feature[name]
-        batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
+        batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate
+
+
+def pad_features(
+    features: Sequence[Feature], padding: Mapping[str, int], limit: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Pad features on the right to one width: arrays (rows, tokens), and their ``attention_mask``.
+
+    Args:
+        features: of one text each.
+        padding: name of what has one number per token -> the number of padding; what features lack is left out.
+        limit: the most tokens that a feature can have.
+    """
+    import numpy as np
+
+    # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
+    # (rows, 1), since ids do not tell: the token of a missing choice (see `several_collator`) may have the id of
+    # padding.
+    lengths = np.array([len(feature["input_ids"]) for feature in features])
+    width = _padded_width(int(lengths.max()), limit)
+    batch = {}
+    for name in [name for name in padding if name in features[0]]:
+        batch[name] = np.full((len(features), width), padding[name], dtype=np.int64)
+        for line, feature, length in zip(batch[name], features, lengths, strict=True):
+            line[:length] = feature[name]
+    batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
+    return batch
 
 
 def _padded_width(longest: int, limit: int) -> int:

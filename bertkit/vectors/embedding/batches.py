@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import Feature, find_template
+from bertkit.tokens.features import Collator, Feature, find_template, pad_features
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -35,8 +34,8 @@ def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator
         yield start, len(texts)
 
 
-def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Any:
-    """Build the collator that pads texts on the right to the longest of a batch.
+def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Collator:
+    """Build the collator that pads texts on the right, as `bertkit.tokens.features.padding_collator` does.
 
     Args:
         tokenizer: whose padding is taken.
@@ -44,18 +43,12 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     """
     padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
-    def collate(features: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        lengths = np.array([len(feature["input_ids"]) for feature in features])
-        batch = {}
-        for name in [name for name in padding if name in features[0]]:
-            values = np.full((len(features), lengths.max()), padding[name], dtype=np.int64)
-            for line, feature, length in zip(values, features, lengths, strict=True):
-                line[:length] = feature[name]
-            batch[name] = torch.from_numpy(values)
-        batch["attention_mask"] = torch.from_numpy((np.arange(lengths.max()) < lengths[:, None]).astype(np.int64))
-        if prompt_tokens:
-            batch["prompt_tokens"] = torch.tensor(prompt_tokens)
-        return batch
+    limit = int(tokenizer.model_max_length)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        arrays = pad_features(features, padding, limit)
+        batch = {name: torch.from_numpy(values) for name, values in arrays.items()}
+        return batch | {"prompt_tokens": torch.tensor(prompt_tokens)} if prompt_tokens else batch
 
     return collate
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.storage.cache import say_once
 from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
 from tests.conftest import make_tokenizer
 
@@ -20,7 +19,6 @@ def test_texts_are_padded_on_the_right():
 
 @pytest.mark.parametrize(("text", "lines"), [("the film", 0), ("the film is", 1)])
 def test_texts_that_are_truncated_are_reported(text, lines, caplog):
-    say_once.cache_clear()
     tokenizer = make_tokenizer()
     tokenizer.model_max_length = 4
     with caplog.at_level("INFO", "bertkit"):
