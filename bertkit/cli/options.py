@@ -78,6 +78,16 @@ SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_defaul
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+RecordsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File to write: .jsonl, .csv, .tsv or .parquet.",
+        metavar="FILE",
+        show_default="JSON lines on stdout",
+    ),
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE")
 ]

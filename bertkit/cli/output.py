@@ -7,10 +7,11 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertkit.cli import stdio
 from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
@@ -58,6 +59,17 @@ def print_text(line: str) -> None:
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
     print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
+
+
+def print_records(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print records as JSON lines as they come, or all of them in one JSON object under the title."""
+    if as_json:
+        print_json({title: list(records)})
+        return
+    for record in records:
+        print_line(to_json(record))
+        if not stdio.is_read():  # as in `bertkit predict ... | head`
+            return
 
 
 def to_json(values: Mapping[str, Any]) -> str:

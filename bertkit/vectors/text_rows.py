@@ -24,12 +24,21 @@ def read_text_rows(records: Iterable[Record], column: str, file: Path | str) -> 
     Raises:
         DataError: a row lacks the column, or has something other than a text there.
     """
-    for line, record in records:
-        if column not in record:
-            hint = f"{closest(column, record)}; name it with --column"
-            raise DataError(f"no column {column!r}", hint, file=file)
-        text = record[column]
-        if text is not None and not isinstance(text, str):
-            what = f"not a text: {excerpt(str(text))}"
-            raise DataError(what, "name another --column", file=file, row=line, column=column)
-        yield TextRow(line, record, text or "")
+    for record in records:
+        yield TextRow(*record, text_of(record, column, file))
+
+
+def text_of(record: Record, column: str, file: Path | str, option: str = "--column") -> str:
+    """Return the text of a column of a row; empty where there is no value.
+
+    Raises:
+        DataError: the row lacks the column, or has something other than a text there; `option` names another.
+    """
+    line, values = record
+    if column not in values:
+        raise DataError(f"no column {column!r}", f"{closest(column, values)}; name it with {option}", file=file)
+    text = values[column]
+    if text is not None and not isinstance(text, str):
+        what = f"not a text: {excerpt(str(text))}"
+        raise DataError(what, f"name another {option}", file=file, row=line, column=column)
+    return text or ""

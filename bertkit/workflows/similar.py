@@ -11,12 +11,12 @@ import numpy as np
 
 from bertkit.data.files import read_records
 from bertkit.data.output import write_records, writer_for
-from bertkit.data.text import excerpt
-from bertkit.errors import DataError, closest
+from bertkit.errors import DataError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.text_rows import text_of
 
 _CHUNK = 4096  # pairs that are embedded at a time: enough to sort by length
 _RESULT = "cosine"
@@ -70,13 +70,8 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
     for line, row in read_records(typed_path(file), Data()):
         texts = []
         for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
-            if column not in row:
-                raise DataError(f"no column {column!r}", f"{closest(column, row)}; name it with {option}", file=file)
-            text = row[column]
-            if text is not None and not isinstance(text, str):
-                what = f"not a text: {excerpt(str(text))}"
-                raise DataError(what, f"name another {option}", file=file, row=line, column=column)
-            if text is None or not text.strip():
+            text = text_of((line, row), column, file, option)
+            if not text.strip():
                 raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
             texts.append(text)
         if _RESULT in row:

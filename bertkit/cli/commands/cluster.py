@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.commands.embed import read_data_options
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import (
+    ColumnOption,
+    DataSettingsOption,
+    PromptOption,
+    PromptTextOption,
+    read_data_options,
+)
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -56,7 +62,6 @@ AssignOption = Annotated[
         help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
     ),
 ]
-TextColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
 EmbeddingModelOption = Annotated[
     str | None,
     typer.Option(
@@ -66,27 +71,13 @@ EmbeddingModelOption = Annotated[
         show_default=False,
     ),
 ]
-DataSettingsOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
-]
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt", help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default=False
-    ),
-]
-PromptTextOption = Annotated[
-    str | None,
-    typer.Option("--prompt-text", help="Put this before each text instead.", metavar="TEXT", show_default=False),
-]
 
 
 def command(
     file: TextsArgument,
     model: EmbeddingModelOption = None,
     vectors: VectorsOption = None,
-    column: TextColumnOption = "text",
+    column: ColumnOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     method: Annotated[

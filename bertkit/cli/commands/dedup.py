@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.commands.cluster import (
-    DataSettingsOption,
-    EmbeddingModelOption,
-    PromptOption,
-    PromptTextOption,
-    TextColumnOption,
-    TextsArgument,
-)
-from bertkit.cli.commands.embed import read_data_options
+from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import (
+    ColumnOption,
+    DataSettingsOption,
+    PromptOption,
+    PromptTextOption,
+    read_data_options,
+)
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def command(
     file: TextsArgument,
     output: CleanOption = None,
     against: AgainstOption = None,
-    column: TextColumnOption = "text",
+    column: ColumnOption = "text",
     near: Annotated[
         float, typer.Option(help="Share of their wording that near duplicates have in common; 1 turns this off.")
     ] = 0.9,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli import stdio
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, to_json
+from bertkit.cli.output import print_json, print_line, print_records
 from bertkit.cli.progress import TerminalProgress
-
-if TYPE_CHECKING:
-    from bertkit.recipe import Data
+from bertkit.cli.vector_options import (
+    FROM_MODEL,
+    ColumnOption,
+    DataSettingsOption,
+    DimensionOption,
+    EncoderOption,
+    PoolingOption,
+    PrecisionOption,
+    PromptOption,
+    PromptTextOption,
+    TextLengthOption,
+    read_data_options,
+)
 
 NAME = "embed"
 ORDER = 6
@@ -22,23 +30,12 @@ EXAMPLE = "bertkit embed reviews.csv --model demo --output reviews.parquet"
 
 Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16", "int8", "binary"]
-Precision = Literal["auto", "fp32", "bf16"]
-FROM_MODEL = "the model's"
 
 FileArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE",
         help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-        show_default=False,
-    ),
-]
-EncoderOption = Annotated[
-    str,
-    typer.Option(
-        "--model",
-        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
-        metavar="MODEL",
         show_default=False,
     ),
 ]
@@ -59,26 +56,6 @@ UnitOption = Annotated[
         metavar="UNIT",
     ),
 ]
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of a prompt of the model, such as query, to put before each text.",
-        metavar="NAME",
-        show_default=FROM_MODEL,
-    ),
-]
-PromptTextOption = Annotated[
-    str | None,
-    typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT", show_default=False),
-]
-PoolingOption = Annotated[
-    str | None,
-    typer.Option(
-        help="How the tokens of a text become one vector: mean, cls, max, lasttoken, ...",
-        metavar="MODE",
-        show_default=f"{FROM_MODEL}, else mean",
-    ),
-]
 LayersOption = Annotated[
     str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
 ]
@@ -86,27 +63,8 @@ NormalizeOption = Annotated[
     bool | None,
     typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL),
 ]
-DimensionOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Keep the first N components only, of a model trained for that (Matryoshka).",
-        metavar="N",
-        min=1,
-        show_default=f"{FROM_MODEL}, else all",
-    ),
-]
-TextLengthOption = Annotated[
-    int | None, typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL)
-]
 DtypeOption = Annotated[
     Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
-]
-PrecisionOption = Annotated[
-    Precision, typer.Option(help="How they are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION")
-]
-ReadingOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
 ]
 
 
@@ -115,7 +73,7 @@ def command(
     model: EncoderOption = ...,  # type: ignore[assignment]
     text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)] = None,
     output: VectorFileOption = None,
-    column: Annotated[str, typer.Option(help="Column with the texts.", metavar="COLUMN")] = "text",
+    column: ColumnOption = "text",
     unit: UnitOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
@@ -126,7 +84,7 @@ def command(
     max_length: TextLengthOption = None,
     dtype: DtypeOption = "float32",
     precision: PrecisionOption = "auto",
-    changes: ReadingOption = None,
+    changes: DataSettingsOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")
     ] = False,
@@ -160,38 +118,10 @@ def command(
     )
     progress = TerminalProgress()
     if output is None:
-        print_vectors(embed(embedder, source, unit=unit, progress=progress), as_json=json)
+        print_records("vectors", embed(embedder, source, unit=unit, progress=progress), as_json=json)
         return
     about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh, progress=progress)
     if json:
         print_json({"file": str(output), **about})
     elif about:
         print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
-
-
-def read_data_options(column: str, changes: list[str] | None) -> Data:
-    """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
-
-    Raises:
-        RecipeError: a key that is not of `data`, or an unknown one.
-    """
-    from bertkit.errors import RecipeError
-    from bertkit.recipe import load_recipe, parse_changes
-
-    settings = parse_changes(changes or [])
-    other = next((key for key in settings if not key.startswith("data.")), None)
-    if other is not None:
-        raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
-    texts = {"data.columns.text": column} if column != "text" else {}
-    return load_recipe("classify", {**texts, **settings}).data
-
-
-def print_vectors(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print vectors as JSON lines, or all of them in one JSON object."""
-    if as_json:
-        print_json({"vectors": list(records)})
-        return
-    for record in records:
-        print_line(to_json(record))
-        if not stdio.is_read():  # as in `bertkit embed ... | head`
-            return

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertkit.cli import stdio
-from bertkit.cli.options import CheckpointOption, JsonOption, MaxLengthOption, RecipeArgument, SetOption, load
-from bertkit.cli.output import print_file, print_json, print_line, to_json
+from bertkit.cli.options import (
+    CheckpointOption,
+    JsonOption,
+    MaxLengthOption,
+    RecipeArgument,
+    RecordsOption,
+    SetOption,
+    load,
+)
+from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 
 NAME = "predict"
 ORDER = 4
 EXAMPLE = 'bertkit predict cola --model runs/cola --text "The dog chased old the bird."'
 
-OutputFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
-]
 EscapeOption = Annotated[
     bool,
     typer.Option(
@@ -60,7 +55,7 @@ def command(
             show_default=False,
         ),
     ] = None,
-    output: OutputFileOption = None,
+    output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
@@ -82,7 +77,7 @@ def command(
 
     progress = TerminalProgress()
     if output is None:
-        print_predictions(predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
     rows = predict_to_file(
         loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
@@ -102,14 +97,3 @@ def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any
         before = row.get(column, [])
         row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
     return row or None
-
-
-def print_predictions(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print predictions as JSON lines, or all of them in one JSON object."""
-    if as_json:
-        print_json({"predictions": list(records)})
-        return
-    for record in records:
-        print_line(to_json(record))
-        if not stdio.is_read():  # as in `bertkit predict ... | head`
-            return

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from bertkit.cli import stdio
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_file, print_json, print_line, to_json
+from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.output import print_file, print_json, print_line, print_records
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
 
 NAME = "similar"
 ORDER = 6
@@ -25,46 +23,18 @@ TextsArgument = Annotated[
         show_default=False,
     ),
 ]
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
-        metavar="MODEL",
-        show_default=False,
-    ),
-]
-ColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
+FirstColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
 PairColumnOption = Annotated[str, typer.Option("--pair-column", help="Column with the second texts.", metavar="NAME")]
-PoolingOption = Annotated[
-    str | None,
-    typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
-]
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of a prompt of the model to put before each text.", metavar="NAME", show_default="the model's"
-    ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
-]
 
 
 def command(
     texts: TextsArgument,
-    model: ModelOption,
-    column: ColumnOption = "text",
+    model: EncoderOption,
+    column: FirstColumnOption = "text",
     pair_column: PairColumnOption = "text_pair",
     pooling: PoolingOption = None,
     prompt: PromptOption = None,
-    output: OutputOption = None,
+    output: RecordsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say how similar two texts are: the cosine of their vectors.
@@ -95,15 +65,4 @@ def command(
         rows = similar_to_file(embedder, pairs, output, source=texts[0], progress=progress)
         print_file(output, rows, as_json=json)
         return
-    print_compared(similar(embedder, pairs, progress=progress), as_json=json)
-
-
-def print_compared(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print rows as JSON lines, or all of them in one JSON object."""
-    if as_json:
-        print_json({"pairs": list(records)})
-        return
-    for record in records:
-        print_line(to_json(record))
-        if not stdio.is_read():
-            return
+    print_records("pairs", similar(embedder, pairs, progress=progress), as_json=json)

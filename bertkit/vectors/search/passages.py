@@ -31,7 +31,7 @@ class Passage(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """What stays in one piece: a sentence; in a sentence that is too long, a word; in such a word, a token."""
+    """What is never split: a sentence; in a sentence that is too long, a word; in such a word, a token."""
 
     start: int
     end: int

@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from bertkit.cli.commands.predict import _parse_row, print_predictions
+from bertkit.cli.commands.predict import _parse_row
+from bertkit.cli.output import print_records
 from bertkit.errors import UsageError
 
 
@@ -31,9 +32,9 @@ def test_an_assignment_without_a_value_is_refused():
 
 def test_predictions_are_json_lines_or_one_object(capsys):
     records = [{"id": 0, "prediction": "é"}, {"id": 1, "prediction": math.nan}]
-    print_predictions(iter(records), as_json=False)
+    print_records("predictions", iter(records), as_json=False)
     first, second = capsys.readouterr().out.splitlines()
     assert first == '{"id": 0, "prediction": "é"}'
     assert json.loads(second) == {"id": 1, "prediction": None}
-    print_predictions(iter(records), as_json=True)
+    print_records("predictions", iter(records), as_json=True)
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 2

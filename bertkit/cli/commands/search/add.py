@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.commands.search.build import ColumnOption, SkipEmptyOption, TextsArgument, print_index
+from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, print_index
 from bertkit.cli.options import JsonOption
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import ColumnOption
 
 NAME = "add"
 ORDER = 2

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import (
+    ColumnOption,
+    DimensionOption,
+    EncoderOption,
+    PoolingOption,
+    PrecisionOption,
+    TextLengthOption,
+)
 
 if TYPE_CHECKING:
     from bertkit.vectors.search.coverage import Coverage
@@ -20,7 +28,6 @@ NAME = "build"
 ORDER = 1
 EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
 
-ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
 PassageTokensOption = Annotated[
     int | None,
     typer.Option(
@@ -51,36 +58,9 @@ TextsArgument = Annotated[
     ),
 ]
 
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        help="Encoder: hub name, directory (one of sentence-transformers, too), run folder or `demo`.",
-        metavar="MODEL",
-        show_default=False,
-    ),
-]
 OutputOption = Annotated[
     Path,
     typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
-]
-PoolingOption = Annotated[
-    str | None,
-    typer.Option(help="mean, cls, max, ...", metavar="MODE", show_default="the model's, or mean"),
-]
-DimensionOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Keep only the first N components, of a model that was trained for it (Matryoshka).",
-        metavar="N",
-        min=1,
-        show_default="all",
-    ),
-]
-MaxLengthOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-length", help="Tokens that a text is truncated to.", metavar="N", min=4, show_default="the model's"
-    ),
 ]
 DocumentPromptOption = Annotated[
     str | None,
@@ -120,10 +100,6 @@ ApproximateOption = Annotated[
         show_default="exact search only",
     ),
 ]
-PrecisionOption = Annotated[
-    Literal["auto", "fp32", "bf16"],
-    typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
-]
 PassagesOption = Annotated[
     bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
 ]
@@ -131,13 +107,13 @@ PassagesOption = Annotated[
 
 def command(
     file: TextsArgument,
-    model: ModelOption,
+    model: EncoderOption,
     output: OutputOption,
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     pooling: PoolingOption = None,
     dimension: DimensionOption = None,
-    max_length: MaxLengthOption = None,
+    max_length: TextLengthOption = None,
     document_prompt: DocumentPromptOption = None,
     query_prompt: QueryPromptOption = None,
     similarity: SimilarityOption = None,

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.commands.search.build import (
-    ColumnOption,
+    DocumentPromptOption,
     OverlapOption,
     PassageTokensOption,
     SkipEmptyOption,
     TextsArgument,
 )
-from bertkit.cli.commands.search.query import ResultsOption, print_results
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_file
+from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.output import print_file, print_records
+from bertkit.cli.vector_options import ColumnOption
 
 NAME = "passages"
 ORDER = 6
@@ -36,16 +36,8 @@ def command(
     skip_empty: SkipEmptyOption = False,
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
-    document_prompt: Annotated[
-        str | None,
-        typer.Option(
-            "--document-prompt",
-            help="Name of the model's prompt for the texts, which counts too.",
-            metavar="NAME",
-            show_default="document or passage, if the model has it",
-        ),
-    ] = None,
-    output: ResultsOption = None,
+    document_prompt: DocumentPromptOption = None,
+    output: RecordsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Split texts into passages that a model reads whole.
@@ -61,6 +53,6 @@ def command(
     rows = TextRows.open(file, column, skip_empty=skip_empty, passages=settings)
     records = passages(rows, Embedder(model), prompt=document_prompt)
     if output is None:
-        print_results(records, as_json=json)
+        print_records("results", records, as_json=json)
     else:
         print_file(output, passages_to_file(records, output, file), as_json=json)

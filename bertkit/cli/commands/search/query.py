@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli import stdio
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.commands.search.build import ColumnOption
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_file, print_json, print_line, to_json
+from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import ColumnOption
 
 NAME = "query"
 ORDER = 4
@@ -53,16 +50,6 @@ QueryPromptOption = Annotated[
         show_default="the index's",
     ),
 ]
-ResultsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
-]
 
 
 def command(
@@ -84,7 +71,7 @@ def command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
     ] = False,
-    output: ResultsOption = None,
+    output: RecordsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.
@@ -111,17 +98,6 @@ def command(
     opened = Index.open(typed_path(index), verify=verify, exact=exact)
     records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
     if output is None:
-        print_results(records, as_json=json)
+        print_records("results", records, as_json=json)
     else:
         print_file(output, query_to_file(records, output, index=index, source=file), as_json=json)
-
-
-def print_results(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print results as JSON lines, or all of them in one JSON object."""
-    if as_json:
-        print_json({"results": list(records)})
-        return
-    for record in records:
-        print_line(to_json(record))
-        if not stdio.is_read():
-            return

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 
-from bertkit.cli.commands.search.query import print_results
+from bertkit.cli.output import print_records
 
 RESULT = {"query": "a film", "rank": 1, "score": 0.5, "id": 3, "text": "The film."}
 
 
 def test_results_are_json_lines_or_one_object(capsys):
-    print_results([RESULT], as_json=False)
+    print_records("results", [RESULT], as_json=False)
     assert json.loads(capsys.readouterr().out) == RESULT
-    print_results([RESULT], as_json=True)
+    print_records("results", [RESULT], as_json=True)
     assert json.loads(capsys.readouterr().out)["results"] == [RESULT]
 
 

@@ -1,0 +1,84 @@
+"""The options that commands share to read texts and to compute their vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from bertkit.recipe import Data
+
+FROM_MODEL = "the model's"
+
+ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+EncoderOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
+        metavar="MODEL",
+        show_default=False,
+    ),
+]
+PoolingOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How the tokens of a text become one vector: mean, cls, max, lasttoken, ...",
+        metavar="MODE",
+        show_default=f"{FROM_MODEL}, else mean",
+    ),
+]
+DimensionOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Keep the first N components only, of a model trained for that (Matryoshka).",
+        metavar="N",
+        min=1,
+        show_default=f"{FROM_MODEL}, else all",
+    ),
+]
+TextLengthOption = Annotated[
+    int | None,
+    typer.Option("--max-length", help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL),
+]
+PrecisionOption = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
+]
+PromptOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        help="Name of a prompt of the model, such as query, to put before each text.",
+        metavar="NAME",
+        show_default=FROM_MODEL,
+    ),
+]
+PromptTextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-text", help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT", show_default=False
+    ),
+]
+DataSettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
+]
+
+
+def read_data_options(column: str, changes: list[str] | None) -> Data:
+    """Return how a file is read, from a column of texts and `--set data.KEY=VALUE`.
+
+    Raises:
+        RecipeError: a key that is not of `data`, or an unknown one.
+    """
+    from bertkit.errors import RecipeError
+    from bertkit.recipe import load_recipe, parse_changes
+
+    settings = parse_changes(changes or [])
+    other = next((key for key in settings if not key.startswith("data.")), None)
+    if other is not None:
+        raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
+    texts = {"data.columns.text": column} if column != "text" else {}
+    return load_recipe("classify", {**texts, **settings}).data

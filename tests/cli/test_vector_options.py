@@ -1,0 +1,22 @@
+"""How a file of texts is read, from options."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.cli.vector_options import read_data_options
+from bertkit.errors import RecipeError
+
+
+def test_options_say_how_a_file_is_read():
+    data = read_data_options("body", ["data.delimiter=;", "data.columns.id=key"])
+    assert (data.delimiter, data.columns["text"], data.columns["id"]) == (";", "body", "key")
+    assert read_data_options("text", ["data.columns.text=body"]).columns["text"] == "body"
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"), [("training.epochs", "only the keys of data"), ("data.limt", "did you mean limit")]
+)
+def test_other_keys_are_refused(key, remedy):
+    with pytest.raises(RecipeError, match=remedy):
+        read_data_options("text", [f"{key}=3"])
