@@ -46,6 +46,16 @@ def test_chunks_have_the_gradients_of_the_whole_batch(still_model, loss, texts_a
     assert (both[0] - both[1]).norm() < 1e-6 * both[1].norm()
 
 
+def test_simcse_learns_from_the_first_texts_of_rows_alone(tiny_model):
+    batch = {name: values[:, :2] for name, values in make_batch().items()}
+    losses = []
+    for texts, read in ((1, batch), (None, {name: values[:, :1] for name, values in batch.items()}), (None, batch)):
+        model = load_sentence_head(tiny_model, SentenceModules(), VectorLoss("simcse", texts=texts)).train()
+        torch.manual_seed(3)
+        losses.append(model(**read).loss.item())
+    assert losses[0] == losses[1] != losses[2]
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["torch", "stream"])
 def test_a_chunk_has_the_same_dropout_both_times(tiny_model, stream):
     """Chunks with gradients computed at once, without the second pass, must have those of the two passes."""
