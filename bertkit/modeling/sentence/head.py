@@ -129,7 +129,7 @@ class SentenceHead(EncoderHead):
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
         states = self.run_encoder(ids, mask, segments).last_hidden_state
         with torch.autocast(states.device.type, enabled=False):
-            vectors = pool(states.float(), mask, self.sentence.pooling)
+            vectors = pool(states.float(), mask, self.sentence.pooling)[:, : self.sentence.dimension]
             return functional.normalize(vectors, dim=-1) if self.sentence.after else vectors
 
 
@@ -159,7 +159,7 @@ def load_sentence_head(
     if any(isinstance(module, Dense) for module in modules.after):
         what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
         raise ModelError(what, "start from another model", file=folder)
-    width = config.hidden_size * len(modules.pooling)
+    width = min(config.hidden_size * len(modules.pooling), modules.dimension or 10**9)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
             raise RecipeError(f"options.dimensions has {dimension}, and the vectors have {width}", "leave it out")

@@ -88,6 +88,21 @@ def test_what_is_saved_is_the_encoder_with_the_files_of_sentence_transformers(ti
     assert all(torch.equal(one, two) for one, two in zip(other.parameters(), model.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("after", [(), (Normalize(),)])
+def test_the_dimension_that_a_folder_keeps_is_trained_and_saved(tiny_model, tmp_path, after):
+    modules = SentenceModules(after=after, dimension=8)
+    model = load_sentence_head(tiny_model, modules, VectorLoss("mnrl")).eval()
+    batch = make_batch()
+    vectors = model(**batch).vectors
+    whole = load_sentence_head(tiny_model, SentenceModules()).eval()(**batch).vectors[..., :8]
+    expected = torch.nn.functional.normalize(whole, dim=-1) if after else whole
+    torch.testing.assert_close(vectors, expected)
+    model.save_pretrained(tmp_path)
+    assert read_modules(tmp_path).dimension == 8
+    with pytest.raises(RecipeError, match=r"options.dimensions has 16, and the vectors have 8"):
+        load_sentence_head(tiny_model, modules, VectorLoss("mnrl", dimensions=(16,)))
+
+
 def test_a_pooler_is_kept_but_not_trained(tiny_model):
     model = load_sentence_head(tiny_model, SentenceModules(), VectorLoss("mnrl"))
     assert {name for name, one in model.named_parameters() if not one.requires_grad} == {
