@@ -24,7 +24,6 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
 )
-from bertkit.tokens.several import several_collator as collator
 from bertkit.tokens.several import text_number
 
 if TYPE_CHECKING:

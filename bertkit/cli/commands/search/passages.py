@@ -51,7 +51,9 @@ def command(
     from bertkit.workflows.search import passages, passages_to_file
 
     settings = {"tokens": passage_tokens, "overlap": overlap or 0}
-    rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings)
+    rows = TextRows.open(
+        file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings
+    )
     records = passages(rows, Embedder(model), prompt=document_prompt)
     if output is None:
         print_records("results", records, as_json=json)
