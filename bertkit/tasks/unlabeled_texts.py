@@ -24,7 +24,7 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
 )
-from bertkit.tokens.several import text_number
+from bertkit.tokens.several import several_collator, text_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +34,7 @@ NAMED: bool = False
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 
-score = contrastive.score
+collator, score = several_collator, contrastive.score
 fit_baselines, precompute, tune = no_fitting, no_precompute, no_tuning
 
 

@@ -84,20 +84,19 @@ def command(
     The checkpoint may come from bertkit or be any Hugging Face model that has a trained head for the task. Options
     override the recipe.
     """
-    from bertkit.errors import UsageError
-
     if benchmark is not None:
-        given = {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output}
-        given |= {"--training-rows": training_rows != "refuse" or None, "--set": changes or None}
-        clash = next((name for name, value in given.items() if value is not None), None)
-        if clash is not None:
-            raise UsageError(f"{clash} with --benchmark", "leave it out: a benchmark has its own rows")
+        _refuse_rows(
+            {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
+            {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
+        )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
         scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
         print_benchmark(scores, as_json=json)
         return
     if recipe is None:
+        from bertkit.errors import UsageError
+
         raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
@@ -105,6 +104,19 @@ def command(
 
     results = evaluate(loaded, split=split, output=output, training_rows=training_rows, progress=TerminalProgress())
     print_results(results, as_json=json)
+
+
+def _refuse_rows(*given: Mapping[str, object]) -> None:
+    """Check that no option is about rows, which a benchmark has itself.
+
+    Raises:
+        UsageError: one is.
+    """
+    from bertkit.errors import UsageError
+
+    for name, value in (option for options in given for option in options.items()):
+        if value is not None:
+            raise UsageError(f"{name} with --benchmark", "leave it out: a benchmark has its own rows")
 
 
 def print_benchmark(scores: Sequence[BenchmarkScores], *, as_json: bool) -> None:
