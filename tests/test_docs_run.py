@@ -34,6 +34,7 @@ NOT_RUN = {
     "torchrun --nnodes 2": "needs two machines",
     "accelerate launch": "sets the same variables as torchrun",
     "hf ": "a command of huggingface_hub, which asks the hub",
+    "bertkit eval --benchmark": "needs the package mteb and rows of the hub; tests/vectors/test_benchmark.py has some",
     "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
     "bertkit finetune classify --data stanfordnlp/imdb": "reads rows of the hub; tests/cli/test_hub.py does that",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
