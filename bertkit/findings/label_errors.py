@@ -49,7 +49,7 @@ def find_label_errors(
         UnavailableError: cleanlab is not installed.
     """
     rank = _load_cleanlab()
-    gold = [row.get(columns.gold) for row in train.rows]
+    gold: list[Any] = [row.get(columns.gold) for row in train.rows]
     if not all(isinstance(value, str) for value in gold):
         return [], []
     counts = {name: gold.count(name) for name in set(gold)}
@@ -76,7 +76,9 @@ def find_label_errors(
     share = share_of(len(errors), len(train.rows)) if errors else "no"
     text = f"train: {share} rows may have a wrong label"
     places = places_of(train, [rows[index] for index in ranked])
-    finding = Finding(level_of(len(errors) / len(rows), warn=_WARN), "labels", "label_errors", text, places, len(errors))
+    finding = Finding(
+        level_of(len(errors) / len(rows), warn=_WARN), "labels", "label_errors", text, places, len(errors)
+    )
     return [finding], errors
 
 
@@ -94,7 +96,9 @@ def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: 
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
     of_each = [
-        cross_val_predict(LogisticRegression(C=strength, max_iter=300), features, labels, cv=folds, method="predict_proba")
+        cross_val_predict(
+            LogisticRegression(C=strength, max_iter=300), features, labels, cv=folds, method="predict_proba"
+        )
         for features, strength in ((scaled, 0.1), (words, 10.0))
     ]
     return np.asarray(sum(of_each) / len(of_each))

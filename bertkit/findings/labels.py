@@ -54,7 +54,9 @@ def find_label_faults(
         for index, row in enumerate(split.rows):
             for label in set(types_of(row.get(gold) or ())):
                 rows_of.setdefault(label, {}).setdefault(name, []).append(index)
-    rare = {label: of_split["train"] for label, of_split in rows_of.items() if 0 < len(of_split.get("train", ())) < _FEW}
+    rare = {
+        label: of_split["train"] for label, of_split in rows_of.items() if 0 < len(of_split.get("train", ())) < _FEW
+    }
     if rare:
         shown = _list([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
         places = places_of(train, [rows[0] for rows in rare.values()])
@@ -78,7 +80,9 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
     for name, split in splits.items():
         values = [row[gold] for row in split.rows if row.get(gold) is not None]
         if values and not isinstance(values[0], dict):
-            findings.append(Finding("good", "labels", "label_counts", f"{name}: {_describe(values)}", count=len(values)))
+            findings.append(
+                Finding("good", "labels", "label_counts", f"{name}: {_describe(values)}", count=len(values))
+            )
     return findings
 
 

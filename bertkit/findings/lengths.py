@@ -54,7 +54,9 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     )
     is_odd = fertility >= _WARN_FERTILITY and level == "good"
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
-    return [Finding("warn" if is_odd else level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))]
+    return [
+        Finding("warn" if is_odd else level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))
+    ]
 
 
 def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
@@ -103,5 +105,3 @@ def _find_lost_gold(
 
 def _rank(lengths: Any, share: float) -> int:
     return int(np.quantile(lengths, share, method="higher"))
-
-

@@ -54,9 +54,7 @@ class CheckResult:
         return sum(finding.level == level for finding in self.findings)
 
 
-def check(
-    recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress: Progress = SILENT
-) -> CheckResult:
+def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress: Progress = SILENT) -> CheckResult:
     """Check all splits of a recipe's data, and go on after each fault.
 
     Raises:

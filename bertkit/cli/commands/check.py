@@ -53,9 +53,7 @@ def command(
     data: DataOption = None,
     label_errors: Annotated[
         bool,
-        typer.Option(
-            "--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."
-        ),
+        typer.Option("--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 after warnings, too.")] = False,
     fix: Annotated[
@@ -92,9 +90,9 @@ def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> Non
     """Print the findings under their headings, what was left out, and what the copy lacks."""
     counts = {level: result.count(level) for level in ("good", "warn", "fail")}
     if as_json:
-        findings = [_as_record(finding) for finding in result.findings]
+        records = [_as_record(finding) for finding in result.findings]
         label_errors = [error._asdict() for error in result.label_errors]
-        fields = {**dataclasses.asdict(result), "findings": findings, "label_errors": label_errors}
+        fields = {**dataclasses.asdict(result), "findings": records, "label_errors": label_errors}
         print_json({**fields, "counts": counts, "fixed": None if fix is None else str(fix)})
         return
     print_text(f"{result.recipe}: {result.source}")
