@@ -109,7 +109,7 @@ def _load_cleanlab() -> Any:
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
-        raise UnavailableError("label errors need the package cleanlab", "pip install 'bertkit[check]'") from None
+        raise UnavailableError("they need the package cleanlab", "pip install 'bertkit[check]'") from None
 
     def rank(labels: Values, probabilities: Values) -> list[int]:
         found = find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1)
