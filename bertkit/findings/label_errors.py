@@ -137,7 +137,7 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.npz"
     if file.is_file():
         try:
-            with np.load(file, allow_pickle=False) as kept:  # a zip file, whose checksum is compared
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:  # a zip file has checksums
                 vectors: Values = kept["vectors"]
             cache.touch(file)
             return vectors

@@ -45,7 +45,8 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
     others = [digests[name] for name in splits if name != "train"]
     if others:
         result.leaked = np.flatnonzero(np.isin(own, np.concatenate(others))).tolist()
-    result.findings += _find_near(splits, columns, {*result.repeated, *result.leaked}, progress)
+    known = {*find_repeated(own, np.arange(len(own))), *result.leaked}
+    result.findings += _find_near(splits, columns, known, progress)
     return result
 
 

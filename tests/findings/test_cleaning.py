@@ -46,7 +46,9 @@ def test_only_what_is_safe_can_go():
 def test_copies_keep_their_formats(here):
     (here / "a.csv").write_text("text,label\nx,1\ny,2\n")
     (here / "b.txt").write_text("one\ntwo\n")
-    parquet.write_table(pyarrow.table({"text": ["p", "q"], "n": pyarrow.array([1, 2], pyarrow.int8())}), here / "c.parquet")
+    parquet.write_table(
+        pyarrow.table({"text": ["p", "q"], "n": pyarrow.array([1, 2], pyarrow.int8())}), here / "c.parquet"
+    )
     sources = {name: here / file for name, file in (("a", "a.csv"), ("b", "b.txt"), ("c", "c.parquet"))}
     lines = {str(here / "a.csv"): {2: "why"}, str(here / "c.parquet"): {2: "why"}}
     assert write_copies(sources, Data(), lines, here / "new" / "folder") == {"why": 2}

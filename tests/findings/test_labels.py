@@ -38,7 +38,11 @@ def test_a_misspelt_label_is_shown_with_the_one_that_may_be_meant():
 
 def test_declared_labels_that_training_lacks():
     assert faults_of(["a", "b"] * 5, ["c", "a", "c"], ["a", "b", "c", "d"]) == [
-        ("unseen_labels", "the label 'c' is in 2 validation rows and in no training row", ["validation.csv:2", "validation.csv:4"]),
+        (
+            "unseen_labels",
+            "the label 'c' is in 2 validation rows and in no training row",
+            ["validation.csv:2", "validation.csv:4"],
+        ),
         ("unseen_labels", "no row has these labels of the recipe: 'd'", []),
     ]
 

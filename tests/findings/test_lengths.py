@@ -21,7 +21,9 @@ def found_in(texts, tokenizer, recipe="classify", **changes):
     chosen = load_recipe(recipe, changes)
     rows = [{"text": text, "label": "x"} if isinstance(text, str) else text for text in texts]
     split = Split("train", "t.csv", rows, list(range(1, len(rows) + 1)))
-    found = find_lost_tokens({"train": split}, load_task(chosen), Setup(chosen, tokenizer, ("x", "O", "B-PER", "I-PER")))
+    found = find_lost_tokens(
+        {"train": split}, load_task(chosen), Setup(chosen, tokenizer, ("x", "O", "B-PER", "I-PER"))
+    )
     return {finding.name: (finding.level, finding.text, [place.row for place in finding.places]) for finding in found}
 
 
@@ -34,12 +36,14 @@ def test_texts_that_fit(tokenizer):
 
 def test_texts_that_are_truncated(tokenizer):
     found = found_in(["a", "a film " * 4], tokenizer, **{"training.max_length": 8})
-    expected = "train: 1 of 2 (50.0%) rows are longer than 8 tokens and truncated (half up to 10, 99% up to 10, the longest 10)"
+    expected = "train: 1 of 2 (50.0%) rows are longer than 8 tokens and truncated "
+    expected += "(half up to 10, 99% up to 10, the longest 10)"
     assert found["truncated"] == ("warn", expected, [2])
 
 
 def test_tokens_that_are_unknown(tokenizer):
-    found = found_in(["a film"] * 30 + ["a ж film", "the ж ж"], tokenizer)
+    texts = [*(f"a film{' a' * number}" for number in range(30)), "a ж film", "the ж ж a film a"]
+    found = found_in(texts, tokenizer)
     assert found["unknown_tokens"][::2] == ("warn", [31, 32])
     assert found_in(["ж ж", "a ж"], tokenizer)["unknown_tokens"][0] == "fail"
 

@@ -30,7 +30,9 @@ def test_words_that_tell_and_words_that_do_not():
     classes = [rng.randrange(2) for _ in range(200)]
     noise = [{rng.choice("abcdef"): 1.0} for _ in classes]
     assert measure_words(noise, classes)[0].share == 0
-    gain, scores = measure_words([{**row, f"w{label}": 1.0} for row, label in zip(noise, classes, strict=True)], classes)
+    gain, scores = measure_words(
+        [{**row, f"w{label}": 1.0} for row, label in zip(noise, classes, strict=True)], classes
+    )
     assert gain.accuracy == 1
     assert all((score > 0) == label for score, label in zip(scores.tolist(), classes, strict=True))
     assert measure_words([{}] * 200, classes)[0].accuracy == pytest.approx(max(np.bincount(classes)) / 200, abs=0.05)

@@ -7,7 +7,10 @@ from bertkit.findings.repeats import find_repeats
 
 CLASSES = Columns(given=("text",), gold="label")
 QUESTIONS = Columns(given=("question", "context"), gold="answers")
-CONTEXT = "The old bridge over the river was built by monks in the year 1250 and burnt down twice before it was made of stone."
+CONTEXT = (
+    "The old bridge over the river was built by monks in the year 1250 and burnt down twice before it was made of "
+    "stone. Today only carts may cross it, since no engineer knows how much weight its second arch can still bear."
+)
 
 
 def split(rows, name="train"):
@@ -61,5 +64,7 @@ def test_two_questions_about_one_text_are_no_repeats():
 
 def test_many_repeats_are_a_warning():
     few = texts(*((f"text {number}", "a") for number in range(200)), ("text 1", "a"))
-    levels = [[found.level for found in find_repeats({"train": split(rows)}, CLASSES).findings] for rows in (few, few * 2)]
+    levels = [
+        [found.level for found in find_repeats({"train": split(rows)}, CLASSES).findings] for rows in (few, few * 2)
+    ]
     assert levels == [["good"], ["warn"]]

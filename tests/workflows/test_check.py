@@ -24,12 +24,12 @@ def write_rows(count, seed, labels=("negative", "positive")):
     return [{"id": f"row-{rng.randrange(10**9)}", **row, "label": rng.choice(labels)} for row in rows]
 
 
-def run_check(folder, model, train, validation, settings=CheckSettings(), recipe="classify", **changes):
+def run_check(folder, model, train, validation, settings=None, recipe="classify", **changes):
     """Check rows, whose numbers count from 1; return the result, and name of a finding -> [its level, rows]."""
     write_jsonl(folder / "train.jsonl", train)
     write_jsonl(folder / "validation.jsonl", validation)
     keys = {"data.source": str(folder), "model": str(model), **changes}
-    result = check(load_recipe(recipe, keys), settings)
+    result = check(load_recipe(recipe, keys), settings or CheckSettings())
     found = {}
     for finding in result.findings:
         if finding.count or finding.level != "good":
@@ -88,7 +88,10 @@ def test_what_all_rows_share_is_found(tmp_path, tiny_model):
             row["text"] = f"Review: {row['text']}"
     for row in validation:
         row["text"] = f"Ω {row['text']} Ω zebra zoo"
-    columns = {"data.columns": {"text": "text", "label": "label", "id": "id"}, "labels": ["negative", "positive", "mixed"]}
+    columns = {
+        "data.columns": {"text": "text", "label": "label", "id": "id"},
+        "labels": ["negative", "positive", "mixed"],
+    }
     _, found = run_check(tmp_path / "data", tiny_model, train, validation, **columns)
     assert {name for name, (level, _) in found.items() if level == "warn"} >= {
         "ids",
@@ -102,7 +105,10 @@ def test_what_all_rows_share_is_found(tmp_path, tiny_model):
 
 
 def test_many_leaked_rows_and_a_wrong_tokenizer_fail(tmp_path, tiny_model):
-    train = [{**row, "text": " ".join("жшю" for _ in row["text"].split()) + str(n)} for n, row in enumerate(write_rows(99, 1))]
+    train = [
+        {**row, "text": " ".join("жшю" for _ in row["text"].split()) + str(n)}
+        for n, row in enumerate(write_rows(99, 1))
+    ]
     _, found = run_check(tmp_path / "data", tiny_model, train, train[:20])
     assert found["leaked_rows"][0] == found["unknown_tokens"][0] == "fail"
 
@@ -110,7 +116,11 @@ def test_many_leaked_rows_and_a_wrong_tokenizer_fail(tmp_path, tiny_model):
 def test_questions_with_wrong_or_lost_answers(tmp_path, tiny_model):
     context = "a fine book and a lovely song"
     good = [
-        {"question": f"what is good {n}?", "context": f"{context} {n}", "answers": {"text": ["lovely song"], "answer_start": [18]}}
+        {
+            "question": f"what is good {n}?",
+            "context": f"{context} {n}",
+            "answers": {"text": ["lovely song"], "answer_start": [18]},
+        }
         for n in range(8)
     ]
     wrong = {**good[3], "answers": {"text": ["lovely song"], "answer_start": [17]}}
@@ -123,7 +133,11 @@ def test_questions_with_wrong_or_lost_answers(tmp_path, tiny_model):
 
 def test_tags_that_break_their_scheme(tmp_path, tiny_model):
     rows = [{"tokens": ["a", "film", str(n)], "ner_tags": ["O", "B-LOC", "I-LOC"]} for n in range(8)]
-    train = [*rows[:6], {"tokens": ["the", "song"], "ner_tags": ["O", "I-PER"]}, {"tokens": ["so"], "ner_tags": ["O", "O"]}]
+    train = [
+        *rows[:6],
+        {"tokens": ["the", "song"], "ner_tags": ["O", "I-PER"]},
+        {"tokens": ["so"], "ner_tags": ["O", "O"]},
+    ]
     _, found = run_check(tmp_path / "data", tiny_model, train, rows[6:], recipe="ner")
     assert found["unreadable_rows"] == ["fail", {("train.jsonl", 7), ("train.jsonl", 8)}]
     assert found["unseen_labels"][0] == "warn"  # no row has ORG, for one

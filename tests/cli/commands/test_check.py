@@ -11,12 +11,13 @@ def test_findings_are_printed_and_the_exit_code_tells(run, tiny_model, toy_data,
     arguments = ["check", "classify", "--model", tiny_model, "--data", toy_data]
     train = toy_rows(96, seed=1)
     train[4]["text"] = ""
-    write_csv(toy_data / "train.csv", train)
+    write_csv(toy_data / "train.csv", [*train, train[7] | {"label": "bad" if train[7]["label"] == "good" else "good"}])
     ended = run(*arguments, "--fix", tmp_path / "copy")
     assert ended.code == 3
     assert "Rows\n  fail  1 row: no text (column 'text') - fill it in, or --set" in ended.out
     assert "\n        train.csv:6\n" in ended.out
     assert "\n  left out: 1 rows with an empty text\n" in ended.out
+    assert "\n        train.csv:98, train.csv:9\n" in ended.out
     assert ended.out.splitlines()[-1].startswith("1 fail, ")
     cleaned = run("check", "classify", "--model", tiny_model, "--data", tmp_path / "copy", "--json")
     assert cleaned.code == 0
