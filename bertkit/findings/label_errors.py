@@ -144,6 +144,6 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
         except (ValueError, KeyError, OSError, zipfile.BadZipFile):
             log.info(f"{file} is damaged, so the vectors are computed anew")
     vectors = embedder.encode(texts, progress=progress)
-    with cache.writing(file) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, vectors=vectors)
+    with cache.writing(file) as temporary, temporary.open("wb") as output:
+        np.savez(output, vectors=vectors)
     return vectors

@@ -41,9 +41,15 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
         names.append(name)
         return name == "train" or is_validation(name)
 
-    readings.splits = read_splits(
-        recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
-    )
+    try:
+        readings.splits = read_splits(
+            recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
+        )
+    except DataError as error:
+        if not readings.faults:
+            raise
+        readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))  # perhaps due to the faults
+        return readings
     if "train" not in readings.splits:
         available = ", ".join(readings.splits) or "none"
         raise DataError(f"no train split (found: {available})", "name it in data.splits or data.files")

@@ -48,6 +48,13 @@ def test_a_file_is_read_once_whichever_splits_it_has(tmp_path):
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 2, "validation": 1, "test": 1}
 
 
+def test_faults_are_kept_where_the_rest_cannot_be_split(tmp_path):
+    readings = read(write_csv(tmp_path / "all.csv", rows("a", "", "b")))
+    assert [fault.row for fault in readings.faults] == [3]
+    assert readings.findings[0].text.startswith("no row can be held out")
+    assert readings.splits == {}
+
+
 def test_the_demo_has_all_splits():
     assert list(read("demo", "cola", **{"data.limit": 20}).splits) == ["train", "validation", "test"]
 
