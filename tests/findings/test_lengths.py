@@ -42,9 +42,9 @@ def test_texts_that_are_truncated(tokenizer):
 
 
 def test_tokens_that_are_unknown(tokenizer):
-    texts = [*(f"a film{' a' * number}" for number in range(30)), "a ж film", "the ж ж a film a"]
+    texts = [*(f"a film{' a' * number}" for number in range(10)), "a ж film", "the ж ж a film a"]
     found = found_in(texts, tokenizer)
-    assert found["unknown_tokens"][::2] == ("warn", [31, 32])
+    assert found["unknown_tokens"][::2] == ("warn", [11, 12])
     assert found_in(["ж ж", "a ж"], tokenizer)["unknown_tokens"][0] == "fail"
 
 

@@ -96,7 +96,8 @@ def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> Non
         print_json({**fields, "counts": counts, "fixed": None if fix is None else str(fix)})
         return
     print_text(f"{result.recipe}: {result.source}")
-    print_text(f"  rows: {', '.join(f'{name} {count:,}' for name, count in result.rows.items())}")
+    counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    print_text(f"  rows: {counted or 'none can be used'}")
     for group, heading in _GROUPS.items():
         findings = [finding for finding in result.findings if finding.group == group]
         if findings:
