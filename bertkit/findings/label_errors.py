@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -88,6 +89,7 @@ def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: 
     The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
     know what is said in this data set.
     """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -95,12 +97,12 @@ def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: 
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
-    of_each = [
-        cross_val_predict(
-            LogisticRegression(C=strength, max_iter=300), features, labels, cv=folds, method="predict_proba"
-        )
-        for features, strength in ((scaled, 0.1), (words, 10.0))
-    ]
+    of_each = []
+    with warnings.catch_warnings():  # the last digits of a probability change no ranking
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for features, strength in ((scaled, 0.1), (words, 10.0)):
+            model = LogisticRegression(C=strength, max_iter=300)
+            of_each.append(cross_val_predict(model, features, labels, cv=folds, method="predict_proba"))
     return np.asarray(sum(of_each) / len(of_each))
 
 
