@@ -27,6 +27,7 @@ def test_sources_are_one_file_per_split(here):
         (Data(source="demo"), here / "new", "without files"),
         (Data(source="nyu-mll/glue"), here / "new", "without files"),
         (Data(source=str(folder)), folder, "not an empty folder"),
+        (Data(source=str(folder), limit=5), here / "new", "--fix with --limit"),
     ):
         with pytest.raises(UsageError, match=match):
             find_sources(data, target)
