@@ -27,12 +27,12 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
     """Return name of a copy without its ending -> the file to copy.
 
     Raises:
-        UsageError: the folder is not a new or an empty one, rows do not come from one file per split, or not all are read.
+        UsageError: the folder is not a new or an empty one, a split has several files or none, or rows are limited.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError("not an empty folder", "name a new one: --fix writes a copy, never in place", file=folder)
     if data.limit is not None:
-        raise UsageError("--fix with --limit", "leave the limit out: a copy is of files whose rows are all checked")
+        raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
     if file := single_file(data) if data.source != "demo" else None:
         return {file.name.partition(".")[0]: file}
     files = None if data.source == "demo" or not data.source else files_by_split(data)
