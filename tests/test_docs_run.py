@@ -112,7 +112,10 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else word for word in words]
     command = words[0]
-    if command not in {"finetune", "distill", "pretrain", "bench", "eval"} or words[1] in {"tokenizer", "sizes"}:
+    if command not in {"finetune", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
+        "tokenizer",
+        "sizes",
+    }:
         return words
     more = ["--limit", "300" if command == "pretrain" else "40"] if "--limit" not in words else []
     if fresh and command in {"finetune", "distill", "pretrain"}:
