@@ -10,7 +10,7 @@ from bertkit import hub
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
 from bertkit.recipe import Recipe, typed_path
-from bertkit.storage.seeds import is_seeds_folder, read_seeds
+from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Output, Task, load_task
 from bertkit.tokens.features import Feature, Setup
 
@@ -39,9 +39,9 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
         what = "the runs of these seeds are not finished"
         raise ModelError(what, "repeat the command that started them, or name one of the run folders", file=folder)
     task = load_task(recipe)
-    names = [run["folder"] for run in summary["runs"] if run["status"] == "finished"]
+    names = members_of(summary)
     if len(names) < 2:
-        what = f"an ensemble takes at least two finished runs, and there are {len(names)}"
+        what = f"an ensemble takes at least two runs that have not failed, and there are {len(names)}"
         raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
     if find_combine(task) is None:
         what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
@@ -50,7 +50,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     log.info(f"ensemble of {len(names)} runs: {', '.join(names)}")
     for run in summary["runs"]:
         if run["failure"]:
-            log.info(f"{run['folder']} failed{' and is a member' if run['folder'] in names else ''}: {run['failure']}")
+            log.info(f"{run['folder']} is left out, since it failed: {run['failure']}")
     return replace(members[0], members=members)
 
 

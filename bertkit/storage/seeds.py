@@ -65,6 +65,11 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
+def members_of(summary: Mapping[str, Any]) -> list[str]:
+    """List the run folders of a summary whose runs are finished and have not failed."""
+    return [run["folder"] for run in summary["runs"] if run["status"] == "finished" and not run["failure"]]
+
+
 def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of seeds, whole or not at all."""
     content = json.loads(files.to_json({"schema_version": _SCHEMA, **summary}))  # as it will be read

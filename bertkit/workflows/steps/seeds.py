@@ -25,6 +25,7 @@ from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.steps.soup import soup_inputs
 
 log = logging.getLogger("bertkit")
 
@@ -35,11 +36,13 @@ def finetune_seeds(
     *,
     output: str | Path | None = None,
     fresh: bool = False,
+    soup: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
-    A run that diverges does not end the others.
+    A run that diverges does not end the others. With `soup`, the mean of the weights of all that have not failed
+    becomes a run beside them.
 
     Returns:
         the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
@@ -55,7 +58,11 @@ def finetune_seeds(
         for each in of_seeds.values():
             _check_run(each)
         diverged = _run_in_turn(of_seeds, folder, progress)
-        return _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress), diverged
+        summary = _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress)
+        if soup:
+            summary = replace(summary, soup=_make_soup(inputs, summary, progress))
+        _write(summary)
+        return summary, diverged
 
 
 def dry_run(recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
@@ -106,13 +113,17 @@ def _run_in_turn(of_seeds: Mapping[int, FinetuneInputs], folder: Path, progress:
         log.info(f"seed {seed} ({number} of {len(of_seeds)})")
         machine = find_machine(folder)
         use_threads(machine)
-        inputs = replace(inputs, plan=replace(inputs.plan, machine=machine))
         try:
-            run_inputs(inputs, fresh=False, progress=progress)
+            run_inputs(_like(inputs, machine), fresh=False, progress=progress)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
             diverged = diverged or explain(seed, error)
     return diverged
+
+
+def _like(inputs: FinetuneInputs, machine: Mapping[str, Any] | None) -> FinetuneInputs:
+    """Return inputs that are computed as another run was, whose machine it is."""
+    return replace(inputs, plan=replace(inputs.plan, machine=machine))
 
 
 def explain(seed: int, error: DivergedError) -> DivergedError:
@@ -156,7 +167,7 @@ def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[
 
 
 def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
-    """Summarize the runs of these seeds, and write it into their folder."""
+    """Summarize the runs of these seeds."""
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
     records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
     with stage(progress, "summarizing the seeds", total=1):
@@ -168,7 +179,7 @@ def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progr
             setup = Setup(inputs.recipe, load_tokenizer(first), inputs.labels)
             names = [name for name in finished[0].scores if is_validation(name)]
             splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
-    summary = SeedsSummary(
+    return SeedsSummary(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model_name,
         folder=str(folder),
@@ -177,9 +188,31 @@ def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progr
         splits=splits,
         best_seed=find_best(described, validation.name, metric),
     )
-    content = dataclasses.asdict(summary)
+
+
+def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress) -> dict[str, Any] | None:
+    """Average the weights of the runs that have not failed, as a run of its own, and return its scores by split.
+
+    A soup of other runs is moved aside. None, which is logged, where fewer than two runs have not failed.
+    """
+    folder = Path(summary.folder)
+    sources = [folder / name for name in storage.members_of(dataclasses.asdict(summary))]
+    if len(sources) < 2:
+        log.info(f"no soup: it takes at least two runs that have not failed, and there are {len(sources)}")
+        return None
+    log.info(f"soup of {', '.join(source.name for source in sources)}")
+    souped = soup_inputs(_like(inputs, find_machine(folder)), folder / storage.SOUP, sources)
+    record = runs.read_record(souped.plan.folder)
+    results = run_inputs(
+        souped, fresh=record is not None and record["identity"] != souped.plan.identity, progress=progress
+    )
+    return {result.split: result.scores for result in results}
+
+
+def _write(summary: SeedsSummary) -> None:
+    """Write the summary into the folder of the seeds; with it, the command counts as finished."""
+    folder, content = Path(summary.folder), dataclasses.asdict(summary)
     del content["folder"]  # it may be moved
     with disk_errors(folder):
         write_seeds_report(folder, content, runs.command())
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
-    return summary
