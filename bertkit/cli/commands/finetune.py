@@ -48,6 +48,9 @@ SeedsOption = Annotated[
     ),
 ]
 
+JobsOption = Annotated[
+    int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
+]
 SoupOption = Annotated[
     bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
 ]
@@ -73,6 +76,7 @@ def command(
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
     seeds: SeedsOption = None,
+    jobs: JobsOption = 1,
     soup: SoupOption = False,
     limit: LimitOption = None,
     changes: SetOption = None,
@@ -90,10 +94,12 @@ def command(
     if seeds is not None:
         if seed is not None:
             raise UsageError("--seed and --seeds are both given", f"name all seeds in a list: --seeds {seed},...")
-        _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, json=json)
+        _finetune_seeds(
+            loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json
+        )
         return
-    if soup:
-        raise UsageError("--soup without --seeds", "a soup is the mean of several runs: --seeds 5")
+    if soup or jobs != 1:
+        raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
@@ -115,6 +121,7 @@ def _finetune_seeds(
     dry_run: bool,
     fresh: bool,
     soup: bool,
+    jobs: int,
     json: bool,
 ) -> None:
     from bertkit.workflows.steps.seeds import dry_run as check
@@ -123,8 +130,9 @@ def _finetune_seeds(
     if dry_run:
         print_dry_run(check(recipe, seeds, output=output, fresh=fresh), as_json=json, runs=len(seeds))
         return
-    progress = TerminalProgress()
-    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, soup=soup, progress=progress)
+    summary, error = finetune_seeds(
+        recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
+    )
     end_seeds(summary, error, as_json=json)
 
 

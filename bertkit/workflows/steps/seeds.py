@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
+from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
@@ -25,6 +27,7 @@ from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.steps.seed_jobs import SeedJob, run_jobs
 from bertkit.workflows.steps.soup import soup_inputs
 
 log = logging.getLogger("bertkit")
@@ -36,13 +39,14 @@ def finetune_seeds(
     *,
     output: str | Path | None = None,
     fresh: bool = False,
+    jobs: int = 1,
     soup: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
-    A run that diverges does not end the others. With `soup`, the mean of the weights of all that have not failed
-    becomes a run beside them.
+    A run that diverges does not end the others. So many `jobs` train at the same time, each in a process. With `soup`,
+    the mean of the weights of all that have not failed becomes a run beside them.
 
     Returns:
         the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
@@ -51,13 +55,20 @@ def finetune_seeds(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = _check(recipe, seeds, output)
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         for each in of_seeds.values():
             _check_run(each)
-        diverged = _run_in_turn(of_seeds, folder, progress)
+        pending = _pending(of_seeds)
+        if min(jobs, len(pending)) > 1:
+            errors = _run_at_once(recipe, pending, folder, min(jobs, len(pending)), progress)
+        else:
+            errors = _run_in_turn(pending, folder, progress)
+        diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
         summary = _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress)
         if soup:
             summary = replace(summary, soup=_make_soup(inputs, summary, progress))
@@ -102,33 +113,68 @@ def _check_run(inputs: FinetuneInputs) -> None:
         check_model(inputs.plan.folder)
 
 
-def _run_in_turn(of_seeds: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> BertkitError | None:
-    """Train each seed that is not finished, and return the error of the first that diverged."""
-    diverged = None
-    for number, (seed, inputs) in enumerate(of_seeds.items(), start=1):
+def _pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
+    """Return the seeds that are not finished."""
+    pending = {}
+    for seed, inputs in of_seeds.items():
         record = runs.read_record(inputs.plan.folder)
         if record is not None and record["status"] == "finished":
             log.info(f"seed {seed}: finished on {record['finished']}")
-            continue
-        log.info(f"seed {seed} ({number} of {len(of_seeds)})")
+        else:
+            pending[seed] = inputs
+    return pending
+
+
+def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> dict[int, DivergedError]:
+    """Train one seed after the other, and return the errors of those that diverged."""
+    diverged = {}
+    for number, (seed, inputs) in enumerate(pending.items(), start=1):
+        log.info(f"seed {seed} ({number} of {len(pending)})")
         machine = find_machine(folder)
         use_threads(machine)
         try:
             run_inputs(_like(inputs, machine), fresh=False, progress=progress)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
-            diverged = diverged or explain(seed, error)
+            diverged[seed] = error
     return diverged
+
+
+def _run_at_once(
+    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
+) -> dict[int, DivergedError]:
+    """Train several seeds at the same time, and return the errors of those that diverged."""
+    with stage(progress, "loading torch and transformers"):
+        import torch
+
+        import bertkit.training.fit  # noqa: F401
+    threads = torch.get_num_threads()
+    if at_once > threads and not torch.cuda.is_available():
+        what = f"{at_once} runs at a time need as many threads, and {threads} can be used here"
+        raise UsageError(what, f"--jobs {threads}")
+    machine = find_machine(folder)
+    if machine is None:
+        plan = next(iter(pending.values())).plan
+        torch.set_num_threads(max(1, threads // at_once))
+        found = detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
+        machine = dataclasses.asdict(found)
+        torch.set_num_threads(threads)
+    log.info(f"{at_once} of {len(pending)} seeds at a time; threads of each: {machine['threads']}")
+    jobs = [
+        SeedJob(seed, _with_seed(recipe, seed), inputs.plan.folder, machine, sys.argv)
+        for seed, inputs in pending.items()
+    ]
+    return run_jobs(jobs, at_once, progress)
+
+
+def _name_seed(seed: int, error: DivergedError) -> DivergedError:
+    """Return the error of a command of which one seed has diverged."""
+    return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
 
 
 def _like(inputs: FinetuneInputs, machine: Mapping[str, Any] | None) -> FinetuneInputs:
     """Return inputs that are computed as another run was, whose machine it is."""
     return replace(inputs, plan=replace(inputs.plan, machine=machine))
-
-
-def explain(seed: int, error: DivergedError) -> DivergedError:
-    """Return the error of a command in which one seed has diverged."""
-    return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
 
 
 def find_machine(folder: Path) -> dict[str, Any] | None:
