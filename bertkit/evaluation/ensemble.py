@@ -41,7 +41,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     task = load_task(recipe)
     names = members_of(summary)
     if len(names) < 2:
-        what = f"an ensemble takes at least two runs that have not failed, and there are {len(names)}"
+        what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
         raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
     if find_combine(task) is None:
         what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
@@ -50,7 +50,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     log.info(f"ensemble of {len(names)} runs: {', '.join(names)}")
     for run in summary["runs"]:
         if run["failure"]:
-            log.info(f"{run['folder']} is left out, since it failed: {run['failure']}")
+            log.info(f"{run['folder']} failed{'' if run['folder'] in names else ' and is left out'}: {run['failure']}")
     return replace(members[0], members=members)
 
 

@@ -21,10 +21,14 @@ def summary_of(scores, **changes):
         "splits": [SeedsOfSplit("validation", 40, {"f1": spread}, {"f1": 0.5})],
         "best_seed": 2,
     }
-    return SeedsSummary(**{"recipe": "cola", "model": "demo", "folder": "runs/x y", "best_metric": "f1", **facts, **changes})
+    return SeedsSummary(
+        **{"recipe": "cola", "model": "demo", "folder": "runs/x y", "best_metric": "f1", **facts, **changes}
+    )
 
 
-@pytest.mark.parametrize(("text", "seeds"), [("1", (1,)), ("5", (1, 2, 3, 4, 5)), ("1,2,7", (1, 2, 7)), ("0,4", (0, 4))])
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("1", (1,)), ("5", (1, 2, 3, 4, 5)), ("1,2,7", (1, 2, 7)), ("0,4", (0, 4))]
+)
 def test_a_number_counts_seeds_and_a_list_names_them(text, seeds):
     assert parse_seeds(text) == seeds
 
@@ -42,7 +46,7 @@ def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
     print_seeds(summary_of([0.6, 0.7], runs=[*summary.runs, failed], soup={"validation": {"f1": 0.65}}))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "cola, validation: 40 rows, 3 seeds, demo"
-    assert lines[3].split() == ["f1", *"0.6500 0.0707 0.6000 0.6500 0.7000 0.2500 to 0.7500 0.5000".split()]
+    assert lines[3].split() == ["f1", *["0.6500", "0.0707", "0.6000", "0.6500", "0.7000", "0.2500", "to", "0.7500", "0.5000"]]
     assert "failed: seed 3. the loss is nan" in lines
     assert "best of 2: f1 0.7000 (seed 2)" in lines
     assert "expected best f1 of k runs: 1: 0.6500, 2: 0.7000" in lines

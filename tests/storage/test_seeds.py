@@ -44,7 +44,9 @@ def test_members_are_the_runs_that_have_not_failed():
     names = ["seed-1", "seed-2", "seed-3"]
     ends = [("finished", None), ("finished", "It gives every row the same answer."), ("diverged", "the loss is nan")]
     entries = [{"folder": name, "status": s, "failure": f} for name, (s, f) in zip(names, ends, strict=True)]
-    assert members_of({"runs": entries}) == ["seed-1"]
+    assert members_of({"runs": entries}) == ["seed-1", "seed-2"]  # all that are finished
+    good = {"folder": "seed-4", "status": "finished", "failure": None}
+    assert members_of({"runs": [*entries, good]}) == ["seed-1", "seed-4"]
 
 
 def test_other_folders_are_refused(tmp_path):

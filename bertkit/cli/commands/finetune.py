@@ -92,8 +92,8 @@ def command(
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     loaded = load(recipe, {**common, "model": model}, changes)
     if seeds is not None:
-        if seed is not None:
-            raise UsageError("--seed and --seeds are both given", f"name all seeds in a list: --seeds {seed},...")
+        if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
         _finetune_seeds(
             loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json
         )

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -100,8 +101,9 @@ class _Process:
             start_new_session=True,  # Ctrl-C reaches it once, from here
         )
         assert self.process.stdin is not None
-        self.process.stdin.write(pickle.dumps(job))
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended already; `error` tells why
+            self.process.stdin.write(pickle.dumps(job))
+            self.process.stdin.flush()
         self.lines: list[str] = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -125,8 +127,11 @@ class _Process:
         assert self.process.stdout is not None and self.process.stdin is not None
         self.reader.join()
         text = self.process.stdout.read()
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.process.stdout.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
         code = self.process.returncode
         if code == 0:
             return None

@@ -46,7 +46,7 @@ def finetune_seeds(
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
     A run that diverges does not end the others. So many `jobs` train at the same time, each in a process. With `soup`,
-    the mean of the weights of all that have not failed becomes a run beside them.
+    the mean of their weights becomes a run beside them; see `bertkit.storage.seeds.members_of`.
 
     Returns:
         the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
@@ -237,14 +237,14 @@ def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progr
 
 
 def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress) -> dict[str, Any] | None:
-    """Average the weights of the runs that have not failed, as a run of its own, and return its scores by split.
+    """Average the weights of the runs, as a run of its own, and return its scores by split.
 
-    A soup of other runs is moved aside. None, which is logged, where fewer than two runs have not failed.
+    A soup of other runs is moved aside. None, which is logged, where fewer than two runs are finished.
     """
     folder = Path(summary.folder)
     sources = [folder / name for name in storage.members_of(dataclasses.asdict(summary))]
     if len(sources) < 2:
-        log.info(f"no soup: it takes at least two runs that have not failed, and there are {len(sources)}")
+        log.info("no soup: it takes at least two finished runs")
         return None
     log.info(f"soup of {', '.join(source.name for source in sources)}")
     souped = soup_inputs(_like(inputs, find_machine(folder)), folder / storage.SOUP, sources)
