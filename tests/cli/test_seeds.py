@@ -46,7 +46,10 @@ def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
     print_seeds(summary_of([0.6, 0.7], runs=[*summary.runs, failed], soup={"validation": {"f1": 0.65}}))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == "cola, validation: 40 rows, 3 seeds, demo"
-    assert lines[3].split() == ["f1", *["0.6500", "0.0707", "0.6000", "0.6500", "0.7000", "0.2500", "to", "0.7500", "0.5000"]]
+    assert lines[3].split() == [
+        "f1",
+        *["0.6500", "0.0707", "0.6000", "0.6500", "0.7000", "0.2500", "to", "0.7500", "0.5000"],
+    ]
     assert "failed: seed 3. the loss is nan" in lines
     assert "best of 2: f1 0.7000 (seed 2)" in lines
     assert "expected best f1 of k runs: 1: 0.6500, 2: 0.7000" in lines

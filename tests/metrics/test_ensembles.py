@@ -33,7 +33,10 @@ def test_the_sigmoid_of_combined_logits_is_the_mean_of_each_label():
 
 
 def test_means_are_of_all_outputs_that_are_logits():
-    both = [{**one, **other} for one, other in zip(outputs(LOGITS, "start_logits"), outputs(-LOGITS, "end_logits"))]
+    both = [
+        {**one, **other}
+        for one, other in zip(outputs(LOGITS, "start_logits"), outputs(-LOGITS, "end_logits"), strict=True)
+    ]
     combined = mean_logits(both)
     assert sorted(combined) == ["end_logits", "start_logits"]
     np.testing.assert_allclose(combined["end_logits"], -LOGITS.mean(axis=0), rtol=1e-5)
