@@ -184,6 +184,7 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         rows=first.rows,
         seconds=record["seconds"],
         device=record["machine"]["reason"],
+        averaged=not inputs.supervision.trains,
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,
         scores=first.scores,

@@ -29,6 +29,9 @@ def test_each_seed_is_an_ordinary_run_and_only_missing_ones_are_trained(run, tin
     weights = [weights_of(Path("both", name)) for name in ("seed-1", "seed-2", "soup")]
     for name, souped in weights[2].items():
         np.testing.assert_allclose(souped, np.mean([one[name] for one in weights[:2]], axis=0), atol=1e-7)
+    assert (
+        "- The weights are the mean of those of several runs. Another seed" in Path("both/soup/README.md").read_text()
+    )
     assert printed["soup"]["validation"] == runs.read_record(Path("both/soup"))["results"][0]["scores"]
     monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = finetune(run, tiny_model, toy_data, *options, "both", "--seeds", "1")
