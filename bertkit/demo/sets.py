@@ -185,6 +185,8 @@ _SETS = [
     DemoSet("similarity", "similarity", "text text_pair label", _write_similarity, config="stsb"),
     DemoSet("similarity-pairs", "contrastive", "anchor positive", texts.write_pair),
     DemoSet("similarity-triples", "contrastive", "anchor positive negative", texts.write_triple, config="triplet"),
+    DemoSet("sparse", "sparse", "anchor positive", texts.write_pair),
+    DemoSet("late-interaction", "late_interaction", "anchor positive", texts.write_pair),
     DemoSet("regress", "text_regression", "text label", _write_similarity),
     DemoSet("stsb", "text_regression", "text text_pair label", _write_similarity, config="stsb"),
     _tags("ner", write_named, NAME_TAGS),

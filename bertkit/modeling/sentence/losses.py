@@ -70,7 +70,11 @@ def mnrl(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tens
 
     Henderson et al. 2017, section 4.4; van den Oord et al. 2018 (`MultipleNegativesRankingLoss`).
     """
-    vectors = functional.normalize(vectors, dim=-1)
+    return find_positives(functional.normalize(vectors, dim=-1), missing, scale)
+
+
+def find_positives(vectors: torch.Tensor, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the cross-entropy of `mnrl` for dot products of vectors as they are."""
     rows = len(vectors)
     # the candidates, (texts - 1) * rows of them: all positives, then the first negatives of all rows, and so on
     candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)

@@ -6,7 +6,7 @@ any model folder; the second pools its token states into one vector per text; ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,12 @@ _CLASSES = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
     "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
     "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+    "Dense": "sentence_transformers.base.modules.dense.Dense",
+    "SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
 }
+_KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
+"""Modules of a folder whose texts have one dense vector each."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +107,15 @@ def read_modules(folder: Path) -> SentenceModules:
     if unknown:
         remedy = "bertkit reads Transformer, Pooling, Dense and Normalize, in this order"
         raise ModelError(f"it has what bertkit does not know: {', '.join(unknown)}", remedy, file=folder / MODULES)
-    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in _read_entries(folder / MODULES)]
+    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in read_entries(folder / MODULES)]
     pooling_file = folder / pooling_path / "config.json"
-    pooling = _read_optional(pooling_file)
-    encoder = _read_encoder_settings(folder / subfolder)
+    pooling = read_optional(pooling_file)
+    encoder = read_encoder_settings(folder / subfolder)
     return replace(
         read_settings(folder),
         pooling=_pooling_modes(pooling, pooling_file),
         include_prompt=bool(pooling.get("include_prompt", True)),
-        after=tuple(_read_later(folder, name, path) for name, path in later if name != "Dropout"),
+        after=tuple(read_later(folder, name, path) for name, path in later if name != "Dropout"),
         max_length=encoder.get("max_seq_length"),
         lowercase=bool(encoder.get("do_lower_case", False)),
         subfolder=subfolder,
@@ -142,7 +147,7 @@ def with_options(
 
 def read_settings(folder: Path) -> SentenceModules:
     """Read the prompts, the dimension and the like of a folder whose modules bertkit does not know."""
-    settings = _read_optional(folder / SETTINGS)
+    settings = read_optional(folder / SETTINGS)
     return SentenceModules(
         pooling=(),
         prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
@@ -158,21 +163,21 @@ def unknown_modules(folder: Path) -> list[str]:
     Raises:
         ModelError: a file is damaged, or a module needs code of its own.
     """
-    entries = _read_entries(folder / MODULES)
+    entries = read_entries(folder / MODULES)
     for module, name, _ in entries:
         if not module.startswith("sentence_transformers."):
             remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
             raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
     names = [name for _, name, _ in entries]
-    unknown = [name for name in names if name not in (*_CLASSES, "Dense", "Dropout")]
+    unknown = [name for name in names if name not in _KNOWN]
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
         unknown = unknown or [f"modules in the order {', '.join(names)}"]
     for _, name, path in entries[2:]:
-        config = _read_optional(folder / path / "config.json") if path else {}
+        config = read_optional(folder / path / "config.json") if path else {}
         others = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
         unknown += [f"{name} of {other}" for other in sorted(map(str, others))]
     if names[0] == "Transformer":
-        settings = _read_encoder_settings(folder / entries[0][2])
+        settings = read_encoder_settings(folder / entries[0][2])
         arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
         unknown += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
         reads_states = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -191,18 +196,38 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
         modules: without dense layers.
         width: hidden size of the encoder.
     """
-    names = ["Transformer", "Pooling", *(type(module).__name__ for module in modules.after)]
+    mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
+    pooling = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
+    later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
+    write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
+
+
+def write_folder(
+    folder: Path,
+    modules: SentenceModules,
+    later: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    model_type: str,
+    encoder: Mapping[str, Any],
+) -> None:
+    """Write the files of sentence-transformers beside those of an encoder.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: what they say of texts, prompts and similarity.
+        later: name and config of each module behind the encoder; number N of them is in the folder ``N_NAME``.
+        model_type: the class of sentence-transformers that loads the folder.
+        encoder: more settings of the encoder.
+    """
+    names = ["Transformer", *(name for name, _ in later)]
     paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
-    for name, path in zip(names[1:], paths[1:], strict=True):
+    for path, (_, content) in zip(paths[1:], later, strict=True):
         (folder / path).mkdir(exist_ok=True)
-        content: dict[str, Any] = {}
-        if name == "Pooling":
-            mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-            content = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
         write_json(folder / path / "config.json", content)
-    write_json(folder / _ENCODER_SETTINGS, {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase})
+    lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
+    write_json(folder / _ENCODER_SETTINGS, {**encoder, **lengths})
     settings = {
-        "model_type": "SentenceTransformer",
+        "model_type": model_type,
         "prompts": {"query": "", "document": "", **modules.prompts},
         "default_prompt_name": modules.default_prompt,
         "similarity_fn_name": modules.similarity,
@@ -215,7 +240,7 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
     write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
 
 
-def _read_entries(file: Path) -> list[tuple[str, str, str]]:
+def read_entries(file: Path) -> list[tuple[str, str, str]]:
     """Read the class of each module, its name without the path, and the module's folder."""
     import json
 
@@ -228,14 +253,14 @@ def _read_entries(file: Path) -> list[tuple[str, str, str]]:
         raise ModelError("not a list of modules", "fetch the model again", file=file) from None
 
 
-def _read_optional(file: Path) -> dict[str, Any]:
+def read_optional(file: Path) -> dict[str, Any]:
     return read_json_object(file) if file.is_file() else {}
 
 
-def _read_encoder_settings(folder: Path) -> dict[str, Any]:
+def read_encoder_settings(folder: Path) -> dict[str, Any]:
     """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
     others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
-    return next(filter(None, (_read_optional(folder / name) for name in (_ENCODER_SETTINGS, *others))), {})
+    return next(filter(None, (read_optional(folder / name) for name in (_ENCODER_SETTINGS, *others))), {})
 
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
@@ -249,7 +274,7 @@ def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     return modes
 
 
-def _read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
+def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
     """Read a module that follows the pooling.
 
     Raises:
