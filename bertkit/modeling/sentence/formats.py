@@ -22,8 +22,8 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     read_optional,
     read_settings,
-    write_folder,
 )
+from bertkit.modeling.sentence.writing import write_folder
 
 DENSE, SPARSE, LATE = "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"
 """Formats, by the class of sentence-transformers that loads them."""
@@ -107,7 +107,7 @@ def _read_projection(folder: Path, path: str) -> Dense:
 def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int) -> None:
     """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads."""
     pooling = {**_EXPECTED["SpladePooling"], "embedding_dimension": vocabulary}
-    write_folder(folder, modules, [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM)
+    write_folder(folder, replace(modules, similarity="dot"), [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM)
 
 
 def write_late(folder: Path, modules: SentenceModules, width: int, dimension: int) -> None:
@@ -124,4 +124,4 @@ def write_late(folder: Path, modules: SentenceModules, width: int, dimension: in
     projection = {"in_features": width, "out_features": dimension, "bias": False, "activation_function": identity}
     mask = {**_EXPECTED["MultiVectorMask"], "skiplist_tasks": ["document"]}
     later = [("Dense", {**projection, **of_tokens}), ("MultiVectorMask", mask), ("Normalize", of_tokens)]
-    write_folder(folder, modules, later, model_type=LATE, encoder={})
+    write_folder(folder, replace(modules, similarity="maxsim"), later, model_type=LATE, encoder={})

@@ -20,7 +20,8 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
-from bertkit.modeling.sentence.modules import Dense, SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import Dense, SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
 
 if TYPE_CHECKING:

@@ -6,18 +6,17 @@ any model folder; the second pools its token states into one vector per text; ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.weights import read_json_object
-from bertkit.storage.files import write_json
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
-_ENCODER_SETTINGS = "sentence_bert_config.json"
+ENCODER_SETTINGS = "sentence_bert_config.json"
 _ANY_ENCODER_SETTINGS = "sentence_*_config.json"  # older ones have the model type in their name
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
@@ -36,16 +35,14 @@ _OLD_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_CLASSES = {
-    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
-    "Dense": "sentence_transformers.base.modules.dense.Dense",
-    "SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
-    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
-}
 _KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
 """Modules of a folder whose texts have one dense vector each."""
+
+_OTHER_FORMATS = {
+    "SpladePooling": ("its vectors are sparse", "use the recipe sparse, or SparseEncoder of sentence-transformers"),
+    "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or search --rerank"),
+}
+"""Modules of models that the library would load without these, as another model."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def unknown_modules(folder: Path) -> list[str]:
     """List what a folder of sentence-transformers has that only the library itself computes; mostly nothing.
 
     Raises:
-        ModelError: a file is damaged, or a module needs code of its own.
+        ModelError: a file is damaged, a module needs code of its own, or texts do not have one dense vector each.
     """
     entries = read_entries(folder / MODULES)
     for module, name, _ in entries:
@@ -169,6 +166,9 @@ def unknown_modules(folder: Path) -> list[str]:
             remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
             raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
     names = [name for _, name, _ in entries]
+    for name, (what, remedy) in _OTHER_FORMATS.items():
+        if name in names:
+            raise ModelError(what, remedy, file=folder / MODULES)
     unknown = [name for name in names if name not in _KNOWN]
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
         unknown = unknown or [f"modules in the order {', '.join(names)}"]
@@ -186,58 +186,6 @@ def unknown_modules(folder: Path) -> list[str]:
         if (settings.get("modality_config") or {}).get("text", reads_states) != reads_states:
             unknown.append("modality_config")
     return unknown
-
-
-def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
-    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
-
-    Args:
-        folder: it has config, weights and tokenizer of the encoder already.
-        modules: without dense layers.
-        width: hidden size of the encoder.
-    """
-    mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-    pooling = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
-    later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
-    write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
-
-
-def write_folder(
-    folder: Path,
-    modules: SentenceModules,
-    later: Sequence[tuple[str, Mapping[str, Any]]],
-    *,
-    model_type: str,
-    encoder: Mapping[str, Any],
-) -> None:
-    """Write the files of sentence-transformers beside those of an encoder.
-
-    Args:
-        folder: it has config, weights and tokenizer of the encoder already.
-        modules: what they say of texts, prompts and similarity.
-        later: name and config of each module behind the encoder; number N of them is in the folder ``N_NAME``.
-        model_type: the class of sentence-transformers that loads the folder.
-        encoder: more settings of the encoder.
-    """
-    names = ["Transformer", *(name for name, _ in later)]
-    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
-    for path, (_, content) in zip(paths[1:], later, strict=True):
-        (folder / path).mkdir(exist_ok=True)
-        write_json(folder / path / "config.json", content)
-    lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
-    write_json(folder / _ENCODER_SETTINGS, {**encoder, **lengths})
-    settings = {
-        "model_type": model_type,
-        "prompts": {"query": "", "document": "", **modules.prompts},
-        "default_prompt_name": modules.default_prompt,
-        "similarity_fn_name": modules.similarity,
-    }
-    write_json(folder / SETTINGS, settings)
-    listed = [
-        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
-        for number, (name, path) in enumerate(zip(names, paths, strict=True))
-    ]
-    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
 
 
 def read_entries(file: Path) -> list[tuple[str, str, str]]:
@@ -260,7 +208,7 @@ def read_optional(file: Path) -> dict[str, Any]:
 def read_encoder_settings(folder: Path) -> dict[str, Any]:
     """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
     others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
-    return next(filter(None, (read_optional(folder / name) for name in (_ENCODER_SETTINGS, *others))), {})
+    return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *others))), {})
 
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:

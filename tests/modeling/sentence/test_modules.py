@@ -13,8 +13,8 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     unknown_modules,
     with_options,
-    write_modules,
 )
+from bertkit.modeling.sentence.writing import write_modules
 
 
 def test_a_plain_model_folder_pools_the_mean(tmp_path):
