@@ -149,9 +149,7 @@ def load_sentence_head(
     """
     quiet_transformers()
     config = load_config(folder)
-    if any(isinstance(module, Dense) for module in modules.after):
-        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
-        raise ModelError(what, "start from another model", file=folder)
+    refuse_dense(modules, folder)
     width = config.hidden_size * len(modules.pooling)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
@@ -160,10 +158,22 @@ def load_sentence_head(
     model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
+    set_up(model, modules, loss)
+    model.texts_at_once = texts_at_once
+    return model
+
+
+def refuse_dense(modules: SentenceModules, folder: Path) -> None:
+    """Raise ModelError where vectors go through a dense layer after the pooling."""
+    if any(isinstance(module, Dense) for module in modules.after):
+        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
+        raise ModelError(what, "start from another model", file=folder)
+
+
+def set_up(model: Any, modules: SentenceModules, loss: VectorLoss | None) -> None:
+    """Let a model with a `SentenceHead` make vectors as `modules` say, and train them with a loss."""
     for name, module in model.base_model.named_children():
         if name == "pooler":
             module.requires_grad_(False)
-    head: Any = model
-    head.sentence, head.loss, head.texts_at_once = modules, loss, texts_at_once
+    model.sentence, model.loss = modules, loss
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING
-    return model

@@ -66,7 +66,13 @@ def modules_of(folder: Path, setup: Setup) -> SentenceModules:
     return replace(modules, prompts=prompts, max_length=length)
 
 
-def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, str] | None = None) -> list[Feature]:
+def encode_rows(
+    rows: Sequence[Sequence[str]],
+    setup: Setup,
+    roles: tuple[str, str] | None = None,
+    *,
+    pairs: Sequence[str] | None = None,
+) -> list[Feature]:
     """Encode the texts of each row, begun with a prompt where the model has some.
 
     Args:
@@ -74,6 +80,7 @@ def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, s
         setup: its tokenizer is that of the model folder.
         roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
             one also begins texts for whose role the model has no prompt.
+        pairs: second texts of rows with one text, which the encoder reads together with it.
 
     Raises:
         ModelError: the model leaves the tokens of prompts out of its pooling.
@@ -90,7 +97,10 @@ def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, s
         begun = [[text.lower() for text in texts] for texts in begun]
     training = setup.recipe.training.model_copy(update={"max_length": modules.max_length})
     shortened = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
-    return encode_several([[{"text": text} for text in texts] for texts in begun], shortened)
+    several = [[{"text": text} for text in texts] for texts in begun]
+    for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
+        text["text_pair"] = pair.lower() if modules.lowercase else pair
+    return encode_several(several, shortened)
 
 
 def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> PreTrainedModel:
