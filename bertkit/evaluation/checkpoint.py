@@ -105,7 +105,8 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     config = read_config(folder)
     labels: tuple[str, ...] = ()
     find_labels = getattr(task, "find_labels", None)  # of a family that takes models trained for something else
-    if find_labels is None and not is_sentence_folder(folder):  # whose encoder has no head
+    # an encoder for sentence vectors has no head, which only labels need
+    if find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
         check_head(config, folder)
     if find_labels is not None:
         labels = find_labels(folder, recipe)

@@ -92,8 +92,14 @@ def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int
     """
     from sklearn.linear_model import LogisticRegression
 
-    fitted = LogisticRegression(max_iter=1000).fit(vectors.astype(np.float64), labels)
-    weights, biases = fitted.coef_, fitted.intercept_
+    # Vectors of a plain encoder are almost the same for all texts. With the center at 0 and a mean length of 1, the
+    # penalty on weights means the same for every encoder.
+    wide = vectors.astype(np.float64)
+    center = wide.mean(axis=0)
+    length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
+    fitted = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
+    weights = fitted.coef_ / length
+    biases = fitted.intercept_ - weights @ center
     if len(fitted.classes_) == 2:  # there is one row for both: the logit of the second label
         weights, biases = np.concatenate([-weights, weights]) / 2, np.concatenate([-biases, biases]) / 2
     set_head(model, {int(label): weights[row] for row, label in enumerate(fitted.classes_)}, biases)
