@@ -169,6 +169,7 @@ _SETS = [
     DemoSet(
         "classify", "text_classification", "text label", _write_review, labels=tuple(_SENTIMENT), names_labels=False
     ),
+    DemoSet("few-shot", "few_shot", "text label", _write_review, labels=tuple(_SENTIMENT), names_labels=False),
     _classes("cola", {"unacceptable": 0.35, "acceptable": 0.65}, texts.write_acceptability, pair=False),
     _classes(
         "mnli",

@@ -97,7 +97,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 def encode_for(rows: Sequence[Row], setup: Setup, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
-    features, loss = texts.encode_rows(several, setup, _ROLES, model_format), loss_of(setup.recipe)
+    features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
     for row, of_row, feature in zip(rows, several, features, strict=True):
         if loss == "mnrl":  # no text of a batch may be a negative of its own anchor
             feature["texts"] = list(map(text_number, of_row))

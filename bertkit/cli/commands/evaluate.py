@@ -17,6 +17,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     RecipeArgument,
     SetOption,
+    ZeroShotOption,
     load,
 )
 from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
@@ -55,6 +56,7 @@ def command(
             metavar="CHOICE",
         ),
     ] = "refuse",
+    zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -64,6 +66,7 @@ def command(
     override the recipe.
     """
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    settings |= {"task": "zero_shot" if zero_shot else None}
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 

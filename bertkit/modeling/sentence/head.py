@@ -45,7 +45,7 @@ class VectorHead:
     """
 
     sentence = SentenceModules()
-    loss: VectorLoss | None = None
+    loss: Any = None
     texts_at_once: int | None = None
 
     def forward(
@@ -155,16 +155,6 @@ class SentenceHead(VectorHead, EncoderHead):
             return functional.normalize(vectors, dim=-1) if self.sentence.after else vectors
 
 
-def train_on_texts(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int | None) -> PreTrainedModel:
-    """Set up a model with a `VectorHead`: how it reads texts, and the loss that it is trained with, None without."""
-    for name, module in model.base_model.named_children():
-        if name == "pooler":
-            module.requires_grad_(False)
-    model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
-    info_of(model).compares_rows = loss is not None and loss.name in COMPARING
-    return model  # type: ignore[no-any-return]
-
-
 def load_sentence_head(
     folder: Path, modules: SentenceModules, loss: VectorLoss | None = None, *, texts_at_once: int | None = None
 ) -> PreTrainedModel:
@@ -182,9 +172,7 @@ def load_sentence_head(
     """
     quiet_transformers()
     config = load_config(folder)
-    if any(isinstance(module, Dense) for module in modules.after):
-        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
-        raise ModelError(what, "start from another model", file=folder)
+    refuse_dense(modules, folder)
     width = config.hidden_size * len(modules.pooling)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
@@ -193,4 +181,21 @@ def load_sentence_head(
     model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
-    return train_on_texts(model, modules, loss, texts_at_once)
+    set_up(model, modules, loss, texts_at_once)
+    return model
+
+
+def refuse_dense(modules: SentenceModules, folder: Path) -> None:
+    """Raise ModelError where vectors go through a dense layer after the pooling."""
+    if any(isinstance(module, Dense) for module in modules.after):
+        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
+        raise ModelError(what, "start from another model", file=folder)
+
+
+def set_up(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
+    """Let a model with a `VectorHead` read texts as `modules` say, and train it with a loss."""
+    for name, module in model.base_model.named_children():
+        if name == "pooler":
+            module.requires_grad_(False)
+    model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
+    info_of(model).compares_rows = loss is not None and loss.name in COMPARING

@@ -19,7 +19,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
-from bertkit.modeling.sentence.head import SentenceHead, train_on_texts
+from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.modules import Dense
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 
@@ -180,4 +180,5 @@ def load_late_head(
         nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
     model.project(projection)
     refuse_non_finite(model.named_parameters(), folder)
-    return train_on_texts(model, modules, loss, texts_at_once)
+    set_up(model, modules, loss, texts_at_once)
+    return model

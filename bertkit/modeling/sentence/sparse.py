@@ -19,7 +19,7 @@ from transformers.utils import ModelOutput
 from bertkit.modeling.info import ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
-from bertkit.modeling.sentence.head import VectorHead, train_on_texts
+from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
 from bertkit.modeling.weights import load_config
 
@@ -168,4 +168,5 @@ def load_sparse_head(
     model = load_to_pretrain(model_class, folder, config)
     if loss is not None:
         loss.info = info_of(model)
-    return train_on_texts(model, modules, loss, texts_at_once)
+    set_up(model, modules, loss, texts_at_once)
+    return model

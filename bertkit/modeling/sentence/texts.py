@@ -67,7 +67,12 @@ def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> Sentenc
 
 
 def encode_rows(
-    rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, str] | None = None, model_format: str = DENSE
+    rows: Sequence[Sequence[str]],
+    setup: Setup,
+    roles: tuple[str, str] | None = None,
+    *,
+    pairs: Sequence[str] | None = None,
+    model_format: str = DENSE,
 ) -> list[Feature]:
     """Encode the texts of each row, begun with a prompt where the model has some.
 
@@ -76,6 +81,7 @@ def encode_rows(
         setup: its tokenizer is that of the model folder.
         roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
             one also begins texts for whose role the model has no prompt.
+        pairs: second texts of rows with one text, which the encoder reads together with it.
         model_format: which class of sentence-transformers the model is of; see `bertkit.modeling.sentence.formats`.
 
     Raises:
@@ -93,7 +99,10 @@ def encode_rows(
         begun = [[text.lower() for text in texts] for texts in begun]
     training = setup.recipe.training.model_copy(update={"max_length": modules.max_length})
     shortened = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
-    return encode_several([[{"text": text} for text in texts] for texts in begun], shortened)
+    several = [[{"text": text} for text in texts] for texts in begun]
+    for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
+        text["text_pair"] = pair.lower() if modules.lowercase else pair
+    return encode_several(several, shortened)
 
 
 def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> PreTrainedModel:
