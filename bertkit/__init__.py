@@ -23,6 +23,7 @@ _PUBLIC = {
     "bench": "bertkit.workflows.bench",
     "Embedder": "bertkit.vectors.embedder",
     "Reranker": "bertkit.vectors.reranker",
+    "SparseEmbedder": "bertkit.vectors.sparse",
 }
 
 

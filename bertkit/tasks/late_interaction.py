@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE
-from bertkit.tasks import Details, Feature, Option, Row, Setup, contrastive, no_fitting, no_precompute, no_tuning, read_option
+from bertkit.tasks import (
+    Details,
+    Feature,
+    Option,
+    Row,
+    Setup,
+    contrastive,
+    no_fitting,
+    no_precompute,
+    no_tuning,
+    read_option,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

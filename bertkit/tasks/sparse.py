@@ -17,7 +17,18 @@ from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE
-from bertkit.tasks import Details, Feature, Option, Row, Setup, contrastive, no_fitting, no_precompute, no_tuning, read_option
+from bertkit.tasks import (
+    Details,
+    Feature,
+    Option,
+    Row,
+    Setup,
+    contrastive,
+    no_fitting,
+    no_precompute,
+    no_tuning,
+    read_option,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +70,9 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         folder, texts.modules_of(folder, setup, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
     if info_of(model).new_weights:
-        log.info("the model has no head of a masked language model: vectors start from random weights, and need more rows")
+        log.info(
+            "the model has no head of a masked language model: vectors start from random weights, and need more rows"
+        )
     return model
 
 
@@ -77,7 +90,7 @@ def decode(
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         count = len(contrastive.texts_of(row))  # another row of the batch may have had more
-        vectors = _as_matrix(output["values"][:count], output["tokens"][:count], width)
+        vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         positive, *negatives = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         active = dict(zip(_ACTIVE, np.diff(vectors.indptr)[:2].tolist(), strict=True))
         record: dict[str, Any] = {"prediction": positive, **active, "_vectors": (vectors[[0]], vectors[[1]])}
@@ -85,7 +98,7 @@ def decode(
     return decoded
 
 
-def _as_matrix(values: Any, tokens: Any, width: int) -> Any:
+def as_matrix(values: Any, tokens: Any, width: int) -> Any:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 

@@ -55,7 +55,7 @@ class SentenceClassifier(SentenceHead):
 
         AutoModel and SentenceTransformer load the encoder of it.
         """
-        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)  # type: ignore[arg-type]
+        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)
         write_modules(Path(folder), self.sentence, self.config.hidden_size)  # type: ignore[attr-defined]
 
 

@@ -107,7 +107,9 @@ def _read_projection(folder: Path, path: str) -> Dense:
 def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int) -> None:
     """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads."""
     pooling = {**_EXPECTED["SpladePooling"], "embedding_dimension": vocabulary}
-    write_folder(folder, replace(modules, similarity="dot"), [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM)
+    write_folder(
+        folder, replace(modules, similarity="dot"), [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM
+    )
 
 
 def write_late(folder: Path, modules: SentenceModules, width: int, dimension: int) -> None:

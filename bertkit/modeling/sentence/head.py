@@ -67,7 +67,7 @@ class VectorHead:
             batch = [None if values is None else torch.cat([values, values]) for values in batch]
             missing = torch.cat([missing, missing])
         vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
-        vectors = vectors.unflatten(0, missing.shape)
+        vectors = vectors.view(*missing.shape, *vectors.shape[1:])
         return self._output(None if loss is None else loss(vectors, labels, missing), vectors)
 
     def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:

@@ -202,6 +202,7 @@ def read_entries(file: Path) -> list[tuple[str, str, str]]:
 
 
 def read_optional(file: Path) -> dict[str, Any]:
+    """Read a file of a model folder that is one JSON object; an empty one where there is no file."""
     return read_json_object(file) if file.is_file() else {}
 
 

@@ -129,7 +129,8 @@ class _Highest(torch.autograd.Function):
             values[texts], positions[texts] = of_texts.values.float(), of_texts.indices
         ctx.save_for_backward(states, weight, positions)
         ctx.has_bias = bias is not None
-        return values
+        highest: torch.Tensor = values
+        return highest
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

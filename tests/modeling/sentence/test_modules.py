@@ -21,15 +21,6 @@ def test_a_plain_model_folder_pools_the_mean(tmp_path):
     assert read_modules(tmp_path) == SentenceModules()
 
 
-def test_what_is_written_is_read(tmp_path):
-    prompts = {"query": "query: ", "document": ""}
-    modules = SentenceModules(
-        pooling=("cls", "max"), after=(Normalize(),), prompts=prompts, default_prompt="query", max_length=64
-    )
-    write_modules(tmp_path, modules, width=8)
-    assert read_modules(tmp_path) == modules
-
-
 def test_old_folders_switch_pooling_modes_on_one_by_one(tmp_path):
     write_modules(tmp_path, SentenceModules(), width=8)
     config = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 8}
