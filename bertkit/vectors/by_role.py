@@ -26,6 +26,8 @@ def read_texts(
         model_format: the format of the checkpoint.
         progress: shows how far the work is.
     """
+    if not texts:
+        return []
     features = encode_rows([[text] for text in texts], checkpoint.setup, (role, role), model_format=model_format)
     outputs, _ = run_model(checkpoint, features, progress, f"reading {role} texts")
     return outputs
