@@ -34,7 +34,7 @@ NAMED: bool = False
 METRICS: tuple[str, ...] = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
     "scale": Option(1.0, least=0.01, most=1000),
-    "dimension": Option(128, least=1),
+    "dimension": Option(None, least=1),
     "prompts": texts.OPTIONS["prompts"],
     "mini_batch": texts.OPTIONS["mini_batch"],
 }
@@ -48,15 +48,16 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     from bertkit.modeling.sentence.formats import read_format
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
+    if not new_head:
+        texts.refuse_other_formats(folder, LATE)
+        return load_late_head(folder, read_format(folder, LATE))
     dimension, scale, mini_batch = (
         read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")
     )
-    if not new_head:
-        texts.refuse_other_formats(folder, LATE)
-        return load_late_head(folder, read_format(folder, LATE), dimension)
-    modules = texts.modules_of(folder, setup, LATE)
-    loss = LateLoss(float(scale))
-    return load_late_head(folder, modules, dimension, loss, texts_at_once=mini_batch and int(mini_batch))
+    modules, loss = texts.modules_of(folder, setup, LATE), LateLoss(float(scale))
+    return load_late_head(
+        folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
+    )
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -60,7 +60,7 @@ def test_scores_are_those_of_a_loop():
 def test_a_model_that_makes_no_sparse_vectors_is_refused(tiny_model):
     with pytest.raises(ModelError, match="it was not trained for sentence vectors"):
         task.load_model(tiny_model, setup_of(), new_head=False)
-    with pytest.raises(RecipeError, match="options.warmup"):
+    with pytest.raises(RecipeError, match="warmup"):
         setup_of(**{"options.warmup": 2})
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Vectors = np.ndarray[Any, Any]
 
 _WEIGHTS = "model.safetensors"
+_DIMENSION = 128
 _NUMBERS = 2**23  # products of tokens that are in memory at a time
 
 
@@ -149,7 +150,7 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
 def load_late_head(
     folder: Path,
     modules: SentenceModules,
-    dimension: int,
+    dimension: int | None = None,
     loss: LateLoss | None = None,
     *,
     texts_at_once: int | None = None,
@@ -159,21 +160,25 @@ def load_late_head(
     Args:
         folder: of any encoder, or of a `MultiVectorEncoder`, whose projection is kept.
         modules: how texts are read; they are saved with the model.
-        dimension: of the vectors, where the folder has no projection.
+        dimension: of the vectors; None for that of the folder's projection, or 128.
         loss: None where the model is not trained.
         texts_at_once: texts of a batch that are read at once; None for as many as fit.
 
     Raises:
         ModelError: damaged weights, or weights that do not fit the config.
+        RecipeError: the folder's projection has another dimension.
     """
     quiet_transformers()
     config = load_config(folder)
+    saved = next((module for module in modules.after if isinstance(module, Dense)), None)
+    if saved and dimension not in (None, saved.outputs):
+        what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
+        raise RecipeError(what, "leave it out, or start from another model")
     model: Any
     config_class: type = type(config)
     model, report = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
     refuse_misfit(model, report, folder)
-    saved = next((module for module in modules.after if isinstance(module, Dense)), None)
-    projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension, bias=False)
+    projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension or _DIMENSION, bias=False)
     if saved:
         load_projection(projection, saved.folder)
     else:

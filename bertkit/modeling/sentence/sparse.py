@@ -167,7 +167,8 @@ def load_sparse_head(
     # under the name of its class, which transformers writes into the config
     model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
     model = load_to_pretrain(model_class, folder, config)
+    set_up(model, modules, loss, texts_at_once)
     if loss is not None:
         loss.info = info_of(model)
-    set_up(model, modules, loss, texts_at_once)
+        loss.info.compares_rows = True  # the penalty does, whatever the other term
     return model

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.sentence.formats import LATE, PROJECTION, read_format
 from bertkit.modeling.sentence.late import LateLoss, load_late_head, max_sim, real_tokens, score_texts
 from bertkit.modeling.sentence.modules import SentenceModules
@@ -96,13 +96,15 @@ def test_the_projection_is_saved_beside_the_encoder_and_restored(tiny_model, tmp
     _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     modules = read_format(tmp_path, LATE)
-    again, other = load_late_head(tmp_path, modules, 99), load_late_head(tiny_model, MODULES, 8)
+    again, other = load_late_head(tmp_path, modules), load_late_head(tiny_model, MODULES, 8)
     restore_weights(other, tmp_path / "model.safetensors")
     for found in (again, other):
         assert all(torch.equal(one, two) for one, two in zip(found.parameters(), model.parameters(), strict=True))
+    with pytest.raises(RecipeError, match="options.dimension is 9, and the vectors of the model have 8"):
+        load_late_head(tmp_path, modules, 9)
     (tmp_path / PROJECTION / "model.safetensors").write_bytes(b"none")
     with pytest.raises(ModelError, match="the weights of the projection are damaged"):
-        load_late_head(tmp_path, modules, 8)
+        load_late_head(tmp_path, modules)
 
 
 @pytest.mark.slow
