@@ -44,8 +44,8 @@ DESCRIPTIONS = {
 }
 TRAINED: dict[str, dict[str, Any]] = {
     # Mosbach et al. (2021) fine-tune on few rows for many epochs, until the training loss is close to 0.
-    "fine-tuning": {"task": "text_classification", "training.steps": 160},
-    "few-shot": {},
+    "fine-tuning": {"task": "text_classification", "training.steps": 160, "training.learning_rate": 5e-5},
+    "few-shot": {"training.steps": 100, "training.learning_rate": 2e-5},
     "frozen vectors": {"options.method": "frozen"},
 }
 ZERO_SHOT = ("zero-shot, vectors", "zero-shot, NLI")
@@ -178,7 +178,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, type=Path, help="folder of an encoder for sentence vectors")
     parser.add_argument("--data", required=True, type=Path, help="folder with sst2, qnli and mnli")
-    parser.add_argument("--nli", type=Path, help="folder of a model for inference; it is trained there if there is none")
+    parser.add_argument(
+        "--nli", type=Path, help="folder of a model for inference; it is trained there if there is none"
+    )
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--per-class", nargs="+", type=int, default=[8, 16, 64])
     parser.add_argument("--methods", nargs="+", default=[*TRAINED, *ZERO_SHOT], choices=[*TRAINED, *ZERO_SHOT])

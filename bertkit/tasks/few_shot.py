@@ -54,7 +54,9 @@ def read(row: Row, recipe: Recipe) -> Row:
         RecipeError: a setting of another loss.
     """
     if recipe.training.class_weights or recipe.training.label_smoothing:
-        what = "training.class_weights and label_smoothing are for the loss of a classifier, which few_shot does not have"
+        what = (
+            "training.class_weights and label_smoothing are for the loss of a classifier, which few_shot does not have"
+        )
         raise RecipeError(what, "leave them out")
     if isinstance(row.get("label"), (list, tuple)):
         remedy = "use the recipe `classify` with options.multi_label"

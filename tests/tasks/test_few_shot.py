@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.errors import DataError, ModelError, RecipeError
+from bertkit.modeling.sentence.modules import SentenceModules, write_modules
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import few_shot as task
@@ -91,11 +93,19 @@ def test_the_card_and_the_folder_say_what_they_are(trained_few):
         evaluate(load_recipe("classify", {"model": str(folder / "run"), "data.source": changes["data.source"]}))
 
 
+def test_an_encoder_for_vectors_alone_is_not_scored(tiny_model, trained_few, tmp_path):
+    *_, changes = trained_few
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    write_modules(folder, SentenceModules(), width=32)
+    with pytest.raises(ModelError, match="no trained head for this task"):
+        evaluate(load_recipe("few-shot", {**changes, "model": str(folder)}))
+
+
 def test_a_frozen_encoder_keeps_its_weights(tiny_model, tmp_path):
     train(tiny_model, tmp_path, **{"options.method": "frozen"})
     before, after = load_file(tiny_model / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
     assert all(np.array_equal(values, after[f"bert.{name}"]) for name, values in before.items())
-    assert after["classifier.weight"].abs().sum() > 0
+    assert after["logistic.weight"].abs().sum() > 0
 
 
 @pytest.mark.slow
@@ -107,7 +117,7 @@ def test_sentence_transformers_makes_the_vectors_that_the_head_reads(trained_few
     given = [(text, pair) for text in TEXTS] if pair else TEXTS
     vectors = SentenceTransformer(str(folder / "run"), device="cpu").encode(given)
     saved = load_file(folder / "run" / "model.safetensors")
-    logits = vectors @ saved["classifier.weight"].numpy().T + saved["classifier.bias"].numpy()
+    logits = vectors @ saved["logistic.weight"].numpy().T + saved["logistic.bias"].numpy()
     columns = {"text": "text", "text_pair": "text_pair", "label": "label"} if pair else changes.get("data.columns", {})
     recipe = load_recipe("few-shot", {"model": str(folder / "run"), "data.columns": columns})
     records = [

@@ -1,4 +1,4 @@
-"""Labels described in words: by inference and by vectors, beside transformers' pipeline and cosines; what is refused."""
+"""Labels described in words, beside transformers' pipeline and cosines of vectors; what is refused."""
 
 from __future__ import annotations
 

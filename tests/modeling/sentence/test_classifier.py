@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
 from bertkit.modeling.sentence.classifier import fit_logistic, load_sentence_classifier
@@ -48,7 +48,7 @@ def test_no_gradient_reaches_the_layer_and_the_loss_needs_the_whole_batch(still_
     model = load(still_model, loss=VectorLoss("class_cosent")).train()
     output = model(**make_batch(), labels=torch.tensor([0, 1, 0, 1, 0, 1]))
     output.loss.backward()
-    assert model.classifier.weight.grad is None
+    assert model.logistic.weight.grad is None
     assert model.base_model.encoder.layer[0].attention.self.query.weight.grad.norm() > 0
 
 
@@ -65,6 +65,8 @@ def test_a_saved_folder_is_loaded_whole_and_by_others_as_an_encoder(still_model,
     torch.testing.assert_close(vectors, expected.vectors[:, 0])
     _, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
+    _, report = AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert "classifier.weight" in report["missing_keys"]  # so transformers warns that this layer is new
 
 
 def test_an_encoder_without_the_layer_and_several_poolings_are_refused(tiny_model):
