@@ -84,6 +84,12 @@ def test_eval_scores_with_intervals(inference_model, tmp_path):
     assert result.rows == 20 and result.intervals["accuracy"] is not None
 
 
+def test_labels_that_are_numbers_have_descriptions_too(vector_model):
+    own = {"labels": ["0", "1"], "options.descriptions": {1: "so good", 0: "so bad"}}
+    records, _ = predicted(vector_model, [{"text": "so good"}], **own)
+    assert records[0]["prediction"] == "1"
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
