@@ -98,12 +98,12 @@ def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int
     wide = vectors.astype(np.float64)
     center = wide.mean(axis=0)
     length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
-    fitted = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
-    weights = fitted.coef_ / length
-    biases = fitted.intercept_ - weights @ center
-    if len(fitted.classes_) == 2:  # there is one row for both: the logit of the second label
+    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
+    weights = regression.coef_ / length
+    biases = regression.intercept_ - weights @ center
+    if len(regression.classes_) == 2:  # there is one row for both: the logit of the second label
         weights, biases = np.concatenate([-weights, weights]) / 2, np.concatenate([-biases, biases]) / 2
-    set_head(model, {int(label): weights[row] for row, label in enumerate(fitted.classes_)}, biases)
+    set_head(model, {int(label): weights[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
 def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.ndarray[Any, Any]) -> None:
