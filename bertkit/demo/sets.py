@@ -50,7 +50,7 @@ class DemoSet:
         """Tell whether the recipe could be trained on these rows."""
         same_labels = None in (recipe.labels, self.labels) or set(recipe.labels or ()) == set(self.labels or ())
         has_options = all(recipe.options.get(key) == value for key, value in self.options.items())
-        return recipe.task == self.task and same_labels and has_options
+        return _rows_of(recipe) == self.task and same_labels and has_options
 
     def distance(self, recipe: Recipe) -> tuple[int, bool, bool, int]:
         """Measure how far a recipe that fits is from the set's own: columns first, then config, labels, options."""
@@ -77,16 +77,20 @@ def demo_set_for(recipe: Recipe) -> DemoSet:
     return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
 
 
+def _rows_of(recipe: Recipe) -> str:
+    """Return the task family whose rows those of a recipe are like."""
+    return "text_classification" if recipe.task in ("few_shot", "zero_shot") else recipe.task
+
+
 def _sets_with_labels(recipe: Recipe) -> list[DemoSet]:
     """Build sets of texts, of pairs or of words with the labels of a recipe."""
     labels = tuple(recipe.labels or ())
-    if recipe.task == "text_classification" and labels:
+    task = _rows_of(recipe)
+    if task == "text_classification" and labels:
         write = _labeled(dict.fromkeys(labels, 1.0), partial(texts.write_topic, labels=labels))
         return [
-            DemoSet(
-                "topics", recipe.task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels
-            ),
-            DemoSet("topic-pairs", recipe.task, "text text_pair label", write, labels=labels),
+            DemoSet("topics", task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels),
+            DemoSet("topic-pairs", task, "text text_pair label", write, labels=labels),
         ]
     if recipe.task == "token_classification" and labels:
         return [_tags("tags", _retagged(labels), labels)]
@@ -169,7 +173,6 @@ _SETS = [
     DemoSet(
         "classify", "text_classification", "text label", _write_review, labels=tuple(_SENTIMENT), names_labels=False
     ),
-    DemoSet("few-shot", "few_shot", "text label", _write_review, labels=tuple(_SENTIMENT), names_labels=False),
     _classes("cola", {"unacceptable": 0.35, "acceptable": 0.65}, texts.write_acceptability, pair=False),
     _classes(
         "mnli",

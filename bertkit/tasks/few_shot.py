@@ -94,6 +94,9 @@ def collator(setup: Setup) -> Collator:
 
 def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
     """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all."""
+    # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
+    import sklearn.linear_model  # noqa: F401
+
     fit_head = partial(_fit_head, model, features["train"], run)
     if read_option(OPTIONS, setup.recipe, "method") == "frozen":
         fit_head()

@@ -29,6 +29,7 @@ from bertkit.tasks import (
     no_tuning,
     padding_collator,
     read_option,
+    spelled,
     text_classification,
 )
 from bertkit.tokens.several import several_collator
@@ -73,7 +74,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     """
     if not recipe.labels:
         raise RecipeError("labels is missing: nothing else names them", "--set 'labels=[politics, sports]'")
-    for label in read_option(OPTIONS, recipe, "descriptions"):
+    for label in _own_descriptions(recipe):
         if label not in recipe.labels:
             raise RecipeError(f"options.descriptions has no label {label!r}", closest(label, recipe.labels))
     if _find_entailment(folder) is None and not is_sentence_folder(folder):
@@ -151,8 +152,13 @@ def _load_encoder(folder: Path, setup: Setup) -> PreTrainedModel:
 
 def _describe(setup: Setup) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
-    template, own = (read_option(OPTIONS, setup.recipe, name) for name in ("hypothesis_template", "descriptions"))
+    template, own = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _own_descriptions(setup.recipe)
     return [own.get(label, template.replace("{}", label)) for label in setup.labels]
+
+
+def _own_descriptions(recipe: Recipe) -> dict[str | None, str]:
+    """Return the descriptions that a recipe gives, by label; YAML reads some names as numbers."""
+    return {spelled(label): text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
 
 def _folder(setup: Setup) -> Path:

@@ -182,7 +182,7 @@ class _Scorer:
         self.best: tuple[int, Scored] | None = None
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
-        """Score the model after a step on the split that chooses the best one; a head that is fitted is fitted first."""
+        """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
         if fit_head := info_of(model).fit_head:
             fit_head()
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)

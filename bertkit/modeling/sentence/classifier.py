@@ -41,17 +41,18 @@ class SentenceClassifier(SentenceHead):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
+        # not called `classifier`: transformers' own classes would load it, and give it the first token to read
+        self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(self, *batch: Any, **inputs: Any) -> ClassifiedOutput:
         """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
         output = super().forward(*batch, **inputs)
         assert output.vectors is not None
-        return ClassifiedOutput(output.loss, output.vectors, self.classifier(output.vectors[:, 0]))
+        return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
 
     def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
-        """Write all weights in one file, where ``classifier`` stands beside the encoder, and sentence-transformers' files.
+        """Write all weights into one file, those of ``logistic`` too, and the files of sentence-transformers.
 
         AutoModel and SentenceTransformer load the encoder of it.
         """
@@ -98,17 +99,17 @@ def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int
     wide = vectors.astype(np.float64)
     center = wide.mean(axis=0)
     length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
-    fitted = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
-    weights = fitted.coef_ / length
-    biases = fitted.intercept_ - weights @ center
-    if len(fitted.classes_) == 2:  # there is one row for both: the logit of the second label
+    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
+    weights = regression.coef_ / length
+    biases = regression.intercept_ - weights @ center
+    if len(regression.classes_) == 2:  # there is one row for both: the logit of the second label
         weights, biases = np.concatenate([-weights, weights]) / 2, np.concatenate([-biases, biases]) / 2
-    set_head(model, {int(label): weights[row] for row, label in enumerate(fitted.classes_)}, biases)
+    set_head(model, {int(label): weights[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
 def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.ndarray[Any, Any]) -> None:
     """Set the weights and the bias of each label's logit, and the logits of all others to never."""
-    layer = model.classifier
+    layer = model.logistic
     with torch.no_grad():
         layer.weight.zero_()
         layer.bias.fill_(_NEVER)
