@@ -5,8 +5,8 @@
     python -m benchmarks.retrieval --data DIR --pairs FILE
 
 The second command writes questions of the training split with their paragraphs, for the recipes `sparse` and
-`late-interaction`. The index has the paragraphs of SQuAD's validation split, each as one row, and once more in passages.
-Reranking takes long on a CPU, so its table is of some questions, drawn at random. Writes
+`late-interaction`. The index has the paragraphs of SQuAD's validation split, each as one row, and once more in
+passages. Reranking takes long on a CPU, so its table is of some questions, drawn at random. Writes
 benchmarks/results/retrieval.json and prints the tables of docs/vectors.md. What the file has is not measured again.
 """
 

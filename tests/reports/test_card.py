@@ -50,7 +50,6 @@ CARD = CardFacts(
 )
 
 
-
 @pytest.mark.parametrize(
     ("task", "named", "tag"),
     [

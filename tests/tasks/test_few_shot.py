@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.errors import DataError, ModelError, RecipeError
-from bertkit.modeling.sentence.modules import SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import few_shot as task
