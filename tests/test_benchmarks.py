@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, seeds, speed, stages
+from benchmarks import cases, coverage, encoders, few_shot, load, parts, pictures, quality, report, seeds, speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
@@ -252,6 +252,21 @@ def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_ma
     assert dots(*runs, *slow)[1].startswith("-11.00, from -")
     assert "cola, epochs=3, batching=random<" in parts.quality_picture([*runs, *slow])
     assert dots(*runs[:4]) == []  # one seed has no interval
+
+
+def test_the_gain_of_few_shot_is_that_of_each_draw():
+    scores = {"few-shot": [0.7, 0.66, 0.69], "fine-tuning": [0.62, 0.65, 0.6]}
+    runs = [
+        {"key": {"task": "sst2", "per_class": 8, "method": method, "draw": draw}, "accuracy": value}
+        for method, values in scores.items()
+        for draw, value in enumerate(values)
+    ]
+    runs.append({"key": {"task": "sst2", "method": "zero-shot"}, "accuracy": 0.5, "interval": [0.4, 0.6]})
+    lines = few_shot.few_shot_part(runs).splitlines()[2:]
+    gains = [ours - theirs for ours, theirs in zip(*scores.values(), strict=True)]
+    ends = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert f"| {sum(gains) / 3:+.3f} ({ends.low:+.3f} to {ends.high:+.3f}) | 3 |" in lines[1]
+    assert lines[2] == "| sst2 | 0 | zero-shot | 0.500 (0.400 to 0.600) |  |  |"
 
 
 def test_a_part_inside_another_is_counted_once(monkeypatch):

@@ -121,6 +121,8 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
         load_model(saved, file, device=str(model.device))
+        if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
+            restore(file.parent)
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None

@@ -75,6 +75,9 @@ class Data(Section):
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
     limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
+    per_class: int | None = Field(
+        None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"
+    )
     streaming: bool = Field(
         False, description="read training rows during training, for data that does not fit in memory"
     )

@@ -184,7 +184,9 @@ class _Scorer:
         self.best: tuple[int, Scored] | None = None
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
-        """Score the model after a step on the split that chooses the best one."""
+        """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
+        if fit_head := info_of(model).fit_head:
+            fit_head()
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
         if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored

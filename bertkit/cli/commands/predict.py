@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     RecordsOption,
     SetOption,
+    ZeroShotOption,
     load,
 )
 from bertkit.cli.output import print_file, print_records
@@ -58,6 +59,7 @@ def command(
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
+    zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,7 +74,8 @@ def command(
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if escape_formulas and output is None:
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
-    loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
+    settings = {"model": model, "training.max_length": max_length, "task": "zero_shot" if zero_shot else None}
+    loaded = load(recipe, settings, changes)
     from bertkit.workflows.predict import predict, predict_to_file
 
     progress = TerminalProgress()
