@@ -156,9 +156,9 @@ def _describe(setup: Setup) -> list[str]:
     return [own.get(label, template.replace("{}", label)) for label in setup.labels]
 
 
-def _own_descriptions(recipe: Recipe) -> dict[str | None, str]:
+def _own_descriptions(recipe: Recipe) -> dict[str, str]:
     """Return the descriptions that a recipe gives, by label; YAML reads some names as numbers."""
-    return {spelled(label): text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
+    return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
 
 def _folder(setup: Setup) -> Path:
