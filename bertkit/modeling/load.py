@@ -280,21 +280,12 @@ def load_model(
         raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
     trained = trained and not (new_head and (saved_labels != list(labels) or saved_head != head))
     if not trained and not report["missing_keys"]:
-        _renew_head(model)
+        from bertkit.modeling.depths import initialize_anew
+
+        initialize_anew(model, (head for name, head in model.named_children() if name != model.base_model_prefix))
     refuse_non_finite(model.named_parameters(), folder)
     compute_head_in_fp32(model)
     if cls_only:
         cls_only_last_layer(model)
     info_of(model).has_new_head = not trained
     return model
-
-
-def _renew_head(model: PreTrainedModel) -> None:
-    """Initialize all weights outside the encoder anew."""
-    for name, head in model.named_children():
-        if name != model.base_model_prefix:
-            for parameter in head.parameters():
-                parameter._is_hf_initialized = False
-            for module in head.modules():
-                module._is_hf_initialized = False
-            head.apply(model._init_weights)

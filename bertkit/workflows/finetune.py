@@ -77,6 +77,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.depths import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish
@@ -88,6 +89,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         baselines = _score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+        prepare_depths(model, recipe.training)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, task, setup, run.machine)

@@ -1,0 +1,135 @@
+"""How deep each weight of a model lies: below its layers, in one of them, or above. What is frozen or new by depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import layers_of, shares_layers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.recipe import Training
+
+
+@dataclass(frozen=True)
+class Depths:
+    """The depth of each weight: 0 for embeddings, 1 for the first layer, and so on; the head is above the last one."""
+
+    layers: int
+    of: dict[nn.Parameter, int]
+
+    @property
+    def head(self) -> int:
+        """The depth of all that stands above the layers: pooler, last norm, and what the task adds."""
+        return self.layers + 1
+
+    def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
+        """List the weights from one depth to another, the head's by default."""
+        last = self.head if highest is None else highest
+        return [weights for weights, depth in self.of.items() if lowest <= depth <= last]
+
+
+def find_depths(model: PreTrainedModel) -> Depths:
+    """Find the depth of each weight of a model with any encoder.
+
+    Of the encoder, what is neither in a layer nor above them counts among the embeddings, such as positions that all
+    layers share. Layers that share weights are one.
+    """
+    base, layers = model.base_model, encoder_layers(model)
+    above = {weights for child in children_above(model) for weights in child.parameters()}
+    depths = dict.fromkeys(model.parameters(), len(layers) + 1)
+    depths |= {weights: 0 for weights in base.parameters() if weights not in above}
+    for depth, layer in enumerate(layers, start=1):
+        depths |= dict.fromkeys(layer.parameters(), depth)
+    return Depths(len(layers), depths)
+
+
+def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """List the layers of a model of any type; those that share their weights are listed once."""
+    from bertkit.modeling.attention import repeated_layers
+
+    return layers_of(model) or repeated_layers(model.base_model)
+
+
+def children_above(model: PreTrainedModel) -> list[nn.Module]:
+    """List the children of the encoder that stand above its layers: a pooler, and what comes after the layers."""
+    children, layers = dict(model.base_model.named_children()), encoder_layers(model)
+    if not layers:
+        return []
+    holder = next(number for number, child in enumerate(children.values()) if layers[-1] in child.modules())
+    return [child for number, (name, child) in enumerate(children.items()) if number > holder or name == "pooler"]
+
+
+def freeze(model: PreTrainedModel, what: str | int) -> None:
+    """Let the embeddings, these and the first layers, or the whole encoder have no gradients.
+
+    Raises:
+        RecipeError: the encoder has not more layers than that, or these share their weights.
+    """
+    depths = find_depths(model)
+    if isinstance(what, int) and what >= depths.layers:
+        count = _count_text(model, depths.layers)
+        raise RecipeError(f"training.freeze {what}: {count}", "choose fewer, or `encoder`, which trains the head alone")
+    highest = {"embeddings": 0, "encoder": depths.layers}[what] if isinstance(what, str) else what
+    for weights in depths.select(0, highest):
+        weights.requires_grad_(False)
+
+
+def reinitialize(model: PreTrainedModel, count: int) -> None:
+    """Initialize the pooler and the top layers anew, as the model initializes them (Zhang et al. 2021, section 5).
+
+    Raises:
+        RecipeError: the encoder has fewer layers, or these share their weights; or there is nothing to initialize.
+    """
+    layers = encoder_layers(model)
+    if count > len(layers):
+        what = f"training.reinit_layers {count}: {_count_text(model, len(layers))}"
+        raise RecipeError(what, "choose fewer")
+    poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
+    if not poolers and not count:
+        raise RecipeError(
+            f"training.reinit_layers 0: this {model.config.model_type} model has no pooler", "leave it out"
+        )
+    initialize_anew(model, [*layers[len(layers) - count :], *poolers])
+
+
+def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of some of a model's modules anew, from torch's generator."""
+    for module in modules:
+        for weights in module.parameters():
+            weights._is_hf_initialized = False  # type: ignore[attr-defined]
+        for submodule in module.modules():
+            submodule._is_hf_initialized = False  # type: ignore[assignment]
+        module.apply(model._init_weights)
+
+
+def prepare_depths(model: PreTrainedModel, training: Training) -> None:
+    """Initialize anew and freeze what a recipe says, before a model is trained.
+
+    Raises:
+        RecipeError: the model has no such layers, or trains nothing but a head anyway.
+    """
+    keys = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+    named = next((key for key in keys if getattr(training, key) is not None), None)
+    if named and not any(weights.requires_grad for weights in model.base_model.parameters()):
+        raise RecipeError(f"training.{named}: this recipe does not train the encoder", "leave it out")
+    if training.reinit_layers is not None:
+        reinitialize(model, training.reinit_layers)
+        frozen = training.freeze if isinstance(training.freeze, int) else 0
+        if frozen + training.reinit_layers > len(encoder_layers(model)):
+            what = f"training.reinit_layers {training.reinit_layers}: with training.freeze {frozen}"
+            raise RecipeError(f"{what}, new layers would never be trained", "lower one of them")
+    if training.freeze is not None:
+        freeze(model, training.freeze)
+
+
+def _count_text(model: PreTrainedModel, layers: int) -> str:
+    if shares_layers(model.config):
+        return f"the layers of this {model.config.model_type} model share their weights"
+    return f"this model has {layers} layers"
