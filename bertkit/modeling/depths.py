@@ -125,6 +125,10 @@ def prepare_depths(model: PreTrainedModel, training: Training) -> None:
         if frozen + training.reinit_layers > len(encoder_layers(model)):
             what = f"training.reinit_layers {training.reinit_layers}: with training.freeze {frozen}"
             raise RecipeError(f"{what}, new layers would never be trained", "lower one of them")
+    if training.lora is not None:
+        from bertkit.modeling.adapters import add_adapters
+
+        add_adapters(model, training.lora)
     if training.freeze is not None:
         freeze(model, training.freeze)
 

@@ -52,11 +52,13 @@ class LayerPlan:
     def __init__(self, model: PreTrainedModel, training: CommonTraining, rows: int | None) -> None:
         self.rates, self.stages, self.depths = dict[int, float](), list[Stage](), Depths(0, {})
         self.held_back: list[nn.Parameter] = []
+        self.trained = ""  # what is trained in layers, where that is not all of their weights
         if isinstance(training, Training):
             found = find_depths(model)
             trained = {weights: depth for weights, depth in found.of.items() if weights.requires_grad}
             self.depths = Depths(found.layers, trained)
             self.rates = _rates(self.depths, training)
+            self.trained = "adapters in " if training.lora else ""
             self.stages = _stages(self.depths, training, rows, has_head=_has_head(model))
             _report_end(self.stages, self.depths, training.total_steps(rows))
 
@@ -137,7 +139,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
             log.info(f"peak learning rates: {rates}")
         if self.plan.stages:
             count, lowest = self.plan.start(state.global_step), self.plan.lowest(state.global_step)
-            log.info(f"training {self.plan.describe(lowest)}: {count:,} parameters")
+            log.info(f"training {self.plan.trained}{self.plan.describe(lowest)}: {count:,} parameters")
             if state.global_step == 0:
                 self.record({_COUNT: count})
 

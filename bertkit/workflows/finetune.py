@@ -20,6 +20,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
@@ -77,6 +78,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.adapters import merge_adapters
     from bertkit.modeling.depths import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
@@ -108,6 +110,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
     checkpoint = replace(checkpoint, setup=chosen.setup)
+    if recipe.training.lora:
+        merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
     compared = compare(checkpoint, chosen, fit_result.best) if compare else []
     return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
@@ -116,6 +117,8 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     """Find the model, read and check the rows, and settle the identity of the run."""
     task, supervision = load_task(recipe), make_supervision(recipe)
     recipe = supervision.recipe
+    if recipe.training.lora and not find_spec("peft"):
+        raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     stream, splits = _read_splits(recipe, task)
