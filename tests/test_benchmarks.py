@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, speed, stages
+from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, schedules, speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "speed"])
+@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "schedules", "speed"])
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted
@@ -309,3 +309,20 @@ def test_local_layers_and_gates_of_modernbert_are_counted():
     assert count_modernbert(measured, shape) == {**shape, "intermediate": 1728}
     assert measured["short"]["rounds"][0]["squares"] == pytest.approx(100 * 128**2)
     assert measured["long"]["rounds"][0]["squares"] == pytest.approx(10 * 512**2 + 20 * 512 * 129)
+
+
+def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
+    file = tmp_path / "schedules.jsonl"
+    facts = {"metric": "accuracy", "seconds": 10, "peak_mb": 900, "optimizer_mb": 2.5, "machine": "A CPU"}
+    scores = {"longer": [0.6, 0.7, 0.8], "LoRA, rank 8": [0.7, 0.7, 0.9, 0.1]}
+    for method, values in scores.items():
+        for seed, score in enumerate(values):
+            key = {"task": "rte", "method": method, "seed": seed, "limit": 600, "epochs": 8}
+            with file.open("a") as stream:
+                stream.write(json.dumps({"key": key, "score": score, **facts}) + "\n")
+    with file.open("a") as stream:
+        stream.write('{"key": {"ta')
+    part = schedules.schedules_part(schedules.read_runs(file))
+    difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
+    shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
+    assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part

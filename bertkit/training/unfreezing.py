@@ -15,11 +15,11 @@ import torch
 from transformers import TrainerCallback
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.depths import Depths, find_depths
+from bertkit.modeling.layerwise.depths import Depths, find_depths
 from bertkit.recipe import CommonTraining, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from torch import nn
     from transformers import PreTrainedModel
@@ -150,11 +150,6 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
                 count, unfrozen = self.plan.start(stage.step), self.plan.describe(stage.lowest, before.lowest - 1)
                 log.info(f"step {stage.step}: unfreezing {unfrozen}; {count:,} parameters are trained now")
                 self.record({_COUNT: count})
-
-
-def tabulate_stages(history: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """List from a run's log how many parameters were trained from which step on; empty where always all were."""
-    return [{"from step": str(entry["step"]), "parameters": entry[_COUNT]} for entry in history if _COUNT in entry]
 
 
 def _has_head(model: PreTrainedModel) -> bool:

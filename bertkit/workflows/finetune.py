@@ -78,8 +78,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.modeling.adapters import merge_adapters
-    from bertkit.modeling.depths import prepare_depths
+    from bertkit.modeling.layerwise.adapters import merge_adapters
+    from bertkit.modeling.layerwise.prepare import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish

@@ -23,7 +23,6 @@ from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
-from bertkit.training.unfreezing import tabulate_stages
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
 from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
 from bertkit.workflows.steps.training_rows import add_streamed_rows
@@ -198,11 +197,7 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
-        tables={
-            "baselines": tabulate(first.baselines),
-            **outcome.details[split.name].tables,
-            "trained parameters": tabulate_stages(outcome.fit_result.history),
-        },
+        tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_provenance(inputs, record),

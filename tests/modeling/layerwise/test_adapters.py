@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.adapters import ADAPTER, add_adapters, merge_adapters, target_names
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.depths import find_depths
+from bertkit.modeling.layerwise.adapters import ADAPTER, add_adapters, merge_adapters, target_names
+from bertkit.modeling.layerwise.depths import find_depths
 from bertkit.recipe.layer_training import Lora
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything

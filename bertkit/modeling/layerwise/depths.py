@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,10 @@ from torch import nn
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import layers_of, shares_layers
+from bertkit.modeling.weights import initialize_anew
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from bertkit.recipe import Training
 
 
 @dataclass(frozen=True)
@@ -97,40 +95,6 @@ def reinitialize(model: PreTrainedModel, count: int) -> None:
             f"training.reinit_layers 0: this {model.config.model_type} model has no pooler", "leave it out"
         )
     initialize_anew(model, [*layers[len(layers) - count :], *poolers])
-
-
-def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> None:
-    """Draw the weights of some of a model's modules anew, from torch's generator."""
-    for module in modules:
-        for weights in module.parameters():
-            weights._is_hf_initialized = False  # type: ignore[attr-defined]
-        for submodule in module.modules():
-            submodule._is_hf_initialized = False  # type: ignore[assignment]
-        module.apply(model._init_weights)
-
-
-def prepare_depths(model: PreTrainedModel, training: Training) -> None:
-    """Initialize anew and freeze what a recipe says, before a model is trained.
-
-    Raises:
-        RecipeError: the model has no such layers, or trains nothing but a head anyway.
-    """
-    keys = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
-    named = next((key for key in keys if getattr(training, key) is not None), None)
-    if named and not any(weights.requires_grad for weights in model.base_model.parameters()):
-        raise RecipeError(f"training.{named}: this recipe does not train the encoder", "leave it out")
-    if training.reinit_layers is not None:
-        reinitialize(model, training.reinit_layers)
-        frozen = training.freeze if isinstance(training.freeze, int) else 0
-        if frozen + training.reinit_layers > len(encoder_layers(model)):
-            what = f"training.reinit_layers {training.reinit_layers}: with training.freeze {frozen}"
-            raise RecipeError(f"{what}, new layers would never be trained", "lower one of them")
-    if training.lora is not None:
-        from bertkit.modeling.adapters import add_adapters
-
-        add_adapters(model, training.lora)
-    if training.freeze is not None:
-        freeze(model, training.freeze)
 
 
 def _count_text(model: PreTrainedModel, layers: int) -> str:

@@ -10,7 +10,7 @@ from torch import nn
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.depths import children_above, encoder_layers, find_depths
+from bertkit.modeling.layerwise.depths import children_above, encoder_layers, find_depths
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
