@@ -103,10 +103,9 @@ def paired_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[flo
 
 def schedules_part(runs: Sequence[dict[str, Any]]) -> str:
     """Write the table of docs/benchmarks.md: each method beside longer plain training, on the seeds of both."""
-    lines = [
-        "| task | method | seeds | score: mean (lowest to highest) | beside longer plain training | seconds | peak, MB | optimizer, MB |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    heads = ("task", "method", "seeds", "score: mean (lowest to highest)", "beside longer plain training")
+    heads += ("seconds", "peak, MB", "optimizer, MB")
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     for task in dict.fromkeys(run["key"]["task"] for run in runs):
         of_task = [run for run in runs if run["key"]["task"] == task]
         scores = {
@@ -132,7 +131,7 @@ def schedules_part(runs: Sequence[dict[str, Any]]) -> str:
             ]
             lines.append(f"| {' | '.join(cells)} |")
     first = runs[0]
-    lines += ["", f"The first {first['key']['limit']:,} training rows of each task; longer training has "]
+    lines += ["", f"The first {first['key']['limit']:,} rows of each split; longer training has "]
     lines[-1] += f"{first['key']['epochs']:g} epochs. The best checkpoint is chosen on the rows that are scored. "
     lines[-1] += f"Differences are paired by seed, with a 95 % interval (t). {first['machine']}."
     return "\n".join(lines)
