@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -177,10 +178,18 @@ OFF = [f"training.{key}=false" for key in ("occurring_embeddings", "unpad", "cls
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    [OFF, ["training.gradient_checkpointing=true"], ["training.gradient_accumulation=4"], ["training.unpad=true"]],
-    ids=["plain", "checkpointing", "accumulation", "unpadded"],
+    [
+        OFF,
+        ["training.gradient_checkpointing=true"],
+        ["training.gradient_accumulation=4"],
+        ["training.unpad=true"],
+        ["training.torch_compile=true"],
+    ],
+    ids=["plain", "checkpointing", "accumulation", "unpadded", "compiled"],
 )
-def test_unfreezing_does_not_depend_on_how_a_step_is_computed(run, still_model, toy_data, settings):
+@pytest.mark.filterwarnings("ignore")
+def test_unfreezing_does_not_depend_on_how_a_step_is_computed(run, still_model, toy_data, settings, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     for name, options in (("default", []), ("other", [word for key in settings for word in ("--set", key)])):
         ended = finetune(run, still_model, toy_data, "--epochs", 3, *UNFREEZE, "--output", name, *options)
         assert ended.code == 0, ended.err

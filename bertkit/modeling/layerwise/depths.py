@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import layers_of, shares_layers
+from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.weights import initialize_anew
 
 if TYPE_CHECKING:
@@ -65,15 +65,8 @@ def children_above(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def freeze(model: PreTrainedModel, what: str | int) -> None:
-    """Let the embeddings, these and the first layers, or the whole encoder have no gradients.
-
-    Raises:
-        RecipeError: the encoder has not more layers than that, or these share their weights.
-    """
+    """Let the embeddings, these and the first layers, or the whole encoder have no gradients."""
     depths = find_depths(model)
-    if isinstance(what, int) and what >= depths.layers:
-        count = _count_text(model, depths.layers)
-        raise RecipeError(f"training.freeze {what}: {count}", "choose fewer, or `encoder`, which trains the head alone")
     highest = {"embeddings": 0, "encoder": depths.layers}[what] if isinstance(what, str) else what
     for weights in depths.select(0, highest):
         weights.requires_grad_(False)
@@ -83,21 +76,12 @@ def reinitialize(model: PreTrainedModel, count: int) -> None:
     """Initialize the pooler and the top layers anew, as the model initializes them (Zhang et al. 2021, section 5).
 
     Raises:
-        RecipeError: the encoder has fewer layers, or these share their weights; or there is nothing to initialize.
+        RecipeError: there is nothing to initialize.
     """
     layers = encoder_layers(model)
-    if count > len(layers):
-        what = f"training.reinit_layers {count}: {_count_text(model, len(layers))}"
-        raise RecipeError(what, "choose fewer")
     poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
     if not poolers and not count:
         raise RecipeError(
             f"training.reinit_layers 0: this {model.config.model_type} model has no pooler", "leave it out"
         )
     initialize_anew(model, [*layers[len(layers) - count :], *poolers])
-
-
-def _count_text(model: PreTrainedModel, layers: int) -> str:
-    if shares_layers(model.config):
-        return f"the layers of this {model.config.model_type} model share their weights"
-    return f"this model has {layers} layers"
