@@ -8,11 +8,12 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.layerwise.depths import encoder_layers, find_depths, freeze, reinitialize
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 TEXTS, TOKENS = AutoModelForSequenceClassification, AutoModelForTokenClassification
 SHARED = {"albert"}
-POOLED = {"albert", "bert", "gte", "jina_embeddings_v3", "nomic_bert"}
+QUICK = {"albert", "bert", "deberta-v2", "gte", "jina_embeddings_v3", "modernbert", "mpnet"}
 
 
 def detach_output(layer, arguments, output):
@@ -29,7 +30,7 @@ def weights_with_gradients(model, below=None):
     return {name for name, weights in model.named_parameters() if weights.grad is not None}
 
 
-@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, sorted(ARCHITECTURES)))
 def test_depths_are_those_that_gradients_reach(model_type):
     for auto_class in (TEXTS, TOKENS) if model_type == "bert" else (TEXTS,):
         model = make_tiny(model_type, auto_class)
@@ -49,7 +50,7 @@ def test_depths_are_those_that_gradients_reach(model_type):
         assert left == trained - frozen and frozen and left
 
 
-@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, sorted(ARCHITECTURES)))
 def test_the_top_layers_and_the_pooler_are_drawn_as_a_new_model_draws_them(model_type):
     model = make_tiny(model_type, TEXTS, config={"initializer_range": 0.5, "init_std": 0.5})
     fresh = {name: weights.detach().clone() for name, weights in model.named_parameters()}
