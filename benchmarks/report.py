@@ -20,6 +20,7 @@ from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.parts import Report
+from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
@@ -36,6 +37,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "quality": ("Quality", parts.quality_part, "quality"),
     "seeds": ("Seeds", seeds_part, "seeds"),
     "few_shot": ("Few examples", few_shot_part, "few_shot"),
+    "schedules": ("Schedules for small sets", schedules_part, "schedules"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
 ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
@@ -69,6 +71,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         runs = results / f"{name}.jsonl"
         lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
         reports[name] = [json.loads(line) for line in lines]
+    reports["schedules"] = read_runs(results / "schedules.jsonl")
     return reports
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, few_shot, load, parts, pictures, quality, report, seeds, speed, stages
+from benchmarks import cases, coverage, encoders, few_shot, load, parts, pictures, quality, report, schedules, seeds
+from benchmarks import speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "speed"])
+@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "schedules", "speed"])
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted
@@ -341,3 +342,20 @@ def test_the_part_of_seeds_has_a_line_per_recipe():
     assert cells[:9] == ["cola", "f1", "1,043", "3", "0.5000", "0.1250", "0.3750", "0.5000", "0.6250"]
     assert cells[9:] == ["0.2500 to 0.7500", "0.5625", "0.5300", "0.2500", "2"]
     assert len({line.count("|") for line in page}) == 1
+
+
+def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
+    file = tmp_path / "schedules.jsonl"
+    facts = {"metric": "accuracy", "seconds": 10, "peak_mb": 900, "optimizer_mb": 2.5, "machine": "A CPU"}
+    scores = {"longer": [0.6, 0.7, 0.8], "LoRA, rank 8": [0.7, 0.7, 0.9, 0.1]}
+    for method, values in scores.items():
+        for seed, score in enumerate(values):
+            key = {"task": "rte", "method": method, "seed": seed, "limit": 600, "epochs": 8}
+            with file.open("a") as stream:
+                stream.write(json.dumps({"key": key, "score": score, **facts}) + "\n")
+    with file.open("a") as stream:
+        stream.write('{"key": {"ta')
+    part = schedules.schedules_part(schedules.read_runs(file))
+    difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
+    shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
+    assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part

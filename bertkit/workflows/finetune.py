@@ -20,6 +20,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
@@ -77,6 +78,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.layerwise.adapters import merge_adapters
+    from bertkit.modeling.layerwise.prepare import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish
@@ -88,6 +91,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         baselines = _score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+        prepare_depths(model, recipe.training)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, task, setup, run.machine)
@@ -108,6 +112,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
     checkpoint = replace(checkpoint, setup=chosen.setup)
+    if recipe.training.lora:
+        merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
     compared = compare(checkpoint, chosen, fit_result.best) if compare else []
     return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 

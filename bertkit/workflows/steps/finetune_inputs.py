@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.layers import check_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
@@ -120,8 +122,13 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         why = "a stream is not known whole" if recipe.data.streaming else f"the rows of {recipe.task} have no labels"
         raise RecipeError(f"data.per_class draws rows by their label, and {why}", "leave it out")
     recipe = supervision.recipe
+    if recipe.training.lora and not find_spec("peft"):
+        raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
+    count = config.get("num_hidden_layers", config.get("n_layers"))
+    if isinstance(count, int) and not recipe.distillation:  # a student may have fewer
+        check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
