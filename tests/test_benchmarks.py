@@ -13,8 +13,21 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, few_shot, load, parts, pictures, quality, report, schedules, seeds
-from benchmarks import speed, stages
+from benchmarks import (
+    cases,
+    coverage,
+    encoders,
+    few_shot,
+    load,
+    parts,
+    pictures,
+    quality,
+    report,
+    schedules,
+    seeds,
+    speed,
+    stages,
+)
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
