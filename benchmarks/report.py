@@ -20,6 +20,7 @@ from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.parts import Report
+from benchmarks.seeds import seeds_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
 # mark -> title, function that writes the part, and the results it reads
@@ -33,6 +34,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
+    "seeds": ("Seeds", seeds_part, "seeds"),
     "few_shot": ("Few examples", few_shot_part, "few_shot"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
@@ -63,7 +65,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for name in ("quality", "few_shot"):
+    for name in ("quality", "seeds", "few_shot"):
         runs = results / f"{name}.jsonl"
         lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
         reports[name] = [json.loads(line) for line in lines]

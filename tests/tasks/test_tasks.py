@@ -133,6 +133,7 @@ def test_an_example_of_each_family_names_its_columns(name):
         "contrastive": "similarity-triples",
         "few_shot": "few-shot",
         "zero_shot": "sst2",
+        "unlabeled_texts": "similarity-texts",
     }
     example = load_recipe(names[name])
     task = load_task(example)
