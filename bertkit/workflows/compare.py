@@ -1,0 +1,264 @@
+"""Compare finished runs by their stored predictions: differences, how sure they are, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.sources import ALL, read_splits, unsplit_file
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.summaries import list_settings
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.differences import Changes, Side
+    from bertkit.evaluation.stored import Judge, StoredRun, StoredSystem
+    from bertkit.metrics.paired import Difference
+
+
+@dataclass(frozen=True)
+class ComparedSystem:
+    """One of the compared runs, or folders of seeds: its scores, means over seeds where it has several."""
+
+    name: str
+    seeds: list[int | None]
+    scores: dict[str, float]
+    intervals: dict[str, tuple[float, float] | None]
+    seed_scores: dict[str, list[float]] = field(default_factory=dict)
+    """Metric -> its score for each seed; empty for a single run."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several systems beside the first, which is the baseline, on the same rows."""
+
+    recipe: str
+    task: str
+    split: str
+    rows: int
+    units: int
+    """What was resampled: rows, or queries."""
+    best_metric: str
+    systems: list[ComparedSystem]
+    differences: dict[str, dict[str, Difference]]
+    """Name of a system -> metric -> its difference from the baseline."""
+    changes: dict[str, Changes]
+    """Name of a system -> where it differs from the baseline."""
+    settings: list[dict[str, str]]
+    """What differs between the runs: `setting`, and the value of each system by its name."""
+    notes: list[str]
+    folders: dict[str, list[str]]
+    """Name of a system -> the folders of its runs."""
+
+
+def compare(
+    paths: Sequence[str | Path],
+    *,
+    recipe: Recipe | None = None,
+    split: str | None = None,
+    by: str | None = None,
+    shown: int = 5,
+    progress: Progress = SILENT,
+) -> Comparison:
+    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds`.
+
+    Args:
+        paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
+        recipe: whose metrics to compare; that of the first run by default.
+        split: whose predictions to compare; the first validation split by default.
+        by: a column of the data to slice by.
+        shown: how many rows that are won, and lost, to show.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    if len(paths) < 2:
+        raise UsageError("one run has nothing to be compared with", "name two or more")
+    if len({str(path) for path in paths}) < len(paths):
+        raise UsageError("a run is named twice", "name each once")
+    with stage(progress, "reading the predictions", total=1):
+        from bertkit.evaluation.stored import align, find_judge, read_rows, read_system
+
+        systems = [read_system(path, split) for path in paths]
+        _check_seeds(systems)
+        judge = find_judge(systems, recipe)
+        reference = systems[0].runs[0]
+        systems = [replace(one, runs=[align(run, reference, judge.task) for run in one.runs]) for one in systems]
+        rows = read_rows(reference, judge.task)
+        extra = {} if by is None else {by: _read_column(by, judge, systems[0].runs[0], rows)}
+    return _compare(judge, systems, rows, extra, shown, progress)
+
+
+def _compare(
+    judge: Judge,
+    systems: Sequence[StoredSystem],
+    rows: Sequence[Row],
+    extra: dict[str, list[Any]],
+    shown: int,
+    progress: Progress,
+) -> Comparison:
+    from bertkit.evaluation.differences import Side, find_changes
+    from bertkit.metrics.paired import compare_paired, count_units
+    from bertkit.metrics.paired_seeds import compare_seeds
+
+    sides = [
+        Side([run.predictions for run in system.runs], [judge.compare(run, rows) for run in system.runs])
+        for system in systems
+    ]
+    judge, notes = _leave_out_unstored(judge, systems, sides)
+    notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
+    names = _short_names([system.name for system in systems])
+    differences: dict[str, dict[str, Difference]] = {}
+    changes: dict[str, Changes] = {}
+    for name, system, side in zip(names[1:], systems[1:], sides[1:], strict=True):
+        with stage(progress, f"comparing {name} with {names[0]}", total=1):
+            differences[name] = (
+                compare_seeds(judge.score, sides[0].judged, side.judged)
+                if system.has_seeds
+                else compare_paired(judge.score, sides[0].judged[0], side.judged[0])
+            )
+            changes[name] = find_changes(judge, rows, sides[0], side, extra=extra, shown=shown)
+    return Comparison(
+        recipe=judge.recipe.name,
+        task=judge.recipe.task,
+        split=str(systems[0].runs[0].record.get("split", systems[0].runs[0].file.stem)),
+        rows=len(rows),
+        units=count_units(sides[0].judged[0]),
+        best_metric=judge.recipe.best_metric,
+        systems=[
+            _describe(judge, name, system, side) for name, system, side in zip(names, systems, sides, strict=True)
+        ],
+        differences=_correct(differences),
+        changes=changes,
+        settings=list_settings({name: system.runs[0].record for name, system in zip(names, systems, strict=True)}),
+        notes=notes,
+        folders={
+            name: [str(run.file.parent) for run in system.runs] for name, system in zip(names, systems, strict=True)
+        },
+    )
+
+
+def _check_seeds(systems: Sequence[StoredSystem]) -> None:
+    """Check that all systems are single runs, or all have at least two seeds."""
+    single = [system for system in systems if not system.has_seeds]
+    if single and len(single) < len(systems):
+        several = next(system for system in systems if system.has_seeds)
+        what = f"{single[0].name} is one run, and {several.name} has seeds: what other seeds of the former score is unknown"
+        remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
+        raise UsageError(what, remedy)
+    for system in systems:
+        if system.has_seeds and len(system.runs) < 2:
+            what = f"only {system.runs[0].name} is finished, and the spread of seeds takes at least two"
+            raise UsageError(what, "repeat the command that trains them", file=system.name)
+
+
+def _leave_out_unstored(judge: Judge, systems: Sequence[StoredSystem], sides: Sequence[Side]) -> tuple[Judge, list[str]]:
+    """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
+
+    Raises:
+        DataError: no metric is left, or the one that counts is left out.
+    """
+    from bertkit.evaluation.stored import find_changed_scores
+
+    changed: dict[str, StoredRun] = {}
+    for system, side in zip(systems, sides, strict=True):
+        for run, judged in zip(system.runs, side.judged, strict=True):
+            changed |= dict.fromkeys(find_changed_scores(run, judge.score(judged)), run)
+    kept = [name for name in judge.recipe.metrics if name not in changed]
+    best = judge.recipe.best_metric
+    if best in changed:
+        what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
+        remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
+        raise DataError(what, remedy, file=changed[best].file)
+    recipe = judge.recipe.model_copy(update={"metrics": kept})
+    notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
+    return replace(judge, recipe=recipe), notes
+
+
+def _describe(judge: Judge, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+    """Collect the scores of a system, with the intervals over rows of a single run."""
+    import numpy as np
+
+    from bertkit.metrics.intervals import find_intervals
+    from bertkit.metrics.paired import count_units, take
+
+    per_run = [judge.score(judged) for judged in side.judged]
+    scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
+    if system.has_seeds:
+        own = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
+        return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, own)
+    judged = side.judged[0]
+    found = find_intervals(per_run[0], lambda rows: judge.score(take(judged, rows)), count_units(judged))
+    return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
+
+
+def _correct(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
+    """Correct the p of several comparisons with one baseline, metric by metric; a single one needs no correction."""
+    from bertkit.metrics.paired import holm
+
+    if len(differences) < 2:
+        return differences
+    corrected = {name: dict(of_system) for name, of_system in differences.items()}
+    for metric in next(iter(differences.values())):
+        p_values = holm([of_system[metric].p for of_system in differences.values()])
+        for of_system, p in zip(corrected.values(), p_values, strict=True):
+            of_system[metric] = replace(of_system[metric], p_holm=p)
+    return corrected
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return the last parts of paths, or the paths where these are not unique."""
+    last = [Path(name).resolve().name for name in names]
+    return last if len(set(last)) == len(last) else [str(name) for name in names]
+
+
+def _read_column(column: str, judge: Judge, run: StoredRun, rows: Sequence[Row]) -> list[Any]:
+    """Return a column of the data for each row: of the stored rows, or else of the data set that the run has scored.
+
+    Raises:
+        DataError: no such column, or the data set has other rows now.
+    """
+    if column in rows[0]:
+        return [row.get(column) for row in rows]
+    recipe, columns = judge.recipe, judge.task.COLUMNS
+    data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
+    own = replace(columns, optional=(*columns.optional, column))
+    split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
+    read = read_splits(
+        recipe.model_copy(update={"data": data}),
+        own,
+        lambda row: judge.task.read(row, recipe),
+        lambda name: name == split,
+        named=judge.task.NAMED,
+    )
+    if split not in read:
+        raise DataError(f"no split {split!r} in {data.source}", "name another --split")
+
+    def key(row: Row) -> str:
+        return json.dumps([row.get(name) for name in (*columns.given, *columns.optional)], default=str)
+
+    values = {key(row): row[column] for row in read[split].rows}
+    missing = [row for row in rows if key(row) not in values]
+    if missing:
+        what = f"{len(missing):,} of the {len(rows):,} rows are no longer in the data set, so --by {column} is unknown"
+        raise DataError(what, "restore it, or leave --by out", file=typed_path(data.source) if data.source else None)
+    return [values[key(row)] for row in rows]
+
+
+def check_page(output: Path | None, paths: Sequence[str | Path]) -> None:
+    """Check that a page can be written.
+
+    Raises:
+        UsageError: it has another ending than .html, or would replace a file that is compared.
+        ResourceError: its folder is missing.
+    """
+    pass
+
+
+def write_page(compared: Comparison, output: Path) -> None:
+    pass
