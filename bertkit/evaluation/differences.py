@@ -14,6 +14,7 @@ from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Judge
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import Judged, count_units, find_changed, take
+from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin
 from bertkit.tasks import Prediction
@@ -106,7 +107,6 @@ def find_changes(
     lost = sorted((unit for unit in chosen if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
     units = group_rows(judge, rows, first)
     describe = _describer(judge, rows, first, second)
-    show = (lambda numbers: [describe(units[unit][0]) for unit in numbers[:shown]]) if units else lambda _: []
     slice_metric = _slice_metric(judge, first.judged[0])
     return Changes(
         metric=metric,
@@ -114,8 +114,8 @@ def find_changes(
         judged=len(chosen),
         won=len(won),
         lost=len(lost),
-        won_rows=show(won),
-        lost_rows=show(lost),
+        won_rows=[describe(units[unit][0]) for unit in won[:shown] if units],
+        lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
         slice_metric=slice_metric,
         slices=[
             _score_slice(judge, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
@@ -180,11 +180,10 @@ def _slice_values(
         slices[columns.gold] = _group(gold, MAX_LABELS)
     lengths = [sum(_count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
-        ends = np.quantile(lengths, [1 / 3, 2 / 3], method="inverted_cdf")
-        names = (f"up to {ends[0]:,}", f"up to {ends[1]:,}", f"over {ends[1]:,}")
-        thirds = [names[int(np.searchsorted(ends, length))] for length in lengths]
-        grouped = _group(thirds, len(names))
-        slices["words"] = {name: grouped[name] for name in names if name in grouped}
+        slices["words"] = {
+            f"{first} to {last}": [unit for unit, length in enumerate(lengths) if first <= length <= last]
+            for first, last in quantile_bins(lengths, bins=3)
+        }
     for name, values in extra.items():
         slices[name] = _group([str(values[number]) for number in firsts], MAX_LABELS)
     return slices

@@ -16,11 +16,11 @@ from bertkit.evaluation.scoring import predictions_file
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Setup
 
 _RECIPE = "recipe.yaml"
-_SEEDS = "seed-*"
 _SAME = 1e-6  # relative: scores that differ by less are the same
 
 
@@ -108,12 +108,14 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     if file := next(iter(sorted(folder.glob("predictions*.jsonl"))), None):
         file = folder / predictions_file(split) if split else _first_file(folder, file)
         return _single(StoredRun(str(path), file, {}, _read_predictions(file)))
-    records = {seed: runs.read_record(seed) for seed in sorted(folder.glob(_SEEDS), key=_by_number)}
+    records = {seed: runs.read_record(seed) for seed in (seed_folder(folder, seed) for seed in find_seeds(folder))}
     finished = {seed: record for seed, record in records.items() if record and not _unfinished(record)}
     if not finished:
         what = "no seed of it is finished" if any(records.values()) else "neither a run folder nor stored predictions"
         raise UsageError(what, "name a run folder, or a file that `bertkit eval --output` has written", file=folder)
-    left_out = [f"{seed.name} ({_unfinished(record)})" for seed, record in records.items() if record and seed not in finished]
+    left_out = [
+        f"{seed.name} ({_unfinished(record)})" for seed, record in records.items() if record and seed not in finished
+    ]
     read = [_read_run(f"{path}/{seed.name}", seed, record, split) for seed, record in finished.items()]
     return StoredSystem(str(path), read, has_seeds=True, unfinished=left_out)
 
@@ -124,11 +126,6 @@ def _single(run: StoredRun) -> StoredSystem:
 
 def _unfinished(record: Mapping[str, Any]) -> str:
     return "" if record["status"] == "finished" else str(record["status"])
-
-
-def _by_number(folder: Path) -> tuple[int, str]:
-    digits = folder.name.rpartition("-")[2]
-    return int(digits) if digits.isdigit() else 0, folder.name
 
 
 def _first_file(folder: Path, first: Path) -> Path:
@@ -271,7 +268,9 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
 def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str]:
     """List the metrics whose score is not that of the run's record: the stored predictions do not determine them."""
     results = run.record.get("results", [])
-    recorded = next((result["scores"] for result in results if result["split"] == run.record["split"]), {})
+    recorded: Mapping[str, Any] = next(
+        (result["scores"] for result in results if result["split"] == run.record["split"]), {}
+    )
     return [
         name
         for name, value in scores.items()

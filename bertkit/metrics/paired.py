@@ -118,8 +118,8 @@ def permutation_test(
 
     If the systems are alike, either may have made either prediction of a unit, so a random half of the units changes
     sides (approximate randomization; Noreen 1989, Yeh 2000). The observed assignment counts as one of them, so that p
-    is never 0 and the test never too bold (Phipson and Smyth 2010). Where `samples` suffice for all assignments, each is
-    counted once and p is exact.
+    is never 0 and the test never too bold (Phipson and Smyth 2010). Where `samples` suffice for all assignments, each
+    is counted once and p is exact.
 
     Units that both systems judge alike change nothing and are not exchanged.
 

@@ -18,8 +18,8 @@ def compare_seeds(
     """Compute each metric's difference of means over seeds, with an interval and p over seeds and rows together.
 
     Seeds and rows are both random and crossed: every seed of either system is scored on every row. The variance of the
-    difference is that of a mixed model with these two random effects, by moments: the variance over resampled rows, plus
-    that between seeds, minus the interaction of both, which the two contain each. Student's distribution has the
+    difference is that of a mixed model with these two random effects, by moments: the variance over resampled rows,
+    plus that between seeds, minus the interaction of both, which both of them contain. Student's distribution has the
     degrees of freedom of Satterthwaite (1946), so that few seeds cost what they should. `docs/compare.md` says why this
     and how often it errs.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -12,9 +14,9 @@ from typing import Any
 from bertkit.errors import BertkitError, shorten
 from bertkit.storage import runs
 from bertkit.storage.files import is_locked
+from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
-_SEEDS = "seed-*"
-_OF_SEEDS = "seeds.json"
+_LOG = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,7 @@ def summarize(folder: Path) -> RunSummary | None:
     """Summarize a run folder or a folder of seeds; None for any other folder."""
     if os.path.lexists(folder / runs.RECORD):
         return _summarize_run(folder)
-    seeds = [summary for summary in map(summarize, sorted(folder.glob(_SEEDS))) if summary is not None]
-    return _summarize_seeds(folder, seeds) if seeds or (folder / _OF_SEEDS).is_file() else None
+    return _summarize_seeds(folder) if is_seeds_folder(folder) else None
 
 
 def read_state(folder: Path, record: Mapping[str, Any]) -> str:
@@ -80,6 +81,51 @@ def list_settings(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, st
         for key in keys
         if len({values.get(key) for values in flat.values()}) > 1
     ]
+
+
+def list_changes(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
+    from bertkit.recipe import load_any_recipe, recipe_names
+
+    own = record.get("identity", {}).get("recipe", {})
+    if own.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
+        return []
+    shipped = _flatten(load_any_recipe(own["name"]).model_dump(mode="json"))
+    return [
+        {"setting": key, "recipe": shorten(shipped[key], 60), "run": shorten(value, 60)}
+        for key, value in _flatten({"model": record.get("model"), **own}).items()
+        if key in shipped and shipped[key] != value
+    ]
+
+
+def sort_runs(found: Sequence[RunSummary], key: str) -> list[RunSummary]:
+    """Sort runs by name, recipe, model or state, or by score, time, size or date from the highest down.
+
+    Runs that have no such value come last.
+    """
+    if key in ("score", "time", "size", "date"):
+        name = {"time": "seconds", "size": "bytes"}.get(key, key)
+        known = [run for run in found if getattr(run, name) not in (None, "")]
+        unknown = [run for run in found if getattr(run, name) in (None, "")]
+        return sorted(known, key=lambda run: getattr(run, name), reverse=True) + unknown
+    return sorted(found, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Read the training log of a run; empty where there is none, and without the lines that are damaged."""
+    try:
+        lines = (folder / _LOG).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    entries = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries
 
 
 def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +193,17 @@ def _from_record(folder: Path, record: Mapping[str, Any], size: int) -> RunSumma
     )
 
 
-def _summarize_seeds(folder: Path, seeds: list[RunSummary]) -> RunSummary:
+def _summarize_seeds(folder: Path) -> RunSummary:
     """Summarize a folder of seeds: what its runs have in common, the mean of their scores, and their sums."""
+    seeds = list(filter(None, (summarize(seed_folder(folder, seed)) for seed in find_seeds(folder))))
     scores = [seed.score for seed in seeds if seed.state == "finished" and seed.score is not None]
-    states = sorted({seed.state for seed in seeds}, key=lambda state: (state == "finished", state))
-    counts = {state: sum(seed.state == state for seed in seeds) for state in states}
-    first = seeds[0] if seeds else RunSummary(str(folder), "empty")
+    counts = Counter(seed.state for seed in seeds)
+    first = next((seed for seed in seeds if seed.state != "damaged"), RunSummary(str(folder), "damaged"))
     return RunSummary(
         folder=str(folder),
-        state=", ".join(f"{count} {state}" for state, count in counts.items()) if len(counts) != 1 else states[0],
+        state=", ".join(f"{count} {state}" for state, count in counts.items())
+        if len(counts) > 1
+        else next(iter(counts), "damaged"),
         recipe=first.recipe,
         model=first.model,
         metric=first.metric,
@@ -163,7 +211,7 @@ def _summarize_seeds(folder: Path, seeds: list[RunSummary]) -> RunSummary:
         epochs=first.epochs,
         steps=sum(seed.steps or 0 for seed in seeds) or None,
         seconds=sum(seed.seconds or 0.0 for seed in seeds),
-        bytes=sum(seed.bytes for seed in seeds),
+        bytes=_count_bytes(folder),
         date=max((seed.date for seed in seeds), default=""),
         seeds=len(seeds),
         reason="; ".join(f"{Path(seed.folder).name}: {seed.reason}" for seed in seeds if seed.reason),

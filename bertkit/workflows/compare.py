@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import ALL, read_splits, unsplit_file
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
-from bertkit.storage.summaries import list_settings
+from bertkit.storage.outputs import claimed
+from bertkit.storage.summaries import list_settings, read_log
 
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import Changes, Side
@@ -148,7 +149,7 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
     single = [system for system in systems if not system.has_seeds]
     if single and len(single) < len(systems):
         several = next(system for system in systems if system.has_seeds)
-        what = f"{single[0].name} is one run, and {several.name} has seeds: what other seeds of the former score is unknown"
+        what = f"{single[0].name} is one run, and {several.name} has several seeds"
         remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
         raise UsageError(what, remedy)
     for system in systems:
@@ -157,7 +158,9 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
             raise UsageError(what, "repeat the command that trains them", file=system.name)
 
 
-def _leave_out_unstored(judge: Judge, systems: Sequence[StoredSystem], sides: Sequence[Side]) -> tuple[Judge, list[str]]:
+def _leave_out_unstored(
+    judge: Judge, systems: Sequence[StoredSystem], sides: Sequence[Side]
+) -> tuple[Judge, list[str]]:
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
     Raises:
@@ -212,9 +215,19 @@ def _correct(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[st
 
 
 def _short_names(names: Sequence[str]) -> list[str]:
-    """Return the last parts of paths, or the paths where these are not unique."""
-    last = [Path(name).resolve().name for name in names]
-    return last if len(set(last)) == len(last) else [str(name) for name in names]
+    """Return paths without the folders above that all of them share.
+
+    >>> _short_names(["runs/a", "runs/b"]), _short_names(["runs/a/seed-1", "runs/b/seed-1"])
+    (['a', 'b'], ['a/seed-1', 'b/seed-1'])
+    """
+    parts = [Path(name).parts for name in names]
+    shared = 0
+    while len({of_name[: shared + 1] for of_name in parts}) == 1:
+        shared += 1
+    return [
+        str(Path(*of_name[shared:])) if len(of_name) > shared else name
+        for of_name, name in zip(parts, names, strict=True)
+    ]
 
 
 def _read_column(column: str, judge: Judge, run: StoredRun, rows: Sequence[Row]) -> list[Any]:
@@ -250,15 +263,43 @@ def _read_column(column: str, judge: Judge, run: StoredRun, rows: Sequence[Row])
     return [values[key(row)] for row in rows]
 
 
-def check_page(output: Path | None, paths: Sequence[str | Path]) -> None:
-    """Check that a page can be written.
+def check_page(output: str | Path) -> Path:
+    """Return the path of a page that is to be written.
 
     Raises:
-        UsageError: it has another ending than .html, or would replace a file that is compared.
+        UsageError: it has another ending than .html.
         ResourceError: its folder is missing.
     """
-    pass
+    file = typed_path(output)
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
+    if not file.parent.is_dir():
+        raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
+    return file
 
 
-def write_page(compared: Comparison, output: Path) -> None:
-    pass
+def write_page(compared: Comparison, file: Path) -> None:
+    """Write a page with scores, curves, settings and rows of compared runs.
+
+    Raises:
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    from bertkit.reports.compare import ComparedPage, write_compared
+
+    baseline = compared.systems[0].name
+    metric = compared.best_metric
+    page = ComparedPage(
+        title=f"{compared.recipe}: {', '.join(system.name for system in compared.systems)}",
+        split=compared.split,
+        rows=compared.rows,
+        metric=metric,
+        baseline=baseline,
+        systems=compared.systems,
+        differences=compared.differences,
+        changes=compared.changes,
+        settings=compared.settings,
+        notes=compared.notes,
+        logs={name: [read_log(Path(folder)) for folder in folders] for name, folders in compared.folders.items()},
+    )
+    with claimed(file):
+        write_compared(file, page)

@@ -68,17 +68,17 @@ def command(
     from bertkit.recipe import load_recipe
     from bertkit.workflows.compare import check_page, compare, write_page
 
-    check_page(output, runs)
+    page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
     compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, progress=TerminalProgress())
-    if output is not None:
-        write_page(compared, output)
+    if page is not None:
+        write_page(compared, page)
     if json:
-        print_json(dataclasses.asdict(compared) | ({} if output is None else {"file": str(output)}))
+        print_json(dataclasses.asdict(compared) | ({} if page is None else {"file": str(page)}))
         return
     _print(compared)
-    if output is not None:
-        print_file(output, 0, as_json=False, next_command=f"open {output}")
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
 
 
 def _print(compared: Comparison) -> None:
@@ -103,6 +103,8 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
 
 def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     """Return the rows of the table of scores, with the columns that any of them fills."""
+    from bertkit.reports.compare import p_text
+
     table = [
         {
             "metric": metric,
@@ -110,9 +112,9 @@ def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -
             name: found.second,
             "difference": _signed(found.difference),
             "95% CI": format_interval(found.interval),
-            "p": format_p(found.p),
-            "p (Holm)": format_p(found.p_holm),
-            "McNemar": format_p(found.mcnemar),
+            "p": p_text(found.p),
+            "p (Holm)": p_text(found.p_holm),
+            "McNemar": p_text(found.mcnemar),
         }
         for metric, found in differences.items()
     ]
@@ -122,15 +124,6 @@ def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -
 
 def _signed(value: float) -> str:
     return f"{value:+.4f}" if math.isfinite(value) else "n/a"
-
-
-def format_p(p: float | None) -> str:
-    """Return a p to three digits after the point, or that it is less than these can say.
-
-    >>> format_p(0.0412), format_p(0.0004), format_p(None)
-    ('0.041', '<0.001', 'n/a')
-    """
-    return "n/a" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def describe_tests(differences: Mapping[str, Difference]) -> str:
@@ -167,7 +160,7 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     for title, rows in ((f"won by {name}", changes.won_rows), (f"lost by {name}", changes.lost_rows)):
         _print_rows(title, rows, name, baseline)
     print_table(
-        f"{changes.slice_metric} by slices, which nothing is tested for",
+        f"{changes.slice_metric} by slice (not tested)",
         [
             {
                 "slice": f"{one.by}: {one.value}",
