@@ -13,7 +13,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Judge
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.paired import Judged, count_units, find_changed, take
+from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin
@@ -86,9 +86,9 @@ def find_changes(
 ) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
-    A unit is won if the first system's score rises once the second has answered this unit in its place. So any metric
-    tells, also one that a single row does not have, such as a correlation. Of several seeds, the mean over pairs of
-    them counts.
+    A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
+    first's. So any metric tells, also one that a single row does not have, such as a correlation. Of several seeds, the
+    mean over pairs of them counts.
 
     Args:
         judge: scores the systems.
@@ -147,15 +147,16 @@ def group_rows(judge: Judge, rows: Sequence[Row], side: Side) -> list[list[int]]
 def _mean_effects(
     judge: Judge, metric: str, units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
 ) -> dict[int, float]:
-    """Compute by how much the first system improves with the second's answer to a unit, for each unit."""
+    """Compute what the second system's answer to a unit is worth, for each unit.
+
+    It is what the first system gains by it, and what the second loses without it, on average.
+    """
     effects = dict.fromkeys(units, 0.0)
     for first, second in pairs:
-        before = judge.score(first)[metric]
+        before, after = (judge.score(side)[metric] for side in (first, second))
         for unit in units:
-            answered = {name: values.copy() for name, values in first.items()}
-            for name, values in answered.items():
-                values[unit] = second[name][unit]
-            effect = judge.score(answered)[metric] - before
+            gained, without = (judge.score(side)[metric] for side in swap(first, second, np.array([unit])))
+            effect = (gained - before + after - without) / 2
             effects[unit] += 0.0 if np.isnan(effect) else effect / len(pairs)
     return {unit: -effect for unit, effect in effects.items()} if metric in LOWER_IS_BETTER else effects
 

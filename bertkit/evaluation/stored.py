@@ -248,11 +248,13 @@ def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[str]:
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
     own, others = (_row_keys(one, task) for one in (run, reference))
-    missing = Counter(own) - Counter(others)
-    number = next((number for number, key in enumerate(own) if missing[key]), None)
+    known = set(others)
+    number = next((number for number, key in enumerate(own) if key not in known), None)
     remedy = "score all on the same rows: `bertkit eval --output DIR`"
     if number is None:
         what = f"{len(own):,} rows, and {reference.name} has {len(others):,}"
+        if len(own) == len(others):
+            what = f"the rows recur otherwise than in {reference.name}"
         return DataError(what, remedy, file=run.file)
     inputs, with_inputs = (_row_keys(one, task, gold=False) for one in (run, reference))
     if inputs[number] in with_inputs:

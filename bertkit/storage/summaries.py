@@ -133,7 +133,7 @@ def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
     data = {split: digest[:12] for split, digest in identity.get("data", {}).items()}
     machine = {key: value for key, value in record.get("machine", {}).items() if key != "reason"}
     return {
-        "model": record.get("model"),
+        **({"model": record["model"]} if "model" in record else {}),
         **{key: value for key, value in identity.get("recipe", {}).items() if key != "model_labels"},
         "rows": data,
         "tuned": record.get("tuned", {}),

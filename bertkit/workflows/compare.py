@@ -80,7 +80,7 @@ def compare(
     """
     if len(paths) < 2:
         raise UsageError("one run has nothing to be compared with", "name two or more")
-    if len({str(path) for path in paths}) < len(paths):
+    if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored import align, find_judge, read_rows, read_system
