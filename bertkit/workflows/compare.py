@@ -242,13 +242,18 @@ def _read_column(column: str, judge: Judge, run: StoredRun, rows: Sequence[Row])
     data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
     own = replace(columns, optional=(*columns.optional, column))
     split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
-    read = read_splits(
-        recipe.model_copy(update={"data": data}),
-        own,
-        lambda row: judge.task.read(row, recipe),
-        lambda name: name == split,
-        named=judge.task.NAMED,
-    )
+    try:
+        read = read_splits(
+            recipe.model_copy(update={"data": data}),
+            own,
+            lambda row: judge.task.read(row, recipe),
+            lambda name: name == split,
+            named=judge.task.NAMED,
+        )
+    except DataError as error:
+        if repr(column) in error.what:
+            error.remedy = "name another column with --by"
+        raise
     if split not in read:
         raise DataError(f"no split {split!r} in {data.source}", "name another --split")
 

@@ -18,7 +18,9 @@ def compare(tmp_path, *predictions, **options):
     systems = [read_system(make_run(tmp_path / f"{n}", one, **recipe), None) for n, one in enumerate(predictions)]
     judge = find_judge(systems, None)
     rows = read_rows(systems[0].runs[0], judge.task)
-    sides = [Side([run.predictions for run in one.runs], [judge.compare(run, rows) for run in one.runs]) for one in systems]
+    sides = [
+        Side([run.predictions for run in one.runs], [judge.compare(run, rows) for run in one.runs]) for one in systems
+    ]
     return find_changes(judge, rows, *sides, **options), judge, rows, sides
 
 
@@ -40,7 +42,13 @@ def test_slices_have_the_scores_of_their_rows(tmp_path):
     changes, *_ = compare(tmp_path, *(predict(ROWS, of) for of in wrong), extra={"kind": kinds})
     found = {(one.by, one.value): one for one in changes.slices}
     odd = found["kind", "odd"]
-    assert (odd.rows, odd.first, odd.second, odd.won, odd.lost) == (15, pytest.approx(13 / 15), pytest.approx(14 / 15), 2, 1)
+    assert (odd.rows, odd.first, odd.second, odd.won, odd.lost) == (
+        15,
+        pytest.approx(13 / 15),
+        pytest.approx(14 / 15),
+        2,
+        1,
+    )
     assert sum(one.rows for one in changes.slices if one.by == "label") == 30
     assert [one.rows for one in changes.slices if one.by == "words"] == [15, 5, 10]
     assert changes.slice_metric == "accuracy"
@@ -52,7 +60,9 @@ def test_of_seeds_the_mean_effect_counts_and_answers_are_counted(tmp_path):
             make_run(tmp_path / system / f"seed-{seed}", predict(ROWS, of_seed))
     systems = [read_system(tmp_path / name, None) for name in "ab"]
     judge = find_judge(systems, None)
-    sides = [Side([run.predictions for run in one.runs], [judge.compare(run, ROWS) for run in one.runs]) for one in systems]
+    sides = [
+        Side([run.predictions for run in one.runs], [judge.compare(run, ROWS) for run in one.runs]) for one in systems
+    ]
     changes = find_changes(judge, ROWS, *sides)
     assert (changes.changed, changes.won, changes.lost) == (1, 1, 0)
     right, wrong = ROWS[1]["label"], {"bad": "good", "good": "bad"}[ROWS[1]["label"]]
@@ -64,7 +74,10 @@ def test_rows_of_numbers_are_won_by_what_they_do_to_the_correlation(tmp_path):
     first, second = gold.copy(), gold.copy()
     first[3], second[8] = 5.0, 0.0
     stored = [
-        [{"id": n, "text": f"t {n}", "label": value, "prediction": p} for n, (value, p) in enumerate(zip(gold, one, strict=True))]
+        [
+            {"id": n, "text": f"t {n}", "label": value, "prediction": p}
+            for n, (value, p) in enumerate(zip(gold, one, strict=True))
+        ]
         for one in (first.tolist(), second.tolist())
     ]
     recipe = {"task": "text_regression", "metrics": ["pearsonr"], "best_metric": "pearsonr"}
@@ -75,7 +88,8 @@ def test_rows_of_numbers_are_won_by_what_they_do_to_the_correlation(tmp_path):
 
 def test_errors_are_won_where_they_fall(tmp_path):
     stored = [
-        [{"id": n, "text": f"t {n}", "label": float(n), "prediction": n + error} for n in range(4)] for error in (1.0, 0.0)
+        [{"id": n, "text": f"t {n}", "label": float(n), "prediction": n + error} for n in range(4)]
+        for error in (1.0, 0.0)
     ]
     recipe = {"task": "text_regression", "metrics": ["mean_squared_error"], "best_metric": "mean_squared_error"}
     changes, *_ = compare(tmp_path, *stored, recipe=recipe)
@@ -100,7 +114,7 @@ def test_the_rows_of_a_query_are_one_unit(tmp_path):
 
 
 def test_won_rows_raise_the_score_of_scikit_learn(tmp_path):
-    changes, _, rows, sides = compare(tmp_path, predict(ROWS, {1, 2, 8}), predict(ROWS, {8, 9}), shown=30)
+    changes, _, _, sides = compare(tmp_path, predict(ROWS, {1, 2, 8}), predict(ROWS, {8, 9}), shown=30)
     gold = sides[0].judged[0]["gold"]
     for row in [*changes.won_rows, *changes.lost_rows]:
         swapped = sides[0].judged[0]["predicted"].copy()

@@ -64,7 +64,7 @@ def test_other_rows_are_refused(tmp_path):
     fewer = replace(first, predictions=first.predictions[:9])
     with pytest.raises(DataError, match=r"9 rows, and .*a has 12"):
         align(fewer, first, task)
-    with pytest.raises(DataError, match="not a row of .*a: 1 of 14 rows"):
+    with pytest.raises(DataError, match=r"not a row of .*a: 1 of 14 rows"):
         align(third, first, task)
 
 
@@ -117,7 +117,9 @@ def test_files_of_eval_need_a_recipe_and_have_its_metrics(tmp_path):
 
 
 def test_a_prediction_of_no_label_is_refused(tmp_path):
-    system = read_system(make_run(tmp_path / "a", [{**row, "prediction": "ugly"} for row in predict(ROWS, set())]), None)
+    system = read_system(
+        make_run(tmp_path / "a", [{**row, "prediction": "ugly"} for row in predict(ROWS, set())]), None
+    )
     judge = find_judge([system], None)
     with pytest.raises(DataError, match=r"'ugly' is none of the labels \(bad, good\)"):
         judge.compare(system.runs[0], ROWS)

@@ -14,7 +14,9 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
         for name, score in (("a", 0.5), ("b", 0.75))
     ]
     row = SimpleNamespace(id="7", text="<b> & é", gold="x", first="y", second="x")
-    changes = SimpleNamespace(changed=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[])
+    changes = SimpleNamespace(
+        changed=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[]
+    )
     page = ComparedPage(
         title="a, b",
         split="validation",
