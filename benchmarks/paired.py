@@ -27,6 +27,7 @@ from bertkit.metrics.paired_seeds import compare_seeds
 
 RESULTS = Path(__file__).parent / "results" / "paired.jsonl"
 SAMPLES = 200
+POPULATION = 200_000  # rows, which show the true difference
 ROWS = (20, 100, 1000)
 SEEDS = (2, 3, 5, 10)
 SPREADS = (0.0, 0.2, 0.6)  # of the seeds, in logits
@@ -105,7 +106,7 @@ def reject_rows(rows: int, numbers: bool, trials: int) -> Rates:
 def find_power(gain: float, trials: int) -> Rates:
     """Return the share of trials that find a true difference in as many rows as the formula asks for."""
     draw = np.random.default_rng((7, round(1000 * gain)))
-    first, second = draw_labels(20_000, draw, gain)
+    first, second = draw_labels(POPULATION, draw, gain)
     scores = score_labels(first), score_labels(second)
 
     def subtract(rows: np.ndarray) -> dict[str, float]:
@@ -113,9 +114,9 @@ def find_power(gain: float, trials: int) -> Rates:
         return {name: value - score_labels(before)[name] for name, value in score_labels(after).items()}
 
     rates: Rates = {}
-    for name, ends in bootstrap_intervals(subtract, 20_000, samples=SAMPLES).items():
+    for name, ends in bootstrap_intervals(subtract, POPULATION).items():
         assert ends is not None
-        rows = rows_for_power(scores[1][name] - scores[0][name], standard_error(ends), 20_000)
+        rows = rows_for_power(scores[1][name] - scores[0][name], standard_error(ends), POPULATION)
         assert rows is not None
         found = 0
         for _ in range(trials):

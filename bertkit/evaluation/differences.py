@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.stored import Judge
+from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
 from bertkit.metrics.statistics import quantile_bins
@@ -76,7 +76,7 @@ class Side:
 
 
 def find_changes(
-    judge: Judge,
+    scorer: Scorer,
     rows: Sequence[Row],
     first: Side,
     second: Side,
@@ -91,23 +91,23 @@ def find_changes(
     mean over pairs of them counts.
 
     Args:
-        judge: scores the systems.
+        scorer: scores the systems.
         rows: of both, in one order.
         first: the baseline.
         second: the system that is compared with it.
         extra: name of a column -> its value in each row, to slice by.
         shown: how many rows of either kind to show.
     """
-    metric = judge.recipe.best_metric
+    metric = scorer.recipe.best_metric
     pairs = list(zip(first.judged, second.judged, strict=False))
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
-    effects = _mean_effects(judge, metric, chosen, pairs)
+    effects = _mean_effects(scorer, metric, chosen, pairs)
     won = sorted((unit for unit in chosen if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
     lost = sorted((unit for unit in chosen if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
-    units = group_rows(judge, rows, first)
-    describe = _describer(judge, rows, first, second)
-    slice_metric = _slice_metric(judge, first.judged[0])
+    units = group_rows(scorer, rows, first)
+    describe = _describer(scorer, rows, first, second)
+    slice_metric = _slice_metric(scorer, first.judged[0])
     return Changes(
         metric=metric,
         changed=len(changed),
@@ -118,26 +118,26 @@ def find_changes(
         lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
         slice_metric=slice_metric,
         slices=[
-            _score_slice(judge, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
-            for by, values in _slice_values(judge, rows, units, extra or {}).items()
+            _score_slice(scorer, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
+            for by, values in _slice_values(scorer, rows, units, extra or {}).items()
             for value, numbers in values.items()
         ],
     )
 
 
-def group_rows(judge: Judge, rows: Sequence[Row], side: Side) -> list[list[int]]:
+def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int]]:
     """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
     count = count_units(side.judged[0])
     if count == len(rows):
         return [[number] for number in range(len(rows))]
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
-        groups.setdefault(tuple(str(row.get(name)) for name in judge.task.COLUMNS.together), []).append(number)
+        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.together), []).append(number)
     found = []
-    for numbers in groups.values() if judge.task.COLUMNS.together else ():
+    for numbers in groups.values() if scorer.task.COLUMNS.together else ():
         try:
             one = [side.predictions[0][number] for number in numbers]
-            judge.task.compare(one, [rows[number] for number in numbers], judge.setup)
+            scorer.task.compare(one, [rows[number] for number in numbers], scorer.setup)
         except DataError:  # nothing to score, such as a query without a relevant passage
             continue
         found.append(numbers)
@@ -145,7 +145,7 @@ def group_rows(judge: Judge, rows: Sequence[Row], side: Side) -> list[list[int]]
 
 
 def _mean_effects(
-    judge: Judge, metric: str, units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
+    scorer: Scorer, metric: str, units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
 ) -> dict[int, float]:
     """Compute what the second system's answer to a unit is worth, for each unit.
 
@@ -153,31 +153,31 @@ def _mean_effects(
     """
     effects = dict.fromkeys(units, 0.0)
     for first, second in pairs:
-        before, after = (judge.score(side)[metric] for side in (first, second))
+        before, after = (scorer.score(side)[metric] for side in (first, second))
         for unit in units:
-            gained, without = (judge.score(side)[metric] for side in swap(first, second, np.array([unit])))
+            gained, without = (scorer.score(side)[metric] for side in swap(first, second, np.array([unit])))
             effect = (gained - before + after - without) / 2
             effects[unit] += 0.0 if np.isnan(effect) else effect / len(pairs)
     return {unit: -effect for unit, effect in effects.items()} if metric in LOWER_IS_BETTER else effects
 
 
-def _slice_metric(judge: Judge, judged: Judged) -> str:
+def _slice_metric(scorer: Scorer, judged: Judged) -> str:
     """Choose the metric of slices: the share of units that are right, if one is scored, for any few rows have that."""
-    scores, units = judge.score(judged), count_units(judged)
+    scores, units = scorer.score(judged), count_units(judged)
     shares = [name for name, value in scores.items() if getattr(value, "total", None) == units]
-    return "accuracy" if "accuracy" in shares else (shares or [judge.recipe.best_metric])[0]
+    return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
 
 
 def _slice_values(
-    judge: Judge, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
+    scorer: Scorer, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, list[int]]]:
     """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
     if not units:
         return {}
-    columns, firsts = judge.task.COLUMNS, [numbers[0] for numbers in units]
+    columns, firsts = scorer.task.COLUMNS, [numbers[0] for numbers in units]
     slices: dict[str, dict[str, list[int]]] = {}
     gold = [rows[number].get(columns.gold) for number in firsts]
-    if judge.task.NAMED and all(isinstance(value, str) for value in gold):
+    if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group(gold, MAX_LABELS)
     lengths = [sum(_count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
@@ -206,7 +206,7 @@ def _count_words(row: Row, columns: Columns) -> int:
 
 
 def _score_slice(
-    judge: Judge,
+    scorer: Scorer,
     metric: str,
     by: str,
     value: str,
@@ -215,14 +215,14 @@ def _score_slice(
     outcome: tuple[set[int], set[int]],
 ) -> Slice:
     chosen = np.array(numbers)
-    scores = [float(np.mean([judge.score(take(one, chosen))[metric] for one in side.judged])) for side in sides]
+    scores = [float(np.mean([scorer.score(take(one, chosen))[metric] for one in side.judged])) for side in sides]
     won, lost = (len(units & set(numbers)) for units in outcome)
     return Slice(by, shorten(str(value), 40), len(numbers), scores[0], scores[1], won, lost)
 
 
-def _describer(judge: Judge, rows: Sequence[Row], first: Side, second: Side) -> Callable[[int], ChangedRow]:
+def _describer(scorer: Scorer, rows: Sequence[Row], first: Side, second: Side) -> Callable[[int], ChangedRow]:
     """Return a function that describes a row in words."""
-    columns = judge.task.COLUMNS
+    columns = scorer.task.COLUMNS
 
     def describe(number: int) -> ChangedRow:
         row = rows[number]

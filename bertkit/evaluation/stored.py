@@ -52,7 +52,7 @@ class StoredSystem:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Scorer:
     """What scores all systems of a comparison alike: the recipe, task and labels of the first."""
 
     recipe: Recipe
@@ -168,7 +168,7 @@ def _read_predictions(file: Path) -> list[Prediction]:
     return read
 
 
-def find_judge(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Judge:
+def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Scorer:
     """Find what scores the systems: the recipe of the first that is a run, or the one that is named.
 
     Raises:
@@ -195,7 +195,7 @@ def find_judge(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Judge:
             for name in spelled_names(value)
         }
         labels = recipe.labels or sorted(found)
-    return Judge(recipe, task, tuple(labels or ()))
+    return Scorer(recipe, task, tuple(labels or ()))
 
 
 def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:

@@ -103,8 +103,8 @@ def _estimate(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
     interaction = 0.0
     for values in drawn:
         # how far each seed moves from the mean of the seeds as rows change: the interaction, less its own mean
-        apart_from_mean = values - values.mean(axis=0)
-        interaction += float(apart_from_mean.var(axis=1).mean()) * unbiased / (len(values) - 1)
+        deviations = values - values.mean(axis=0)
+        interaction += float(deviations.var(axis=1).mean()) * unbiased / (len(values) - 1)
     rows = float((drawn[1].mean(axis=0) - drawn[0].mean(axis=0)).var()) * unbiased
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 

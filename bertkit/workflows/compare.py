@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.sources import ALL, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
@@ -17,7 +15,7 @@ from bertkit.storage.summaries import list_settings, read_log
 
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import Changes, Side
-    from bertkit.evaluation.stored import Judge, StoredRun, StoredSystem
+    from bertkit.evaluation.stored import Scorer, StoredRun, StoredSystem
     from bertkit.metrics.paired import Difference
 
 
@@ -83,20 +81,21 @@ def compare(
     if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored import align, find_judge, read_rows, read_system
+        from bertkit.evaluation.columns import read_column
+        from bertkit.evaluation.stored import align, find_scorer, read_rows, read_system
 
         systems = [read_system(path, split) for path in paths]
         _check_seeds(systems)
-        judge = find_judge(systems, recipe)
+        scorer = find_scorer(systems, recipe)
         reference = systems[0].runs[0]
-        systems = [replace(one, runs=[align(run, reference, judge.task) for run in one.runs]) for one in systems]
-        rows = read_rows(reference, judge.task)
-        extra = {} if by is None else {by: _read_column(by, judge, systems[0].runs[0], rows)}
-    return _compare(judge, systems, rows, extra, shown, progress)
+        systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
+        rows = read_rows(reference, scorer.task)
+        extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
+    return _compare(scorer, systems, rows, extra, shown, progress)
 
 
 def _compare(
-    judge: Judge,
+    scorer: Scorer,
     systems: Sequence[StoredSystem],
     rows: Sequence[Row],
     extra: dict[str, list[Any]],
@@ -108,10 +107,10 @@ def _compare(
     from bertkit.metrics.paired_seeds import compare_seeds
 
     sides = [
-        Side([run.predictions for run in system.runs], [judge.compare(run, rows) for run in system.runs])
+        Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
     ]
-    judge, notes = _leave_out_unstored(judge, systems, sides)
+    scorer, notes = _leave_out_unstored(scorer, systems, sides)
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     names = _short_names([system.name for system in systems])
     differences: dict[str, dict[str, Difference]] = {}
@@ -119,20 +118,20 @@ def _compare(
     for name, system, side in zip(names[1:], systems[1:], sides[1:], strict=True):
         with stage(progress, f"comparing {name} with {names[0]}", total=1):
             differences[name] = (
-                compare_seeds(judge.score, sides[0].judged, side.judged)
+                compare_seeds(scorer.score, sides[0].judged, side.judged)
                 if system.has_seeds
-                else compare_paired(judge.score, sides[0].judged[0], side.judged[0])
+                else compare_paired(scorer.score, sides[0].judged[0], side.judged[0])
             )
-            changes[name] = find_changes(judge, rows, sides[0], side, extra=extra, shown=shown)
+            changes[name] = find_changes(scorer, rows, sides[0], side, extra=extra, shown=shown)
     return Comparison(
-        recipe=judge.recipe.name,
-        task=judge.recipe.task,
+        recipe=scorer.recipe.name,
+        task=scorer.recipe.task,
         split=str(systems[0].runs[0].record.get("split", systems[0].runs[0].file.stem)),
         rows=len(rows),
         units=count_units(sides[0].judged[0]),
-        best_metric=judge.recipe.best_metric,
+        best_metric=scorer.recipe.best_metric,
         systems=[
-            _describe(judge, name, system, side) for name, system, side in zip(names, systems, sides, strict=True)
+            _describe(scorer, name, system, side) for name, system, side in zip(names, systems, sides, strict=True)
         ],
         differences=_correct(differences),
         changes=changes,
@@ -159,8 +158,8 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
 
 
 def _leave_out_unstored(
-    judge: Judge, systems: Sequence[StoredSystem], sides: Sequence[Side]
-) -> tuple[Judge, list[str]]:
+    scorer: Scorer, systems: Sequence[StoredSystem], sides: Sequence[Side]
+) -> tuple[Scorer, list[str]]:
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
     Raises:
@@ -171,32 +170,32 @@ def _leave_out_unstored(
     changed: dict[str, StoredRun] = {}
     for system, side in zip(systems, sides, strict=True):
         for run, judged in zip(system.runs, side.judged, strict=True):
-            changed |= dict.fromkeys(find_changed_scores(run, judge.score(judged)), run)
-    kept = [name for name in judge.recipe.metrics if name not in changed]
-    best = judge.recipe.best_metric
+            changed |= dict.fromkeys(find_changed_scores(run, scorer.score(judged)), run)
+    kept = [name for name in scorer.recipe.metrics if name not in changed]
+    best = scorer.recipe.best_metric
     if best in changed:
         what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
         raise DataError(what, remedy, file=changed[best].file)
-    recipe = judge.recipe.model_copy(update={"metrics": kept})
+    recipe = scorer.recipe.model_copy(update={"metrics": kept})
     notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
-    return replace(judge, recipe=recipe), notes
+    return replace(scorer, recipe=recipe), notes
 
 
-def _describe(judge: Judge, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+def _describe(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
     import numpy as np
 
     from bertkit.metrics.intervals import find_intervals
     from bertkit.metrics.paired import count_units, take
 
-    per_run = [judge.score(judged) for judged in side.judged]
+    per_run = [scorer.score(judged) for judged in side.judged]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
     if system.has_seeds:
         own = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
         return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, own)
     judged = side.judged[0]
-    found = find_intervals(per_run[0], lambda rows: judge.score(take(judged, rows)), count_units(judged))
+    found = find_intervals(per_run[0], lambda rows: scorer.score(take(judged, rows)), count_units(judged))
     return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
 
 
@@ -228,44 +227,6 @@ def _short_names(names: Sequence[str]) -> list[str]:
         str(Path(*of_name[shared:])) if len(of_name) > shared else name
         for of_name, name in zip(parts, names, strict=True)
     ]
-
-
-def _read_column(column: str, judge: Judge, run: StoredRun, rows: Sequence[Row]) -> list[Any]:
-    """Return a column of the data for each row: of the stored rows, or else of the data set that the run has scored.
-
-    Raises:
-        DataError: no such column, or the data set has other rows now.
-    """
-    if column in rows[0]:
-        return [row.get(column) for row in rows]
-    recipe, columns = judge.recipe, judge.task.COLUMNS
-    data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
-    own = replace(columns, optional=(*columns.optional, column))
-    split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
-    try:
-        read = read_splits(
-            recipe.model_copy(update={"data": data}),
-            own,
-            lambda row: judge.task.read(row, recipe),
-            lambda name: name == split,
-            named=judge.task.NAMED,
-        )
-    except DataError as error:
-        if repr(column) in error.what:
-            error.remedy = "name another column with --by"
-        raise
-    if split not in read:
-        raise DataError(f"no split {split!r} in {data.source}", "name another --split")
-
-    def key(row: Row) -> str:
-        return json.dumps([row.get(name) for name in (*columns.given, *columns.optional)], default=str)
-
-    values = {key(row): row[column] for row in read[split].rows}
-    missing = [row for row in rows if key(row) not in values]
-    if missing:
-        what = f"{len(missing):,} of the {len(rows):,} rows are no longer in the data set, so --by {column} is unknown"
-        raise DataError(what, "restore it, or leave --by out", file=typed_path(data.source) if data.source else None)
-    return [values[key(row)] for row in rows]
 
 
 def check_page(output: str | Path) -> Path:

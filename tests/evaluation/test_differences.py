@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from bertkit.evaluation.differences import Side, find_changes, group_rows
-from bertkit.evaluation.stored import find_judge, read_rows, read_system
+from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(30, 3)
@@ -16,12 +16,12 @@ ROWS = make_rows(30, 3)
 def compare(tmp_path, *predictions, **options):
     recipe = options.pop("recipe", {})
     systems = [read_system(make_run(tmp_path / f"{n}", one, **recipe), None) for n, one in enumerate(predictions)]
-    judge = find_judge(systems, None)
-    rows = read_rows(systems[0].runs[0], judge.task)
+    scorer = find_scorer(systems, None)
+    rows = read_rows(systems[0].runs[0], scorer.task)
     sides = [
-        Side([run.predictions for run in one.runs], [judge.compare(run, rows) for run in one.runs]) for one in systems
+        Side([run.predictions for run in one.runs], [scorer.compare(run, rows) for run in one.runs]) for one in systems
     ]
-    return find_changes(judge, rows, *sides, **options), judge, rows, sides
+    return find_changes(scorer, rows, *sides, **options), scorer, rows, sides
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "matthews_correlation"])
@@ -59,11 +59,11 @@ def test_of_seeds_the_mean_effect_counts_and_answers_are_counted(tmp_path):
         for seed, of_seed in enumerate(wrong, start=1):
             make_run(tmp_path / system / f"seed-{seed}", predict(ROWS, of_seed))
     systems = [read_system(tmp_path / name, None) for name in "ab"]
-    judge = find_judge(systems, None)
+    scorer = find_scorer(systems, None)
     sides = [
-        Side([run.predictions for run in one.runs], [judge.compare(run, ROWS) for run in one.runs]) for one in systems
+        Side([run.predictions for run in one.runs], [scorer.compare(run, ROWS) for run in one.runs]) for one in systems
     ]
-    changes = find_changes(judge, ROWS, *sides)
+    changes = find_changes(scorer, ROWS, *sides)
     assert (changes.changed, changes.won, changes.lost) == (1, 1, 0)
     right, wrong = ROWS[1]["label"], {"bad": "good", "good": "bad"}[ROWS[1]["label"]]
     assert (changes.won_rows[0].first, changes.won_rows[0].second) == (f"{wrong} (3)", f"{right} (2), {wrong} (1)")
@@ -108,8 +108,8 @@ def test_the_rows_of_a_query_are_one_unit(tmp_path):
         for scores in ([0, 1, 0, 0, 0, 1], [1, 0, 0, 0, 0, 1])
     ]
     recipe = {"task": "reranking", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
-    changes, judge, rows, sides = compare(tmp_path, *stored, recipe=recipe)
-    assert group_rows(judge, rows, sides[0]) == [[0, 1], [4, 5]]
+    changes, scorer, rows, sides = compare(tmp_path, *stored, recipe=recipe)
+    assert group_rows(scorer, rows, sides[0]) == [[0, 1], [4, 5]]
     assert (changes.won, changes.won_rows[0].text) == (1, "a | a 0")
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.evaluation.stored import align, find_changed_scores, find_judge, read_rows, read_system
+from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
 from bertkit.recipe import load_recipe
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -22,11 +22,11 @@ def make(folder, *wrong, rows=ROWS, **facts):
 
 def test_a_run_is_scored_as_its_recipe_says(tmp_path):
     system = read_system(make(tmp_path / "a", 0, 1, 2), None)
-    judge = find_judge([system], None)
+    scorer = find_scorer([system], None)
     (run,) = system.runs
-    scores = judge.score(judge.compare(run, read_rows(run, judge.task)))
+    scores = scorer.score(scorer.compare(run, read_rows(run, scorer.task)))
     assert scores["accuracy"] == 9 / 12
-    assert judge.labels == ("bad", "good")
+    assert scorer.labels == ("bad", "good")
     assert find_changed_scores(run, scores) == []
 
 
@@ -43,7 +43,7 @@ def test_rows_in_another_order_are_matched(tmp_path):
         read_system(make_run(tmp_path / name, predictions), None).runs[0]
         for name, predictions in (("a", predict(twice, {3})), ("b", [{**row, "id": n} for n, row in enumerate(stored)]))
     )
-    task = find_judge([read_system(tmp_path / "a", None)], None).task
+    task = find_scorer([read_system(tmp_path / "a", None)], None).task
     aligned = align(second, first, task)
     assert read_rows(aligned, task) != read_rows(second, task)
     assert [row["text"] for row in aligned.predictions] == [row["text"] for row in first.predictions]
@@ -56,7 +56,7 @@ def test_other_rows_are_refused(tmp_path):
         read_system(make(tmp_path / name, rows=rows), None).runs[0]
         for name, rows in (("a", ROWS), ("b", [*ROWS[1:], ROWS[1]]), ("c", make_rows(14, 5)))
     )
-    task = find_judge([read_system(tmp_path / "a", None)], None).task
+    task = find_scorer([read_system(tmp_path / "a", None)], None).task
     with pytest.raises(DataError, match=r"not a row of .*b: 11 of 12 rows are the same .*predictions.jsonl:1\)"):
         align(first, second, task)
     with pytest.raises(DataError, match=r"the rows recur otherwise than in .*a"):
@@ -73,7 +73,7 @@ def test_another_gold_value_is_named_with_its_row(tmp_path):
     other = [{**row, "label": "bad" if number == 4 else row["label"]} for number, row in enumerate(ROWS)]
     first, second = (read_system(make(tmp_path / name, rows=of), None) for name, of in (("a", rows), ("b", other)))
     with pytest.raises(DataError, match=r"another label than in .*: 'bad' here, 'good' there .*b/predictions.jsonl:5"):
-        align(second.runs[0], first.runs[0], find_judge([first], None).task)
+        align(second.runs[0], first.runs[0], find_scorer([first], None).task)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_runs_of_other_tasks_labels_or_splits_are_refused(facts, message, tmp_pa
         record["identity"]["labels"] = facts["labels"]
         (tmp_path / "b" / "run.json").write_text(json.dumps(record))
     with pytest.raises(DataError, match=message):
-        find_judge([first, read_system(tmp_path / "b", facts.get("split"))], None)
+        find_scorer([first, read_system(tmp_path / "b", facts.get("split"))], None)
 
 
 def test_seeds_are_read_in_their_order_and_unfinished_ones_are_named(tmp_path):
@@ -111,27 +111,29 @@ def test_files_of_eval_need_a_recipe_and_have_its_metrics(tmp_path):
     for path in (tmp_path / "a", tmp_path / "a" / "predictions.jsonl"):
         system = read_system(path, None)
         with pytest.raises(UsageError, match="name it: --recipe RECIPE"):
-            find_judge([system], None)
-        judge = find_judge([system], load_recipe("classify"))
-        assert judge.score(judge.compare(system.runs[0], read_rows(system.runs[0], judge.task)))["accuracy"] == 11 / 12
+            find_scorer([system], None)
+        scorer = find_scorer([system], load_recipe("classify"))
+        assert (
+            scorer.score(scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task)))["accuracy"] == 11 / 12
+        )
 
 
 def test_a_prediction_of_no_label_is_refused(tmp_path):
     system = read_system(
         make_run(tmp_path / "a", [{**row, "prediction": "ugly"} for row in predict(ROWS, set())]), None
     )
-    judge = find_judge([system], None)
+    scorer = find_scorer([system], None)
     with pytest.raises(DataError, match=r"'ugly' is none of the labels \(bad, good\)"):
-        judge.compare(system.runs[0], ROWS)
+        scorer.compare(system.runs[0], ROWS)
 
 
 def test_scores_of_more_than_the_stored_predictions_are_refused(tmp_path):
     rows = [{"id": n, "anchor": "a", "positive": "b", "prediction": 0.5} for n in range(3)]
     make_run(tmp_path / "a", rows, task="contrastive", metrics=["mrr@10"], best_metric="mrr@10")
     system = read_system(tmp_path / "a", None)
-    judge = find_judge([system], None)
+    scorer = find_scorer([system], None)
     with pytest.raises(DataError, match="the scores of contrastive are made of more than the stored predictions"):
-        judge.compare(system.runs[0], read_rows(system.runs[0], judge.task))
+        scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task))
 
 
 @pytest.mark.parametrize(

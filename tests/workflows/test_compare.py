@@ -9,7 +9,7 @@ from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.recipe import load_recipe
 from bertkit.workflows.compare import check_page, compare, write_page
-from tests.conftest import few_resamples, write_csv
+from tests.conftest import few_resamples
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(40)
@@ -73,20 +73,6 @@ def test_a_file_of_eval_is_compared_with_a_run(tmp_path):
     assert compare([tmp_path / "a", tmp_path / "b"]).differences["b"]["accuracy"].difference == pytest.approx(0.1)
     found = compare([tmp_path / "b" / "predictions.jsonl", tmp_path / "a"], recipe=load_recipe("classify"))
     assert found.best_metric == load_recipe("classify").best_metric
-
-
-def test_a_column_of_the_data_is_a_slice(tmp_path):
-    write_csv(tmp_path / "validation.csv", [{**row, "genre": n % 3} for n, row in enumerate(ROWS)])
-    data = {"source": str(tmp_path), "columns": {}}
-    runs = [make(tmp_path / name, wrong, data=data) for name, wrong in (("a", range(9)), ("b", ()))]
-    slices = compare(runs, by="genre").changes["b"].slices
-    assert [(one.value, one.rows) for one in slices if one.by == "genre"] == [("0", 14), ("1", 13), ("2", 13)]
-    assert compare(runs, by="text").changes["b"].slices  # of the stored rows
-    with pytest.raises(DataError, match="no column 'kind'"):
-        compare(runs, by="kind")
-    write_csv(tmp_path / "validation.csv", [{**row, "genre": 0} for row in ROWS[1:]])
-    with pytest.raises(DataError, match="1 of the 40 rows are no longer in the data set"):
-        compare(runs, by="genre")
 
 
 def test_a_metric_that_predictions_do_not_determine_is_left_out(tmp_path):
