@@ -19,6 +19,7 @@ from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
 from benchmarks.parts import Report
+from benchmarks.seeds import seeds_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
 # mark -> title, function that writes the part, and the results it reads
@@ -32,6 +33,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
+    "seeds": ("Seeds", seeds_part, "seeds"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
 ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
@@ -61,9 +63,10 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    runs = results / "quality.jsonl"
-    lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
-    reports["quality"] = [json.loads(line) for line in lines]
+    for name in ("quality", "seeds"):
+        runs = results / f"{name}.jsonl"
+        lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
+        reports[name] = [json.loads(line) for line in lines]
     return reports
 
 

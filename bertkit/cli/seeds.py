@@ -105,6 +105,10 @@ def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
         }
         for run in summary.runs
     ]
+    if summary.soup is not None:
+        scores = summary.soup[first.split]
+        cells = {metric: format_number(scores.get(metric)).strip() for metric in first.spreads}
+        rows.append({"seed": "soup", **cells, "": ""})
     return rows if any(row[""] for row in rows) else [{k: v for k, v in row.items() if k} for row in rows]
 
 

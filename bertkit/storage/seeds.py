@@ -65,6 +65,16 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     return summary
 
 
+def members_of(summary: Mapping[str, Any]) -> list[str]:
+    """List the run folders of a summary that an ensemble or a soup is made of.
+
+    These are the finished runs that have not failed; where these are fewer than two, all that are finished.
+    """
+    finished = [run for run in summary["runs"] if run["status"] == "finished"]
+    good = [run["folder"] for run in finished if not run["failure"]]
+    return good if len(good) > 1 else [run["folder"] for run in finished]
+
+
 def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of seeds, whole or not at all."""
     content = json.loads(files.to_json({"schema_version": _SCHEMA, **summary}))  # as it will be read

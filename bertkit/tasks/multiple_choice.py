@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -139,6 +140,12 @@ def decode(
         probabilities = (weights / weights.sum()).tolist()
         decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities})
     return decoded
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a row to those with the mean of their probabilities."""
+    count = len(feature["input_ids"])  # the choices of the row itself
+    return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.metrics import answers
+from bertkit.metrics import answers, ensembles
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
@@ -48,7 +48,7 @@ OPTIONS: Mapping[str, Any] = {
     "null_threshold": None,
 }
 
-precompute, fit_baselines = no_precompute, no_fitting
+precompute, fit_baselines, combine = no_precompute, no_fitting, ensembles.mean_logits
 
 _NO_ANSWER, _OTHERS = "no answer", "(others)"
 _NO_SPAN = -1e4  # the score where there is no span to choose: lower than any sum of two logits

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics import ensembles
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -115,6 +116,12 @@ def decode(
         {"prediction": label, "probabilities": dict(zip(setup.labels, map(float, row), strict=True))}
         for label, row in zip(chosen, probabilities, strict=True)
     ]
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a text to those with the mean of their probabilities."""
+    of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
+    return of_each(outputs)
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -44,7 +45,7 @@ _MEAN, _SHARED = "mean", "shared words"
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 compare, score = compare_values, score_values
-precompute, tune, details = no_precompute, no_tuning, no_details
+precompute, tune, details, combine = no_precompute, no_tuning, no_details, mean_logits
 
 
 def read(row: Row, recipe: Recipe) -> Row:

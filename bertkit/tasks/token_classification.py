@@ -17,7 +17,7 @@ from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import entities, tag_schemes
+from bertkit.metrics import ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
@@ -43,7 +43,7 @@ OPTIONS: Mapping[str, Any] = {
     "tagger_size": Option(256, least=2),
 }
 
-tune = no_tuning
+tune, combine = no_tuning, ensembles.mean_probabilities
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 

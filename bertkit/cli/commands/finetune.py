@@ -48,6 +48,13 @@ SeedsOption = Annotated[
     ),
 ]
 
+JobsOption = Annotated[
+    int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
+]
+SoupOption = Annotated[
+    bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
+]
+
 NAME = "finetune"
 ORDER = 1
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -69,6 +76,8 @@ def command(
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
     seeds: SeedsOption = None,
+    jobs: JobsOption = 1,
+    soup: SoupOption = False,
     limit: LimitOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
@@ -83,8 +92,14 @@ def command(
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     loaded = load(recipe, {**common, "model": model}, changes)
     if seeds is not None:
-        _finetune_seeds(loaded, seeds, seed, output, dry_run=dry_run, fresh=fresh, json=json)
+        if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+        _finetune_seeds(
+            loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json
+        )
         return
+    if soup or jobs != 1:
+        raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
@@ -99,18 +114,25 @@ def command(
 
 
 def _finetune_seeds(
-    recipe: Recipe, seeds: str, seed: int | None, output: Path | None, *, dry_run: bool, fresh: bool, json: bool
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path | None,
+    *,
+    dry_run: bool,
+    fresh: bool,
+    soup: bool,
+    jobs: int,
+    json: bool,
 ) -> None:
-    numbers = parse_seeds(seeds)
-    if seed is not None:
-        raise UsageError("--seed and --seeds are both given", f"name all seeds in a list: --seeds {seed},...")
     from bertkit.workflows.steps.seeds import dry_run as check
     from bertkit.workflows.steps.seeds import finetune_seeds
 
     if dry_run:
-        print_dry_run(check(recipe, numbers, output=output, fresh=fresh), as_json=json, runs=len(numbers))
+        print_dry_run(check(recipe, seeds, output=output, fresh=fresh), as_json=json, runs=len(seeds))
         return
-    summary, error = finetune_seeds(recipe, numbers, output=output, fresh=fresh, progress=TerminalProgress())
+    summary, error = finetune_seeds(
+        recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
+    )
     end_seeds(summary, error, as_json=json)
 
 
