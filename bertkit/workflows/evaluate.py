@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
@@ -31,6 +31,9 @@ from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
+
+if TYPE_CHECKING:
+    from bertkit.vectors.benchmark import BenchmarkScores
 
 
 def evaluate(
@@ -58,6 +61,31 @@ def evaluate(
             _check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
         return _score(saved, splits, folder, progress)
+
+
+def evaluate_benchmark(
+    benchmark: str, model: str, *, max_length: int | None = None, progress: Progress = SILENT
+) -> list[BenchmarkScores]:
+    """Score the vectors of a model on an outside benchmark, such as ``mteb:STSBenchmark``.
+
+    Args:
+        benchmark: ``mteb:`` and the name of a task.
+        model: as an `Embedder` takes it.
+        max_length: tokens that texts are truncated to; None for what the model says.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.vectors.benchmark import run_benchmark
+    from bertkit.vectors.embedder import Embedder
+
+    package, _, task = benchmark.partition(":")
+    if package != "mteb" or not task:
+        raise UsageError(f"benchmark {benchmark!r} is not known", "name a task of MTEB, e.g. mteb:STSBenchmark")
+    embedder = Embedder(model, max_length=max_length)
+    _ = embedder.modules, embedder.config
+    return run_benchmark(task, embedder, progress)
 
 
 def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
