@@ -16,6 +16,7 @@ from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options
+from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class SavedCheckpoint:
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), tuned)
+        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), self._find_long_text() | tuned)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
@@ -79,6 +80,21 @@ class SavedCheckpoint:
             return restore_hardware(self.record["machine"], "as in its run")
         config = read_config(self.folder)
         return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
+
+    def _find_long_text(self) -> dict[str, Any]:
+        """Return how its run read long texts, where the recipe does not say; say so, or what the recipe says instead."""
+        if "long_text" not in self.task.OPTIONS or not self.record:
+            return {}
+        of_run = self.record.get("identity", {}).get("recipe", {}).get("options", {})
+        trained, own = of_run.get("long_text", "head"), self.recipe.options.get("long_text")
+        if own is not None:
+            if own != trained:
+                log.info(f"trained with long_text {trained}, used with {own}")
+            return {}
+        if trained == "head":
+            return {}
+        log.info(f"as in its run: long_text {trained}")
+        return {name: of_run[name] for name in long_texts.OPTIONS if name in of_run and name not in self.recipe.options}
 
     def _report_max_length(self, limit: int) -> None:
         """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""

@@ -24,7 +24,6 @@ from bertkit.tasks import (
     Row,
     Setup,
     check_texts,
-    encode_texts,
     load_pretrained,
     no_details,
     no_precompute,
@@ -34,6 +33,8 @@ from bertkit.tasks import (
     score_values,
     spelled,
 )
+from bertkit.tokens import long_texts
+from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
-OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
+OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|", **long_texts.OPTIONS}
+
+Numbers = np.ndarray[Any, Any]
 
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
@@ -70,20 +73,39 @@ def read(row: Row, recipe: Recipe) -> Row:
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
-    return load_pretrained(
+    return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
+
+
+def load_text_model(
+    folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str
+) -> PreTrainedModel:
+    """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
+    way, cls_only = long_texts.long_text(setup.recipe), setup.recipe.training.cls_only_last_layer
+    if way == long_texts.HIERARCHICAL:
+        from bertkit.modeling.heads.window_pooling import load_window_pooling
+
+        return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+    from bertkit.modeling.heads import windows
+
+    if not new_head:
+        windows.refuse_window_pooling(folder)
+    model = load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
-        setup.labels,
+        labels,
         new_head=new_head,
-        problem_type=problem,
-        cls_only=setup.recipe.training.cls_only_last_layer,
+        problem_type=problem_type,
+        cls_only=cls_only,
         inference=setup.inference,
     )
+    if way in long_texts.WINDOWS:
+        windows.run_on_windows(model)
+    return model
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
-    features = encode_texts(rows, setup)
+    features = long_texts.encode_long(rows, setup)
     ids = {name: number for number, name in enumerate(setup.labels)}
     for row, feature in zip(rows, features, strict=True):
         label = row.get("label")
@@ -95,25 +117,37 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator."""
-    return padding_collator(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
+    """Build the padding collator; where texts are read in windows, that of several texts."""
+    build = several_collator if long_texts.reads_windows(setup.recipe) else padding_collator
+    return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Choose each row's most probable label (or all of at least one half), with every label's probability."""
-    logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
-    if _is_multi_label(setup.recipe):
-        probabilities = 1 / (1 + np.exp(-logits))
-        chosen: list[Any] = [[setup.labels[n] for n in np.flatnonzero(row >= 0.5)] for row in probabilities]
+    """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
+
+    Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
+    """
+    several, way = _is_multi_label(setup.recipe), long_texts.long_text(setup.recipe)
+    to_probabilities = _sigmoid if several else _softmax
+    if way in long_texts.WINDOWS:
+        by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
+        probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
+        probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)  # the highest are more than 1
+        chosen = _choose(probabilities, several=several)
+        if way == "windows_vote":
+            chosen = np.stack([_vote(of_row, several=several) for of_row in by_window])
     else:
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = weights / weights.sum(axis=1, keepdims=True)
-        chosen = [setup.labels[number] for number in probabilities.argmax(axis=1)]
+        probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
+        chosen = _choose(probabilities, several=several)
+    named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     return [
-        {"prediction": label, "probabilities": dict(zip(setup.labels, map(float, row), strict=True))}
-        for label, row in zip(chosen, probabilities, strict=True)
+        {
+            "prediction": names if several else names[0],
+            "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
+        }
+        for names, of_row in zip(named, probabilities, strict=True)
     ]
 
 
@@ -158,6 +192,32 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
             best = score_linear(model, features).argmax(axis=1)
             predicted[name] = [{"prediction": setup.labels[model["classes"][number]]} for number in best]
     return predicted
+
+
+def _softmax(logits: Numbers) -> Numbers:
+    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    probabilities: Numbers = weights / weights.sum(axis=-1, keepdims=True)
+    return probabilities
+
+
+def _sigmoid(logits: Numbers) -> Numbers:
+    probabilities: Numbers = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    return probabilities
+
+
+def _choose(probabilities: Numbers, *, several: bool) -> Numbers:
+    """Tell which labels each row gets, (rows, labels): the most probable one, or all of at least one half."""
+    chosen: Numbers = probabilities >= 0.5
+    return chosen if several else np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+
+
+def _vote(probabilities: Numbers, *, several: bool) -> Numbers:
+    """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half."""
+    votes: Numbers = _choose(probabilities, several=several).mean(axis=0)
+    # between equally many windows the mean decides: it is below 1, so it never outweighs a window
+    tie = probabilities.mean(axis=0) / (2 * len(probabilities))
+    chosen: Numbers = _choose((votes if several else votes + tie)[None], several=several)[0]
+    return chosen
 
 
 def _is_multi_label(recipe: Recipe) -> bool:

@@ -267,6 +267,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
 def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
+    head = head.replace("WindowClassification", "SequenceClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
