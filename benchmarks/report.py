@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
+from benchmarks.long_texts import long_texts_part, read_cases
 from benchmarks.parts import Report
 
 TASKS = ("cola", "stsb", "ner", "squad")
@@ -32,6 +33,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
+    "long_texts": ("Long texts", long_texts_part, "long_texts"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
 ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
@@ -61,6 +63,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    reports["long_texts"] = read_cases(results / "long_texts.jsonl")
     runs = results / "quality.jsonl"
     lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
     reports["quality"] = [json.loads(line) for line in lines]
