@@ -2,8 +2,8 @@
 
     python -m benchmarks.long_texts --model DIR --data DIR [--seeds 1 2 3]
 
-Documents of 400 to 2,000 words are made of sentences of `mlm_text`. In `needle`, one sentence of SST-2 at a random place
-tells the label. In `majority`, seven sentences of SST-2 are spread over the text, and the label is that of most of them.
+Documents of 400 to 2,000 words are made of sentences of `mlm_text`. In `needle`, one sentence of SST-2 at a random
+place tells the label. In `majority`, seven sentences of SST-2 are spread over the text, and the label is that of most.
 All ways start from one model that was fine-tuned on sentences of SST-2, and read the same documents. Those of windows
 are trained alike, so one run is scored in three ways.
 
@@ -42,7 +42,7 @@ def make_document(
     """Make a document of about so many words, with sentences that tell its label at random places among the others.
 
     >>> make_document(["a b c."], [("good .", 1)], 1, 6, random.Random(0))
-    {'text': 'good . a b c. a b c.', 'label': 'positive'}
+    {'text': 'a b c. good . a b c.', 'label': 'positive'}
     """
     text: list[str] = []
     while sum(sentence.count(" ") + 1 for sentence in text) < words:
@@ -96,7 +96,9 @@ def start_model(options: argparse.Namespace, folder: Path) -> Path:
     for split in _SPLITS:
         file = options.data / "glue" / "sst2" / f"{split}.parquet"
         table = parquet.read_table(file, columns=["sentence", "label"]).slice(0, options.sentences).to_pylist()
-        write_rows([{"text": row["sentence"], "label": names[row["label"]]} for row in table], folder / f"{split}.jsonl")
+        write_rows(
+            [{"text": row["sentence"], "label": names[row["label"]]} for row in table], folder / f"{split}.jsonl"
+        )
     settings = {"model": str(options.model), "data.source": str(folder), "training.epochs": 1}
     finetune(load_recipe("classify", {**settings, "labels": list(names)}), output=folder / "run")
     return folder / "run"

@@ -315,7 +315,12 @@ def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
     from benchmarks.long_texts import long_texts_part
 
     def case(way, seed, right):
-        return {"key": {"task": "needle", "way": way, "seed": seed}, "right": right, "train_seconds": 4, "eval_seconds": 1}
+        return {
+            "key": {"task": "needle", "way": way, "seed": seed},
+            "right": right,
+            "train_seconds": 4,
+            "eval_seconds": 1,
+        }
 
     cases = [case("head", 1, [1, 0, 0, 0]), case("head", 2, [1, 1, 0, 0]), case("tail", 1, [1, 1, 1, 0])]
     lines = long_texts_part(cases).splitlines()

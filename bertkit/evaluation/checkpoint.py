@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
+from bertkit.evaluation.calibration import read_calibration
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
@@ -50,10 +51,11 @@ class SavedCheckpoint:
     record: Mapping[str, Any]
     """The record of its run; empty for a plain Hugging Face folder."""
 
-    def load(self, machine: Machine | None = None, *, inference: bool = False) -> Checkpoint:
+    def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
 
-        With `inference` the model computes outputs and no loss, and need not be one of transformers'.
+        With `calibrated`, the temperature and the thresholds that are kept beside its weights are in force. With
+        `inference`, the model computes outputs and no loss, and need not be one of transformers'.
 
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
@@ -69,7 +71,8 @@ class SavedCheckpoint:
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), self._find_long_text() | tuned)
+        options = self._find_long_text() | tuned | (self._find_calibration() if calibrated else {})
+        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), options)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
@@ -81,8 +84,18 @@ class SavedCheckpoint:
         config = read_config(self.folder)
         return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
 
+    def _find_calibration(self) -> dict[str, Any]:
+        """Return the temperature and thresholds of its calibration that the recipe does not set, and say so."""
+        calibration = read_calibration(self.folder, self.recipe.task)
+        if calibration is None:
+            return {}
+        options = {name: one for name, one in calibration.options().items() if name not in self.recipe.options}
+        if options:
+            log.info(calibration.describe())
+        return options
+
     def _find_long_text(self) -> dict[str, Any]:
-        """Return how its run read long texts, where the recipe does not say; say so, or what the recipe says instead."""
+        """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
         of_run = self.record.get("identity", {}).get("recipe", {}).get("options", {})

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.errors import closest
+from bertkit.metrics import calibration
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -20,7 +23,9 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
+    Option,
     Recipe,
+    RecipeError,
     Row,
     Setup,
     check_texts,
@@ -42,7 +47,13 @@ if TYPE_CHECKING:
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
-OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|", **long_texts.OPTIONS}
+OPTIONS: Mapping[str, Any] = {
+    "multi_label": False,
+    "separator": "|",
+    "thresholds": Option(None, read=calibration.read_thresholds),
+    **calibration.OPTIONS,
+    **long_texts.OPTIONS,
+}
 
 Numbers = np.ndarray[Any, Any]
 
@@ -72,7 +83,13 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
-    problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
+    several = _is_multi_label(setup.recipe)
+    wrong = ("abstain_below", "set_above") if several else ("thresholds",)
+    if name := next((name for name in wrong if _option(setup.recipe, name) is not None), None):
+        raise RecipeError(
+            f"options.{name} is for {'one label' if several else 'several labels'} per row", "leave it out"
+        )
+    problem = "multi_label_classification" if several else "single_label_classification"
     return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
 
 
@@ -135,20 +152,44 @@ def decode(
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)  # the highest are more than 1
-        chosen = _choose(probabilities, several=several)
-        if way == "windows_vote":
-            chosen = np.stack([_vote(of_row, several=several) for of_row in by_window])
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
-        chosen = _choose(probabilities, several=several)
+    temper, temperature = (
+        calibration.temper_each if several else calibration.temper,
+        _option(setup.recipe, "temperature"),
+    )
+    probabilities, thresholds = temper(probabilities, temperature), _thresholds(setup) if several else None
+    chosen = _choose(probabilities, thresholds)
+    if way == "windows_vote":
+        chosen = np.stack([_vote(temper(of_row, temperature), thresholds) for of_row in by_window])
+    option = partial(_option, setup.recipe)
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     return [
         {
             "prediction": names if several else names[0],
             "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
+            **({} if several else calibration.decide(of_row, setup.labels, option)),
         }
         for names, of_row in zip(named, probabilities, strict=True)
     ]
+
+
+def gold_probabilities(
+    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return what a calibration is fitted to: probabilities (n, labels), gold labels (n,) and their rows (n,).
+
+    Where a row may have several labels, each of them is a choice of its own between no and yes.
+    """
+    found = np.array([list(record["probabilities"].values()) for record in predictions])
+    if _is_multi_label(setup.recipe):
+        numbers = np.repeat(np.arange(len(rows)), len(setup.labels))
+        return (
+            calibration.as_pairs(found).reshape(-1, 2),
+            _indicators([row["label"] for row in rows], setup.labels).ravel(),
+            numbers,
+        )
+    return found, np.array([setup.labels.index(row["label"]) for row in rows]), np.arange(len(rows))
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -205,23 +246,39 @@ def _sigmoid(logits: Numbers) -> Numbers:
     return probabilities
 
 
-def _choose(probabilities: Numbers, *, several: bool) -> Numbers:
-    """Tell which labels each row gets, (rows, labels): the most probable one, or all of at least one half."""
-    chosen: Numbers = probabilities >= 0.5
-    return chosen if several else np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+def _choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
+    """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
+    if thresholds is not None:
+        chosen: Numbers = probabilities >= thresholds
+        return chosen
+    return np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
 
 
-def _vote(probabilities: Numbers, *, several: bool) -> Numbers:
+def _vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half."""
-    votes: Numbers = _choose(probabilities, several=several).mean(axis=0)
+    votes: Numbers = _choose(probabilities, thresholds).mean(axis=0)
+    if thresholds is not None:
+        return votes >= 0.5  # type: ignore[no-any-return]
     # between equally many windows the mean decides: it is below 1, so it never outweighs a window
     tie = probabilities.mean(axis=0) / (2 * len(probabilities))
-    chosen: Numbers = _choose((votes if several else votes + tie)[None], several=several)[0]
+    chosen: Numbers = _choose((votes + tie)[None], None)[0]
     return chosen
 
 
+def _thresholds(setup: Setup) -> Numbers:
+    """Return the least probability that chooses each label, (labels,): 0.5 unless an option says otherwise."""
+    given = _option(setup.recipe, "thresholds") or {}
+    if unknown := next((name for name in given if name not in setup.labels), None):
+        raise RecipeError(f"options.thresholds names no label {unknown!r}", closest(unknown, setup.labels))
+    return np.array([given.get(name, 0.5) for name in setup.labels])
+
+
 def _is_multi_label(recipe: Recipe) -> bool:
-    return bool(read_option(OPTIONS, recipe, "multi_label"))
+    return bool(_option(recipe, "multi_label"))
+
+
+def _option(recipe: Recipe, name: str) -> Any:
+    return read_option(OPTIONS, recipe, name)
 
 
 def _split_labels(value: Any, separator: str) -> list[str]:

@@ -110,7 +110,9 @@ def test_windows_of_a_pair_have_the_shorter_text_beside_each(swapped):
         assert (first if swapped else second) == beside
         read += second if swapped else first
     assert read == ids(long)
-    assert all(len(types) == len(window) for types, window in zip(feature["token_type_ids"], feature["input_ids"]))
+    assert all(
+        len(types) == len(window) for types, window in zip(feature["token_type_ids"], feature["input_ids"], strict=True)
+    )
 
 
 def test_windows_are_combined_by_their_mean_or_the_highest():

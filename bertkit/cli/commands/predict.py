@@ -55,6 +55,26 @@ def command(
             show_default=False,
         ),
     ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
+            metavar="P",
+            show_default=False,
+        ),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
+            metavar="P",
+            show_default=False,
+        ),
+    ] = None,
+    abstain_below: Annotated[
+        float | None,
+        typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False),
+    ] = None,
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
@@ -72,8 +92,14 @@ def command(
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if escape_formulas and output is None:
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
-    loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
+    if precision is not None and abstain_below is not None:
+        raise UsageError("--precision and --abstain-below", "give one or the other")
+    settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
+    loaded = load(recipe, settings, changes)
+    from bertkit.workflows.calibrate import with_thresholds
     from bertkit.workflows.predict import predict, predict_to_file
+
+    loaded = with_thresholds(loaded, precision=precision, coverage=coverage)
 
     progress = TerminalProgress()
     if output is None:

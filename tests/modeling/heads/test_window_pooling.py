@@ -13,9 +13,7 @@ from tests.modeling.heads.test_windows import CASES, LENGTHS, batch_of
 
 def load(folder, *, new_head=True, problem="single_label_classification", cls_only=False, labels="abc"):
     torch.manual_seed(0)
-    return load_window_pooling(
-        folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only
-    ).eval()
+    return load_window_pooling(folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only).eval()
 
 
 @pytest.mark.parametrize(("problem", "labels", "loss"), CASES)

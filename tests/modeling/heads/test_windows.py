@@ -104,5 +104,7 @@ def test_a_head_over_windows_is_refused_elsewhere(tiny_model, tmp_path):
     )
     (tmp_path / "vocab.txt").write_text("x")
     refuse_window_pooling(tiny_model)
-    with pytest.raises(ModelError, match=r"its head reads the windows of a text .* - --set options.long_text=hierarchical"):
+    with pytest.raises(
+        ModelError, match=r"its head reads the windows of a text .* - --set options.long_text=hierarchical"
+    ):
         refuse_window_pooling(tmp_path)
