@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics.intervals import Interval, bootstrap_intervals
+from bertkit.metrics.intervals import find_intervals
 from bertkit.recipe.options import Option
 
 Numbers = np.ndarray[Any, Any]
@@ -37,9 +37,7 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
 
 
 BINS, FOLDS = 15, 5
-_STARTS = 5  # of the walks over thresholds
-# from certainty, of the thresholds that are tried, which are 0.9999 to 0; fixed, since they must not follow the rows
-_DISTANCES = np.append(np.geomspace(1e-4, 1, 120, endpoint=False), 1.0)
+LEVELS = 20  # of coverage
 
 
 def temper(probabilities: Numbers, temperature: float) -> Numbers:
@@ -142,8 +140,9 @@ def describe_calibration(probabilities: Numbers, gold: Numbers) -> dict[str, dic
     def score(rows: Numbers) -> dict[str, float]:
         return {**calibration_errors(confidence[rows], right[rows]), "nll": _nll(probabilities[rows], gold[rows])}
 
-    found: Mapping[str, Interval] = bootstrap_intervals(score, len(gold))
-    return {name: {"value": value, "interval": found[name]} for name, value in score(np.arange(len(gold))).items()}
+    scores = score(np.arange(len(gold)))
+    ends = find_intervals(scores, score, len(gold)).ends
+    return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
 
 def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
@@ -178,32 +177,28 @@ class Abstention(NamedTuple):
 def find_abstention(confidence: Numbers, right: Numbers, precision: float, *, risk: float = 0.05) -> Abstention | None:
     """Find the threshold that answers most rows with at least this precision, wrong with probability `risk` at most.
 
-    Precision holds for new rows of the same distribution, with probability 1 - `risk` over the rows here. Thresholds of
-    a fixed list are tested from high to low by exact binomial tests (the lower end of Clopper and Pearson's interval),
-    and a walk ends at the first that fails: fixed-sequence testing (Angelopoulos et al. 2021, "Learn then Test",
-    section 2.3). Five walks start at different thresholds and share `risk`, since few rows are above the first.
+    Precision holds for new rows of the same distribution, with probability 1 - `risk` over the rows here. Twenty levels
+    of coverage are tested, each by an exact binomial test (the lower end of Clopper and Pearson's interval) at a
+    twentieth of the risk, as in Geifman and El-Yaniv 2017, section 3. Given the least confident row of a level, those
+    above it are independent draws of all that are more confident, so that the test is exact for a threshold there.
 
     Returns:
         None where no threshold can be shown to have the precision.
     """
     from scipy.stats import binom
 
-    best: Abstention | None = None
-    order = np.argsort(-confidence, kind="stable")
-    hits = np.concatenate([[0], np.cumsum(right[order])])
-    starts = np.linspace(0, len(_DISTANCES), _STARTS, endpoint=False).astype(int)
-    for start in starts:
-        for distance in _DISTANCES[start:]:
-            answered = int((confidence >= 1 - distance).sum())
-            wrong = answered - hits[answered]
-            if not answered or binom.cdf(wrong, answered, 1 - precision) > risk / _STARTS:
-                break
-            if best is None or answered / len(order) > best.coverage:
-                best = Abstention(float(1 - distance), answered / len(order), float(hits[answered] / answered))
-    return best
+    ranks = {round(len(confidence) * level / LEVELS) for level in range(1, LEVELS)}
+    ordered = np.sort(confidence)[::-1]
+    thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
+    for threshold in thresholds:  # those that answer most rows come first
+        is_answered = confidence >= threshold
+        answered, hits = int(is_answered.sum()), int(right[is_answered].sum())
+        if answered and binom.cdf(answered - hits, answered, 1 - precision) <= risk / LEVELS:
+            return Abstention(threshold, answered / len(confidence), hits / answered)
+    return None
 
 
-def risk_coverage(confidence: Numbers, right: Numbers, points: int = 20) -> list[tuple[float, float, float]]:
+def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> list[tuple[float, float, float]]:
     """Return (coverage, precision, threshold) where the most confident twentieth of the rows is answered, and so on."""
     order = np.argsort(-confidence, kind="stable")
     hits = np.cumsum(right[order])

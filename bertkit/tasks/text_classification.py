@@ -258,7 +258,8 @@ def _vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half."""
     votes: Numbers = _choose(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
-        return votes >= 0.5  # type: ignore[no-any-return]
+        most: Numbers = votes >= 0.5
+        return most
     # between equally many windows the mean decides: it is below 1, so it never outweighs a window
     tie = probabilities.mean(axis=0) / (2 * len(probabilities))
     chosen: Numbers = _choose((votes + tie)[None], None)[0]

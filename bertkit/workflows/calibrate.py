@@ -95,8 +95,9 @@ def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> Cal
         shape = (len(split.rows), -1)
         yes, is_gold = (values.reshape(shape) for values in (tempered[:, 1], gold))
         tuned = [metrics.tune_threshold(yes[:, n], is_gold[:, n]) for n in range(yes.shape[1])]
-        thresholds = dict(zip(scored.setup.labels, tuned, strict=True))
         f1 = _compare_f1(yes, is_gold)
+        if f1["after"] > f1["before"]:
+            thresholds = dict(zip(scored.setup.labels, tuned, strict=True))
     calibration = Calibration(
         model=fingerprint(saved.folder),
         task=saved.recipe.task,

@@ -79,10 +79,11 @@ def _print(result: CalibrationResult) -> None:
         ends = {side: f"{one['value']:.4f} ({format_interval(one['interval'])})" for side, one in sides}
         table.append({"measure": name, **ends})
     print_table("on rows that the temperature was not fitted to (95% CI)", table)
-    if result.thresholds is not None and result.f1_macro is not None:
-        print_table("thresholds", [{"label": name, "threshold": value} for name, value in result.thresholds.items()])
+    if result.f1_macro is not None:
+        kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
         print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
+        print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
     shown = [
         {
             "precision": one["asked"],
