@@ -17,7 +17,7 @@ CALIBRATION_FILE = "calibration.json"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class SavedCalibration:
     """What was learned on the rows of a split about the probabilities of a model."""
 
     model: str
@@ -46,12 +46,12 @@ class Calibration:
         return f"{found}; thresholds {shown}" if shown else found
 
 
-def write_calibration(folder: Path, calibration: Calibration) -> None:
+def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
     """Write the file into the folder of a model."""
     write_json(folder / CALIBRATION_FILE, asdict(calibration))
 
 
-def read_calibration(folder: Path, task: str) -> Calibration | None:
+def read_calibration(folder: Path, task: str) -> SavedCalibration | None:
     """Read the calibration of a model; None where it has none for this task family.
 
     Raises:
@@ -61,7 +61,7 @@ def read_calibration(folder: Path, task: str) -> Calibration | None:
     if not file.is_file():
         return None
     try:
-        calibration = Calibration(**json.loads(file.read_text(encoding="utf-8")))
+        calibration = SavedCalibration(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
         raise ModelError(
             "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
@@ -73,7 +73,7 @@ def read_calibration(folder: Path, task: str) -> Calibration | None:
 
 
 def thresholds_for(
-    calibration: Calibration | None, recipe: Recipe, precision: float | None, coverage: float | None
+    calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Find the options that give answers a precision, or prediction sets a coverage, and a line that describes each.
 

@@ -248,10 +248,12 @@ def _sigmoid(logits: Numbers) -> Numbers:
 
 def _choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
+    chosen: Numbers
     if thresholds is not None:
-        chosen: Numbers = probabilities >= thresholds
+        chosen = probabilities >= thresholds
         return chosen
-    return np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+    chosen = np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+    return chosen
 
 
 def _vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:

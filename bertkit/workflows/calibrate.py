@@ -11,7 +11,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
-    Calibration,
+    SavedCalibration,
     read_calibration,
     thresholds_for,
     write_calibration,
@@ -98,7 +98,7 @@ def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> Cal
         f1 = _compare_f1(yes, is_gold)
         if f1["after"] > f1["before"]:
             thresholds = dict(zip(scored.setup.labels, tuned, strict=True))
-    calibration = Calibration(
+    calibration = SavedCalibration(
         model=fingerprint(saved.folder),
         task=saved.recipe.task,
         split=name,

@@ -11,7 +11,7 @@ import pytest
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
-    Calibration,
+    SavedCalibration,
     read_calibration,
     thresholds_for,
     write_calibration,
@@ -19,7 +19,7 @@ from bertkit.evaluation.calibration import (
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import load_recipe
 
-ONE = Calibration(
+ONE = SavedCalibration(
     model="",
     task="text_classification",
     split="validation",

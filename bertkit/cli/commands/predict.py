@@ -29,19 +29,39 @@ EscapeOption = Annotated[
         help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
     ),
 ]
+PrecisionOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+CoverageOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+AbstainOption = Annotated[
+    float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False)
+]
+FileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
+        "or `-` for stdin.",
+        show_default=False,
+    ),
+]
 
 
 def command(
     recipe: RecipeArgument,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
-            "or `-` for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    file: FileArgument = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
     text: Annotated[
         str | None,
@@ -55,26 +75,9 @@ def command(
             show_default=False,
         ),
     ] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(
-            help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
-            metavar="P",
-            show_default=False,
-        ),
-    ] = None,
-    coverage: Annotated[
-        float | None,
-        typer.Option(
-            help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
-            metavar="P",
-            show_default=False,
-        ),
-    ] = None,
-    abstain_below: Annotated[
-        float | None,
-        typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False),
-    ] = None,
+    precision: PrecisionOption = None,
+    coverage: CoverageOption = None,
+    abstain_below: AbstainOption = None,
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
