@@ -21,8 +21,17 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics.intervals import find_intervals
+from bertkit.metrics.ranking import score_rankings
 from bertkit.recipe import load_recipe
-from bertkit.tasks import question_answering, text_classification, text_regression, token_classification, word_sense
+from bertkit.tasks import (
+    contrastive,
+    question_answering,
+    reranking,
+    text_classification,
+    text_regression,
+    token_classification,
+    word_sense,
+)
 from bertkit.tokens.features import Setup
 
 RESULTS = Path(__file__).parent / "results" / "coverage.json"
@@ -99,6 +108,25 @@ def senses(quality: float, draw: Random) -> Compared:
     return {"gold": 3 * word + sense, "predicted": 3 * word + predicted, "word": word}
 
 
+def rankings(quality: float, draw: Random) -> Compared:
+    """Queries with one to four relevant ones of 30 documents, graded 1 to 3; some queries are harder than others."""
+    relevant = draw.integers(1, 5, POPULATION)
+    grades = np.where(np.arange(30) < relevant[:, None], draw.integers(1, 4, (POPULATION, 30)), 0)
+    ease = 4 * draw.beta(4 * quality, 4 * (1 - quality), (POPULATION, 1))
+    order = np.argsort(-(ease * (grades > 0) + draw.normal(size=grades.shape)), axis=1)
+    return score_rankings(order.tolist(), [dict(enumerate(of_query)) for of_query in grades.tolist()], 10, (1, 10))
+
+
+def partners(quality: float, draw: Random) -> Compared:
+    """Ranks of what belongs to a text among a thousand others; a fifth of the rows have no negative."""
+    ranks = np.minimum(1000, np.floor(draw.pareto(0.8, POPULATION)) + 2)
+    beats = (draw.random(POPULATION) < quality).astype(float)
+    return {
+        "rank": np.where(draw.random(POPULATION) < quality, 1, ranks).astype(int),
+        "beats": np.where(draw.random(POPULATION) < 0.2, np.nan, beats),
+    }
+
+
 @dataclass(frozen=True)
 class Case:
     """A kind of rows, the task family that scores them, and its recipe."""
@@ -118,6 +146,9 @@ class Case:
         return Setup(recipe, None, self.labels)  # type: ignore[arg-type]  # no score needs a tokenizer
 
 
+SEARCH_METRICS = ("recall@1", "recall@10")
+"""What `bertkit search eval` computes beside the metrics of a reranker."""
+
 _SHARES = ("accuracy", "precision", "recall", "f1")
 _MEANS = ("f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 _TYPES = tuple(f"{side}-{name}" for name in ("A", "B", "C", "D") for side in "BI")
@@ -135,6 +166,8 @@ CASES = (
          (*question_answering.METRICS[:6], "best_exact", "best_f1")),
     Case("senses", word_sense, senses, "wsd", word_sense.METRICS,
          tuple(f"{word}/{sense}" for word in "abcd" for sense in "123")),
+    Case("rankings", reranking, rankings, "rerank", (*reranking.METRICS, *SEARCH_METRICS)),
+    Case("partners", contrastive, partners, "similarity-triples", contrastive.METRICS),
 )  # fmt: skip
 
 
@@ -163,13 +196,14 @@ def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure all cases at all sizes and write the counts."""
+    """Measure cases at all sizes and write the counts; those of cases that are not named stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--rows", nargs="*", default=[case.rows for case in CASES], help="names of cases")
     options = parser.parse_args()
     start = time.perf_counter()
-    jobs = [(number, rows) for rows in SIZES for number in range(len(CASES))]
+    jobs = [(number, rows) for rows in SIZES for number, case in enumerate(CASES) if case.rows in options.rows]
     with ProcessPoolExecutor(options.processes) as pool:
         found = list(pool.map(measure, *zip(*jobs, strict=True), [options.trials] * len(jobs)))
     cells = [
@@ -177,6 +211,12 @@ def main() -> None:
         for (number, rows), metrics in zip(jobs, found, strict=True)
         for name, counts in metrics.items()
     ]
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cells": []}
+    if len(options.rows) < len(CASES) and (kept["trials"], kept["samples"]) != (options.trials, SAMPLES):
+        sys.exit(f"{RESULTS} has {kept['trials']} trials of {kept['samples']} resamples: measure all cases")
+    cells += [cell for cell in kept["cells"] if cell["rows"] not in options.rows]
+    names = [case.rows for case in CASES]
+    cells.sort(key=lambda cell: (cell["n"], names.index(cell["rows"])))  # the metrics of a case stay in their order
     content = {"trials": options.trials, "samples": SAMPLES, "cells": cells}
     RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"{RESULTS}: {time.perf_counter() - start:.0f} seconds", file=sys.stderr)

@@ -69,6 +69,8 @@ def make_model(model_type: str, shape: str, tokenizer_folder: Path, folder: Path
     config = config_class(**{config_class.attribute_map.get(name, name): value for name, value in fields.items()})
     if find_architecture(model_type).counts_from_padding or model_type == "mpnet":
         config.max_position_embeddings = 512 + config.pad_token_id + 1
+    if getattr(config, "type_vocab_size", 1) == 1:  # as the tokenizers of such models have it
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, model_input_names=["input_ids", "attention_mask"])
     torch.manual_seed(0)
     AutoModelForMaskedLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -20,6 +20,7 @@ from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
 from benchmarks.long_texts import long_texts_part, read_cases
 from benchmarks.parts import Report
+from benchmarks.seeds import seeds_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
 # mark -> title, function that writes the part, and the results it reads
@@ -34,6 +35,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
     "long_texts": ("Long texts", long_texts_part, "long_texts"),
+    "seeds": ("Seeds", seeds_part, "seeds"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
 ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
@@ -64,9 +66,10 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     reports["long_texts"] = read_cases(results / "long_texts.jsonl")
-    runs = results / "quality.jsonl"
-    lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
-    reports["quality"] = [json.loads(line) for line in lines]
+    for name in ("quality", "seeds"):
+        runs = results / f"{name}.jsonl"
+        lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
+        reports[name] = [json.loads(line) for line in lines]
     return reports
 
 

@@ -16,6 +16,7 @@ _PUBLIC = {
     "load_recipe": "bertkit.recipe",
     "load_pretrain_recipe": "bertkit.recipe",
     "finetune": "bertkit.workflows.finetune",
+    "finetune_seeds": "bertkit.workflows.steps.seeds",
     "pretrain": "bertkit.workflows.pretrain",
     "distill": "bertkit.workflows.distill",
     "evaluate": "bertkit.workflows.evaluate",

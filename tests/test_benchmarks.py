@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, speed, stages
+from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, seeds, speed, stages
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
@@ -327,3 +327,20 @@ def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
     assert lines[0] == "**needle**, 4 documents, 2 seeds:"
     assert lines[4] == "| `head` | 0.375 |  |  | 4 | 1 |"
     assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
+
+
+def test_the_part_of_seeds_has_a_line_per_recipe():
+    spread = {"runs": 3, "mean": 0.5, "standard_deviation": 0.125, "minimum": 0.375, "median": 0.5, "maximum": 0.625}
+    spread |= {"interval": [0.25, 0.75], "expected_best": [0.5, 0.5625, 0.625]}
+    summary = {
+        "best_metric": "f1",
+        "splits": [{"split": "validation", "rows": 1043, "spreads": {"f1": spread}}],
+        "soup": {"validation": {"f1": 0.25}},
+        "runs": [{"seed": 1, "failure": None}, {"seed": 2, "failure": "It gives every row the same answer."}],
+    }
+    line = {"key": {"recipe": "cola", "limit": None}, "summary": summary, "ensemble": {"validation": {"f1": 0.53}}}
+    page = seeds.seeds_part([line]).splitlines()
+    cells = [cell.strip() for cell in page[-1].strip("|").split("|")]
+    assert cells[:9] == ["cola", "f1", "1,043", "3", "0.5000", "0.1250", "0.3750", "0.5000", "0.6250"]
+    assert cells[9:] == ["0.2500 to 0.7500", "0.5625", "0.5300", "0.2500", "2"]
+    assert len({line.count("|") for line in page}) == 1

@@ -34,6 +34,7 @@ NOT_RUN = {
     "torchrun --nnodes 2": "needs two machines",
     "accelerate launch": "sets the same variables as torchrun",
     "hf ": "a command of huggingface_hub, which asks the hub",
+    "bertkit eval --benchmark": "needs the package mteb and rows of the hub; tests/vectors/test_benchmark.py has some",
     "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
     "bertkit finetune classify --data stanfordnlp/imdb": "reads rows of the hub; tests/cli/test_hub.py does that",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
@@ -111,7 +112,10 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else word for word in words]
     command = words[0]
-    if command not in {"finetune", "distill", "pretrain", "bench", "eval"} or words[1] in {"tokenizer", "sizes"}:
+    if command not in {"finetune", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
+        "tokenizer",
+        "sizes",
+    }:
         return words
     more = ["--limit", "300" if command == "pretrain" else "40"] if "--limit" not in words else []
     if fresh and command in {"finetune", "distill", "pretrain"}:

@@ -55,7 +55,8 @@ The true score of a made-up population is known. Each trial draws rows from it a
 that score, which 95% of them should. Models range from 60% to 97% right. `none` is the share of trials without an
 interval, mostly because everything was right; these trials do not count. A cell has {trials} trials of {samples}
 resamples, so figures from {least:.1f} to {most:.1f} do not differ from 95 beyond the noise of the simulation; those
-below are bold. Metrics of the same rows share the draws, so their figures err together.
+below are bold. Metrics of the same rows share the draws, so their figures err together. The rows of
+`rankings` are queries.
 
 | rows | metric | method | n = 20 | n = 100 | n = 1,000 |
 |---|---|---|---:|---:|---:|

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import lt
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.labels import folded, spelled
 from bertkit.data.rows import Columns, Split
@@ -19,6 +19,13 @@ _REPEATED = 0.01  # share of the training rows; fewer do no harm
 _RARE = 1000  # times rarer than if all labels were equally frequent
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
 _TYPO = 100  # times rarer than the label that is meant
+
+
+class Doubt(NamedTuple):
+    """What may not be meant, in a sentence, and the first line of the training rows that shows it."""
+
+    text: str
+    line: int
 
 
 def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
@@ -88,7 +95,7 @@ def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names:
     inputs = [name for name in columns.names if name not in (columns.gold, "id")]
     keys = {name: [_key(row, inputs) for row in split.rows] for name, split in splits.items()}
     return [
-        *_find_rare_names(train, columns.gold, found_names),
+        *(doubt.text for doubt in find_rare_names(train, columns.gold, found_names)),
         *_find_repeats(train, keys["train"], columns.gold),
         *_find_shared(splits, keys),
     ]
@@ -109,34 +116,44 @@ def _has_letter(value: Any) -> bool:
     return not isinstance(value, str) or any(map(str.isalpha, value))
 
 
-def _find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[str]:
+def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt]:
     """Describe labels that are so rare that they may be typos, with the frequent label that may be meant."""
     if not names or len(names) > _MANY_NAMES:
         return []
     values, rows = _column(train, gold), len(train.rows)
     is_single = all(isinstance(value, str) for value in values)
-    counts = Counter(values if is_single else (name for value in values for name in _types(value)))
-    warnings = _find_twins(counts)
+    counts = Counter(values if is_single else (name for value in values for name in types_of(value)))
+
+    def first_line(name: str) -> int:
+        return next(line for line, value in zip(train.lines, values, strict=True) if name in types_of(value))
+
+    doubts = [Doubt(text, first_line(rarest)) for text, rarest in _find_twins(counts)]
     for name, count in counts.items():
         meant = next((other for other in counts if counts[other] >= _TYPO * count and _is_typo(name, other)), None)
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
-        first = next(line for line, value in zip(train.lines, values, strict=True) if name in _types(value))
+        first = first_line(name)
         times = "once" if count == 1 else f"{count:,} times"
         where = f"{train.source}:{first}" if count == 1 else f"first in {train.source}:{first}"
         question = f" Is {meant!r} meant?" if meant else ""
-        warnings.append(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}")
-    return warnings
+        doubts.append(Doubt(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}", first))
+    return doubts
 
 
-def _find_twins(counts: Mapping[str, int]) -> list[str]:
-    """Describe labels that differ only in case, or in how a number is spelled; one so rare as a typo is left out."""
+def _find_twins(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Describe labels that differ only in case, or in how a number is spelled, and name the rarest of them.
+
+    One so rare as a typo is left out.
+    """
     twins: dict[str, list[str]] = {}
     for name in sorted(counts):
         twins.setdefault(folded(name), []).append(name)
     return [
-        f"The labels {' and '.join(f'{name!r} ({counts[name]:,} times)' for name in alike)} are spelled almost alike. "
-        "Is one label meant? If not, declare them under `labels:`."
+        (
+            f"The labels {' and '.join(f'{name!r} ({counts[name]:,} times)' for name in alike)} are spelled almost "
+            "alike. Is one label meant? If not, declare them under `labels:`.",
+            min(alike, key=lambda name: counts[name]),
+        )
         for alike in twins.values()
         if len(alike) > 1 and max(counts[name] for name in alike) < _TYPO * min(counts[name] for name in alike)
     ]
@@ -194,7 +211,7 @@ def share_of(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {whole:,} ({percent:.1g}%)"
 
 
-def _types(gold: Any) -> list[str]:
+def types_of(gold: Any) -> list[str]:
     """Return the names in a gold value; of entity tags such as B-PER, the type."""
     if isinstance(gold, str):
         return [gold]

@@ -118,23 +118,33 @@ def name_of(value: Any, names: Sequence[str], remedy: str = CORRECT) -> Any:
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
-def name_split(split: Split, gold: str, names: Sequence[str], remedy: str = CORRECT) -> Split:
+def name_split(
+    split: Split,
+    gold: str,
+    names: Sequence[str],
+    remedy: str = CORRECT,
+    collected: list[DataError] | None = None,
+) -> Split:
     """Replace the raw gold values of a split by label names; `remedy` is for a value that is none of them.
+
+    Faults of rows are added to `collected` where it is given; such rows are left out then.
 
     Raises:
         DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
     """
     rows: list[Row] = []
-    faults: list[DataError] = []
+    lines: list[int] = []
+    faults: list[DataError] = [] if collected is None else collected
     for line, row in zip(split.lines, split.rows, strict=True):
         try:
             rows.append(name_row(row, gold, names, remedy))
+            lines.append(line)
         except DataError as error:
             error.file, error.row = split.source, line
             faults.append(error)
-    if faults:
+    if faults and collected is None:
         raise first_of(faults)
-    return replace(split, rows=rows)
+    return replace(split, rows=rows, lines=lines)
 
 
 def name_row(row: Row, gold: str, names: Sequence[str], remedy: str = CORRECT) -> Row:

@@ -21,6 +21,7 @@ from bertkit.recipe import Data, Row, assignment
 
 log = logging.getLogger("bertkit")
 
+NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
@@ -150,15 +151,18 @@ def read_split(
     columns: Columns,
     read: Callable[[Row], Row | None],
     source: str | Path,
+    collected: list[DataError] | None = None,
 ) -> Split:
     """Read the rows of a split through a task family's ``read``, which returns None for a row to leave out.
+
+    Faults of rows are added to `collected` where it is given; such rows are left out then.
 
     Raises:
         DataError: rows are wrong; the first is described, with the lines of the others that have the same fault.
     """
     rows: list[Row] = []
     lines: list[int] = []
-    faults: list[DataError] = []
+    faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
     left_out = 0
     for line, _, row in canonical_records(records, data, columns, str(source)):
@@ -179,11 +183,11 @@ def read_split(
                 lines.append(line)
         except DataError as error:
             faults.append(error)
-    if faults:
+    if faults and collected is None:
         raise first_of(faults)
     if left_out:
         log.info(f"rows of {source} without labels, left out: {left_out:,}")
-    if not rows:
+    if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     return Split(name, str(source), rows, lines)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,9 @@ Read = Callable[[Row], Row | None]
 Choose = Callable[[str], bool]
 """Tells by its name whether a split is to be read."""
 
+MakeSplit = Callable[..., Split]
+"""`read_split` with the columns and the checks of a task family."""
+
 
 def is_validation(split: str) -> bool:
     """Tell whether a split serves to validate: MNLI has two that do."""
@@ -42,7 +46,14 @@ def is_validation(split: str) -> bool:
 
 
 def read_splits(
-    recipe: Recipe, columns: Columns, read: Read, choose: Choose, *, named: bool = False, check_rest: bool = False
+    recipe: Recipe,
+    columns: Columns,
+    read: Read,
+    choose: Choose,
+    *,
+    named: bool = False,
+    check_rest: bool = False,
+    collected: list[DataError] | None = None,
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
@@ -55,6 +66,7 @@ def read_splits(
         choose: tells which splits to read.
         named: whether gold values are label names, or lists of them.
         check_rest: check by their first row that the files of other splits can be read.
+        collected: gets the faults of rows, which are then left out; without it, they are raised.
 
     Raises:
         DataError: no data, or rows, columns or splits that are not as the recipe says.
@@ -66,18 +78,19 @@ def read_splits(
     if data.source == "demo":
         return _read_demo(recipe, columns, read, choose)
     check_source(data)
+    make_split = partial(read_split, columns=columns, read=read, collected=collected)
     if file := single_file(data):
-        return _read_one_file(file, data, columns, read, choose, named)
+        return _read_one_file(file, data, columns, make_split, choose, named)
     files = files_by_split(data)
     if files is None:
-        return _read_hub(data, columns, read, choose)
+        return _read_hub(data, make_split, choose)
 
     for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
         next(iter(read_records(file, data)), None)
 
     def read_files(name: str, data: Data = data) -> Split:
         records = chain.from_iterable(read_records(file, data) for file in files[name])
-        return read_split(name, records, data, columns, read, files[name][0])
+        return make_split(name, records, data, source=files[name][0])
 
     if not any(map(is_validation, files)) and "train" in files and (choose("train") or choose("validation")):
         both = _hold_out(read_files("train", _without_limit(data)), data, columns, named)
@@ -121,13 +134,13 @@ def _hold_out(split: Split, data: Data, columns: Columns, named: bool) -> dict[s
 
 
 def _read_one_file(
-    file: Path, data: Data, columns: Columns, read: Read, choose: Choose, named: bool
+    file: Path, data: Data, columns: Columns, make_split: MakeSplit, choose: Choose, named: bool
 ) -> dict[str, Split]:
     if data.split_column is None:
         if choose(ALL):
-            return {ALL: read_split(ALL, read_records(file, data), data, columns, read, file)}
+            return {ALL: make_split(ALL, read_records(file, data), data, source=file)}
         whole = _without_limit(data)
-        splits = _hold_out(read_split(ALL, read_records(file, whole), whole, columns, read, file), data, columns, named)
+        splits = _hold_out(make_split(ALL, read_records(file, whole), whole, source=file), data, columns, named)
         return {name: split for name, split in splits.items() if choose(name)}
     by_split: dict[str, list[Record]] = {}
     for line, values in read_records(file, data):
@@ -137,7 +150,7 @@ def _read_one_file(
         name = str(values[data.split_column])
         by_split.setdefault(_SPLIT_OF_ALIAS.get(name, name), []).append((line, values))
     return {
-        name: read_split(name, by_split[name], data, columns, read, file)
+        name: make_split(name, by_split[name], data, source=file)
         for name in sorted(by_split, key=_order)
         if choose(name)
     }
@@ -170,10 +183,10 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     return None
 
 
-def _read_hub(data: Data, columns: Columns, read: Read, choose: Choose) -> dict[str, Split]:
+def _read_hub(data: Data, make_split: MakeSplit, choose: Choose) -> dict[str, Split]:
     hub_names = {name: data.splits.get(name, name) for name in ("train", "validation", "test", *data.splits)}
     return {
-        name: read_split(name, read_hub_split(data, hub_name), data, columns, read, f"{data.source}:{hub_name}")
+        name: make_split(name, read_hub_split(data, hub_name), data, source=f"{data.source}:{hub_name}")
         for name, hub_name in hub_names.items()
         if choose(name)
     }

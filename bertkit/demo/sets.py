@@ -184,6 +184,7 @@ _SETS = [
     _classes("wnli", {"not_entailment": 0.5, "entailment": 0.5}, texts.write_pronoun),
     DemoSet("similarity", "similarity", "text text_pair label", _write_similarity, config="stsb"),
     DemoSet("similarity-pairs", "contrastive", "anchor positive", texts.write_pair),
+    DemoSet("similarity-texts", "unlabeled_texts", "text", texts.write_two_ways),
     DemoSet("similarity-triples", "contrastive", "anchor positive negative", texts.write_triple, config="triplet"),
     DemoSet("regress", "text_regression", "text label", _write_similarity),
     DemoSet("stsb", "text_regression", "text text_pair label", _write_similarity, config="stsb"),

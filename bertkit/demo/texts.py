@@ -143,6 +143,11 @@ def write_pair(rng: Random, _split: str) -> dict[str, str]:
     return {"anchor": anchor, "positive": positive}
 
 
+def write_two_ways(rng: Random, split: str) -> dict[str, str]:
+    """Write a text that says a clause twice, in other words, as a row."""
+    return {"text": " ".join(write_pair(rng, split).values())}
+
+
 def write_triple(rng: Random, _split: str) -> dict[str, str]:
     """Write a clause, the same in other words, and one that differs in two words, as a row."""
     it, other = _same_or_changed(rng, "not_")

@@ -32,6 +32,7 @@ class TeacherSupervision:
     distillation: Distillation
     teachers: tuple[Teacher, ...] = ()
     """Those of the recipe, once they are checked."""
+    trains: bool = True
 
     @property
     def identity(self) -> dict[str, Any]:

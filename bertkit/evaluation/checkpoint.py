@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
@@ -37,6 +38,8 @@ class Checkpoint:
     setup: Setup
     machine: Machine
     """The device that the model is on, and the precision that it computes in."""
+    members: tuple[Checkpoint, ...] = ()
+    """Of an ensemble: the checkpoints whose outputs are combined, of which this has the first one's model."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class SavedCheckpoint:
     """Label names in the order of the model's outputs, spelled as in the recipe where it has them."""
     record: Mapping[str, Any]
     """The record of its run; empty for a plain Hugging Face folder."""
+    members: tuple[SavedCheckpoint, ...] = ()
+    """Of an ensemble: its checkpoints, of which this is the first."""
 
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
@@ -60,6 +65,8 @@ class SavedCheckpoint:
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
         """
+        if self.members:
+            return self._load_members(machine, inference=inference)
         from bertkit.hardware.precision import use_matmul_backend
 
         if machine is None:
@@ -75,6 +82,18 @@ class SavedCheckpoint:
         setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), options)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
+
+    def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
+        """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
+
+        A calibration of one of them is not one of their mean, and is left out.
+        """
+        first = self.members[0].load(machine, inference=inference, calibrated=False)
+        others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
+        members = (first, *others)
+        tuned = [saved.record.get("tuned", {}) for saved in self.members]
+        means = {name: fmean(values[name] for values in tuned) for name in tuned[0] if name not in self.recipe.options}
+        return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import product_widths, restore_hardware

@@ -11,6 +11,7 @@ from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
@@ -87,8 +88,39 @@ def score_split(
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(predictions, split.rows, setup) if tune else {}
     if tuned:
-        setup = with_options(setup, tuned)
-        predictions = task.decode(outputs, features, split.rows, setup)
+        return _score_outputs(replace(checkpoint, setup=with_options(setup, tuned)), split, features, outputs, loss)
+    return _score_predictions(predictions, checkpoint, split, features, loss)
+
+
+def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
+    """Score an ensemble as `score_split` does, and each of its members by itself."""
+    from bertkit.tokens.feature_cache import encode_split
+
+    features = encode_split(split, checkpoint.setup, checkpoint.task.encode)
+    by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
+    outputs = combine_outputs(checkpoint, by_member, features)
+    members = [
+        _score_outputs(member, split, features, own, None)
+        for member, own in zip(checkpoint.members, by_member, strict=True)
+    ]
+    return _score_outputs(checkpoint, split, features, outputs, None), members
+
+
+def _score_outputs(
+    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any], loss: float | None
+) -> Scored:
+    predictions = checkpoint.task.decode(outputs, features, split.rows, checkpoint.setup)
+    return _score_predictions(predictions, checkpoint, split, features, loss)
+
+
+def _score_predictions(
+    predictions: list[Prediction],
+    checkpoint: Checkpoint,
+    split: Split,
+    features: Sequence[Feature],
+    loss: float | None,
+) -> Scored:
+    task, setup = checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
     return Scored(predictions, features, compared, task.score(compared, setup), loss, setup)
 
@@ -96,9 +128,14 @@ def score_split(
 def run_model(
     checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str
 ) -> tuple[list[Any], float | None]:
-    """Run the model over features with a progress line; see `bertkit.evaluation.forward.forward`."""
+    """Run the model over features with a progress line; see `bertkit.evaluation.forward.forward`.
+
+    The outputs of an ensemble are those of its members, combined; they have no loss.
+    """
     from bertkit.evaluation.forward import forward
 
+    if checkpoint.members:
+        return combine_outputs(checkpoint, run_members(checkpoint, features, progress, title), features), None
     done = 0
 
     def tick(rows: int) -> None:
@@ -112,6 +149,15 @@ def run_model(
         return forward(checkpoint.model, features, collate, precision=checkpoint.machine.precision, tick=tick)
     finally:
         progress.finish()
+
+
+def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str) -> list[list[Any]]:
+    """Return the outputs of each member of an ensemble."""
+    count = len(checkpoint.members)
+    return [
+        run_model(member, features, progress, f"{title} ({number} of {count})")[0]
+        for number, member in enumerate(checkpoint.members, start=1)
+    ]
 
 
 def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], progress: Progress) -> list[Any]:

@@ -24,11 +24,23 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from bertkit.modeling.info import info_of, patched_attention, patched_forward
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 _VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
 _SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
+
+
+def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
+    """Return the fields of a config that are probabilities of dropout in the encoder, with their values."""
+    rates = {name: value for name, value in vars(config).items() if "dropout" in name and "classifier" not in name}
+    return {name: float(value) for name, value in rates.items() if isinstance(value, (int, float))}
+
+
+def set_dropout(config: PretrainedConfig, rate: float) -> None:
+    """Set all probabilities of dropout in a config."""
+    for name in dropout_rates(config):
+        setattr(config, name, rate)
 
 
 class DropoutStream:

@@ -45,6 +45,8 @@ class Facts:
     about: str = ""
     teachers: list[str] = field(default_factory=list)
     """Names of the checkpoints that the model was distilled from."""
+    averaged: bool = False
+    """Whether the weights are the mean of those of several runs."""
     seconds: float | None = None
     device: str = ""
     seed: int | None = None

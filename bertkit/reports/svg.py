@@ -48,6 +48,14 @@ class Span(NamedTuple):
     own: bool = False
 
 
+class RunDot(NamedTuple):
+    """A run in a strip plot."""
+
+    value: float
+    hover: str
+    failed: bool = False
+
+
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Return about `count` round values; the first and the last enclose the range.
 
@@ -179,6 +187,33 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
         if span.value is not None:
             elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
         elements.append("</g>")
+    return _svg(area.bottom + 24, name, elements)
+
+
+def strip_plot(
+    dots: Sequence[RunDot], *, name: str, mean: float, interval: tuple[float, float] | None, marked: float | None = None
+) -> Markup:
+    """Draw a dot per run along one axis, the mean with its interval below them, and a dashed line at `marked`."""
+    ends = [*(dot.value for dot in dots), mean, *(interval or ()), *(() if marked is None else (marked,))]
+    marks = ticks(min(ends), max(ends))
+    area = _Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, 6, 106)
+    elements = [_upright(area, mark) for mark in marks]
+    if marked is not None:
+        across = area.right(marked)
+        elements.append(
+            f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}">'
+            f"<title>{_text(f'null model: {marked:.4g}')}</title></line>"
+        )
+    for number, dot in enumerate(dots):
+        # three heights by turns, so that equal scores do not cover one another
+        shown = _dot(area.right(dot.value), 24 + 15 * (number % 3), dot.hover, 5)
+        elements.append(f'<g class="failed">{shown}</g>' if dot.failed else shown)
+    low, high = (area.right(end) for end in interval or (mean, mean))
+    elements.append(
+        f'<g class="own"><title>{_text(f"mean: {mean:.4g}")}</title>'
+        f'<line class="span" x1="{low:.1f}" y1="84" x2="{high:.1f}" y2="84"/>'
+        f'<circle class="mark" cx="{area.right(mean):.1f}" cy="84" r="5.5"/></g>'
+    )
     return _svg(area.bottom + 24, name, elements)
 
 

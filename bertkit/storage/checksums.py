@@ -11,6 +11,7 @@ from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.seeds import find_seeds, seed_folder
 
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
 """How the names of a checkpoint's files begin that no model is loaded from."""
@@ -43,6 +44,10 @@ def check_model(folder: Path) -> None:
         _check_checkpoint(folder)
     elif (real / runs.RECORD).is_file():
         _check_run(folder)
+    elif seeds := find_seeds(real):
+        raise ModelError(
+            "a folder of seeds, not one model", f"name one of its runs: {seed_folder(folder, seeds[0])}", file=folder
+        )
     elif (real.parent / runs.RECORD).is_file():
         if real.name.startswith("checkpoint-"):
             raise ModelError("the checkpoint was not finished", "name another one of the run", file=folder)

@@ -108,7 +108,7 @@ class Details:
 
 
 class Task(Protocol):
-    """A task family: four constants and twelve functions, three of which most families take from this package."""
+    """A task family: four constants and twelve functions, and perhaps ``find_lost_gold`` of `bertkit.tokens.lost`."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
@@ -154,7 +154,7 @@ class Task(Protocol):
     def baselines(self, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
-        The first baseline reads nothing. A model has learned to read only if it beats them all.
+        The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
 
     def precompute(

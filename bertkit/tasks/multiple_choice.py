@@ -16,6 +16,7 @@ import numpy as np
 
 from bertkit.data.labels import placeholder_names
 from bertkit.metrics import calibration
+from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -152,6 +153,12 @@ def gold_probabilities(
     for line, record in zip(found, predictions, strict=True):
         line[: len(record["choice_probabilities"])] = record["choice_probabilities"]
     return found, np.array([row["label"] for row in rows]), np.arange(len(rows))
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a row to those with the mean of their probabilities."""
+    count = len(feature["input_ids"])  # the choices of the row itself
+    return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:

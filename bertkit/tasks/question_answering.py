@@ -16,7 +16,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.metrics import answers
+from bertkit.metrics import answers, ensembles
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
@@ -30,6 +30,7 @@ from bertkit.tokens.features import (
     token_budget,
     tokenize_texts,
 )
+from bertkit.tokens.lost import find_lost_answers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -48,7 +49,7 @@ OPTIONS: Mapping[str, Any] = {
     "null_threshold": None,
 }
 
-precompute, fit_baselines = no_precompute, no_fitting
+precompute, fit_baselines, find_lost_gold, combine = no_precompute, no_fitting, find_lost_answers, ensembles.mean_logits
 
 _NO_ANSWER, _OTHERS = "no answer", "(others)"
 _NO_SPAN = -1e4  # the score where there is no span to choose: lower than any sum of two logits
@@ -290,11 +291,10 @@ def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int =
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
     frequent = [word for word, _ in Counter(words).most_common(most)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])
-    table = []
+    table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
     for word in [*frequent, _OTHERS]:
         in_group = groups == word
         if in_group.any():
-            scores = {"exact_match": compared["exact"][in_group].mean(), "f1": compared["f1"][in_group].mean()}
-            percent = {name: float(100 * share) for name, share in scores.items()}
+            percent = {name: float(100 * values[in_group].mean()) for name, values in scores.items()}
             table.append({"question": word, **percent, "questions": int(in_group.sum())})
     return table

@@ -6,7 +6,7 @@ The encoder's pooled output goes through one linear layer (Devlin et al. 2019, s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.errors import closest
-from bertkit.metrics import calibration
+from bertkit.metrics import calibration, decisions, ensembles
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -56,6 +56,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 Numbers = np.ndarray[Any, Any]
+Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
@@ -147,21 +148,19 @@ def decode(
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
     several, way = _is_multi_label(setup.recipe), long_texts.long_text(setup.recipe)
-    to_probabilities = _sigmoid if several else _softmax
+    to_probabilities = decisions.sigmoid if several else decisions.softmax
     if way in long_texts.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)  # the highest are more than 1
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
-    temper, temperature = (
-        calibration.temper_each if several else calibration.temper,
-        _option(setup.recipe, "temperature"),
-    )
-    probabilities, thresholds = temper(probabilities, temperature), _thresholds(setup) if several else None
-    chosen = _choose(probabilities, thresholds)
+    temper = calibration.temper_each if several else calibration.temper
+    temperature, thresholds = _option(setup.recipe, "temperature"), _thresholds(setup) if several else None
+    probabilities = temper(probabilities, temperature)
+    chosen = decisions.choose(probabilities, thresholds)
     if way == "windows_vote":
-        chosen = np.stack([_vote(temper(of_row, temperature), thresholds) for of_row in by_window])
+        chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
     option = partial(_option, setup.recipe)
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     return [
@@ -190,6 +189,20 @@ def gold_probabilities(
             numbers,
         )
     return found, np.array([setup.labels.index(row["label"]) for row in rows]), np.arange(len(rows))
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a text to those with the mean of their probabilities."""
+    of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
+    return combine_each(of_each, outputs)
+
+
+def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the outputs of several models, window by window where texts are read in windows."""
+    if "windows" not in outputs[0]:
+        return of_each(outputs)
+    count = outputs[0]["windows"]
+    return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -233,39 +246,6 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
             best = score_linear(model, features).argmax(axis=1)
             predicted[name] = [{"prediction": setup.labels[model["classes"][number]]} for number in best]
     return predicted
-
-
-def _softmax(logits: Numbers) -> Numbers:
-    weights = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    probabilities: Numbers = weights / weights.sum(axis=-1, keepdims=True)
-    return probabilities
-
-
-def _sigmoid(logits: Numbers) -> Numbers:
-    probabilities: Numbers = 1 / (1 + np.exp(-logits.astype(np.float64)))
-    return probabilities
-
-
-def _choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
-    """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
-    chosen: Numbers
-    if thresholds is not None:
-        chosen = probabilities >= thresholds
-        return chosen
-    chosen = np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
-    return chosen
-
-
-def _vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
-    """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half."""
-    votes: Numbers = _choose(probabilities, thresholds).mean(axis=0)
-    if thresholds is not None:
-        most: Numbers = votes >= 0.5
-        return most
-    # between equally many windows the mean decides: it is below 1, so it never outweighs a window
-    tie = probabilities.mean(axis=0) / (2 * len(probabilities))
-    chosen: Numbers = _choose((votes + tie)[None], None)[0]
-    return chosen
 
 
 def _thresholds(setup: Setup) -> Numbers:

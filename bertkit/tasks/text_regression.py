@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -30,7 +31,7 @@ from bertkit.tasks import (
     padding_collator,
     score_values,
 )
-from bertkit.tasks.text_classification import load_text_model
+from bertkit.tasks.text_classification import combine_each, load_text_model
 from bertkit.tokens import long_texts
 from bertkit.tokens.several import several_collator
 
@@ -108,6 +109,11 @@ def decode(
         counts = [int(output["windows"]) for output in outputs]
         logits = [long_texts.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
     return [{"prediction": float(of_row[0])} for of_row in logits]
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a text to those with the mean of their numbers."""
+    return combine_each(mean_logits, outputs)
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import entities, tag_schemes
+from bertkit.metrics import ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ OPTIONS: Mapping[str, Any] = {
     "tagger_size": Option(256, least=2),
 }
 
-tune = no_tuning
+tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 

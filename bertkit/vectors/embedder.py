@@ -193,7 +193,7 @@ class Embedder:
             "pooling": list(modules.pooling),
             "layers": self.layers,
             "normalize": any(isinstance(module, Normalize) for module in modules.after),
-            "dimension": modules.dimension,
+            "truncate_dim": modules.dimension,
             "max_length": int(self.tokenizer.model_max_length),
             "prompts": dict(modules.prompts),
             "include_prompt": modules.include_prompt,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
@@ -13,14 +13,27 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.baselines import find_warnings, read_learned, score_baselines
-from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.scoring import Result, describe_scores, predictions_file, score_split, write_predictions
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.scoring import (
+    Result,
+    Scored,
+    describe_scores,
+    predictions_file,
+    score_ensemble,
+    score_split,
+    write_predictions,
+)
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
+
+if TYPE_CHECKING:
+    from bertkit.vectors.benchmark import BenchmarkScores
 
 
 def evaluate(
@@ -41,13 +54,38 @@ def evaluate(
     """
     folder = None if output is None else typed_path(output)
     with stage(progress, "reading the data", total=1):
-        saved = find_checkpoint(recipe)
+        saved = find_members(recipe)
         splits = judge_training_rows(saved, splits_to_score(saved, split), training_rows)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
         return _score(saved, splits, folder, progress)
+
+
+def evaluate_benchmark(
+    benchmark: str, model: str, *, max_length: int | None = None, progress: Progress = SILENT
+) -> list[BenchmarkScores]:
+    """Score the vectors of a model on an outside benchmark, such as ``mteb:STSBenchmark``.
+
+    Args:
+        benchmark: ``mteb:`` and the name of a task.
+        model: as an `Embedder` takes it.
+        max_length: tokens that texts are truncated to; None for what the model says.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.vectors.benchmark import run_benchmark
+    from bertkit.vectors.embedder import Embedder
+
+    package, _, task = benchmark.partition(":")
+    if package != "mteb" or not task:
+        raise UsageError(f"benchmark {benchmark!r} is not known", "name a task of MTEB, e.g. mteb:STSBenchmark")
+    embedder = Embedder(model, max_length=max_length)
+    _ = embedder.modules, embedder.config
+    return run_benchmark(task, embedder, progress)
 
 
 def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
@@ -58,7 +96,7 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
     results = []
     for name, rows in splits.items():
         start = time.perf_counter()
-        scored = score_split(checkpoint, rows, progress)
+        scored, single = _score_split(checkpoint, saved, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
         baselines = {} if learned is None else score_baselines(task, learned, rows.rows, checkpoint.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
@@ -77,11 +115,23 @@ def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
                 seconds=seconds,
                 source=rows.source,
                 warnings=warnings + details.warnings,
-                tables=details.tables,
+                tables={**single, **details.tables},
                 **numbers,
             )
         )
     return results
+
+
+def _score_split(
+    checkpoint: Checkpoint, saved: SavedCheckpoint, split: Split, progress: Progress
+) -> tuple[Scored, dict[str, list[dict[str, Any]]]]:
+    """Score a split; of an ensemble, return a table of the scores of its members too."""
+    if not checkpoint.members:
+        return score_split(checkpoint, split, progress), {}
+    scored, singles = score_ensemble(checkpoint, split, progress)
+    names = [member.folder.name for member in saved.members]
+    rows = [{"run": name, **null_for_nan(single.scores)} for name, single in zip(names, singles, strict=True)]
+    return scored, {"members of the ensemble": [{k: "n/a" if v is None else v for k, v in row.items()} for row in rows]}
 
 
 def _check_output(folder: Path, splits: dict[str, Split]) -> None:

@@ -100,7 +100,9 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         _report_lengths(features["train"], len(inputs.splits["train"].rows), setup, task)
     report_foreign(setup.tokenizer, model, features.get("train") or features[inputs.validation.name])
     run_features = partial(run_part, checkpoint, progress=progress)
-    is_complete = task.precompute(model, _WithoutTrain(features) if inputs.stream else features, setup, run_features)
+    is_complete = not inputs.supervision.trains or task.precompute(
+        model, _WithoutTrain(features) if inputs.stream else features, setup, run_features
+    )
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
     scorer = _Scorer(inputs, checkpoint, features, progress)

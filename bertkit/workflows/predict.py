@@ -16,7 +16,8 @@ from bertkit.data.rows import canonical_records, is_blank
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
@@ -40,7 +41,7 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _predict(find_checkpoint(recipe), source, row, progress)
+    return _predict(find_members(recipe), source, row, progress)
 
 
 def predict_to_file(
@@ -61,7 +62,7 @@ def predict_to_file(
     """
     output = typed_path(output)
     writer_for(output, escape_formulas=escape_formulas)
-    saved = find_checkpoint(recipe)
+    saved = find_members(recipe)
     refuse_inputs(output, _inputs(source, saved))
     with claimed(output):
         records = _predict(saved, source, row, progress, in_columns=output.suffix != ".jsonl")
@@ -76,7 +77,10 @@ def _inputs(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple
         for files in (files_by_split(saved.recipe.data) or {}).values():
             yield from (("a data file of the recipe", file) for file in files)
     yield "a data file of the recipe", Path(saved.recipe.data.source)
-    yield from (("a file of the model folder", file) for file in saved.folder.rglob("*") if file.is_file())
+    folders = [member.folder for member in saved.members] or [saved.folder]
+    yield from (
+        ("a file of the model folder", file) for folder in folders for file in folder.rglob("*") if file.is_file()
+    )
 
 
 def _predict(

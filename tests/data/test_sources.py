@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from bertkit.data.rows import Columns, is_blank
+from bertkit.data.rows import Columns, is_blank, read_split
 from bertkit.data.sources import is_validation, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
@@ -133,7 +134,7 @@ def test_a_data_set_of_the_hub_comes_through_the_datasets_library(loopback, tmp_
 
     loopback.add("datasets", "me/glue", hub_folder(tmp_path / "glue"))
     data = Data(source="me/glue", columns={"text": "sentence"})
-    splits = sources._read_hub(data, COLUMNS, dict, lambda name: True)
+    splits = sources._read_hub(data, partial(read_split, columns=COLUMNS, read=dict), lambda name: True)
     assert [split.rows[0]["label"] for split in splits.values()] == ["acceptable", "unacceptable", None]
     assert splits["train"].rows[1]["text"] == "train 1"
 

@@ -6,7 +6,19 @@ from xml.etree import ElementTree
 import pytest
 from markupsafe import Markup
 
-from bertkit.reports.svg import Bar, Point, Span, bar_chart, interval_strip, line_chart, scatter, thin, ticks
+from bertkit.reports.svg import (
+    Bar,
+    Point,
+    RunDot,
+    Span,
+    bar_chart,
+    interval_strip,
+    line_chart,
+    scatter,
+    strip_plot,
+    thin,
+    ticks,
+)
 
 NASTY = 'a < b & "c" </svg> \x00 \ud800 日本'
 
@@ -87,3 +99,12 @@ def test_strip_puts_all_rows_on_one_axis() -> None:
     assert own.get("x2") != other.get("x2")
     assert len(list(tree.iter("circle"))) == 1
     assert any((node.text or "").endswith("…") for node in tree.iter("text"))
+
+
+def test_a_strip_plot_has_a_dot_per_run_a_mean_and_a_guide() -> None:
+    dots = [RunDot(0.5, NASTY), RunDot(0.5, "seed 2", failed=True), RunDot(0.7, "seed 3")]
+    tree = parsed(strip_plot(dots, name=NASTY, mean=0.6, interval=(0.45, 0.8), marked=0.5))
+    circles = [node for node in tree.iter("circle") if node.get("class") == "dot"]
+    assert len({(node.get("cx"), node.get("cy")) for node in circles}) == 3  # equal scores do not cover one another
+    assert sum(node.get("class") == "guide" for node in tree.iter("line")) == 1
+    parsed(strip_plot(dots[:1], name="one", mean=0.5, interval=None))

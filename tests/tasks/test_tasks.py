@@ -128,7 +128,7 @@ def test_options_are_added_to_a_setup(setup):
 def test_an_example_of_each_family_names_its_columns(name):
     names = {"text_classification": "cola", "text_regression": "stsb", "token_classification": "ner"}
     names |= {"question_answering": "squad", "multiple_choice": "swag", "word_sense": "wsd", "reranking": "rerank"}
-    names |= {"similarity": "similarity", "contrastive": "similarity-triples"}
+    names |= {"similarity": "similarity", "contrastive": "similarity-triples", "unlabeled_texts": "similarity-texts"}
     example = load_recipe(names[name])
     task = load_task(example)
     assert isinstance(task.COLUMNS, Columns)

@@ -96,7 +96,7 @@ def test_what_must_be_equal_is_described(sentence_model, tiny_model):
         "pooling": ["cls"],
         "layers": "last",
         "normalize": True,
-        "dimension": 8,
+        "truncate_dim": 8,
         "max_length": 16,
         "prompts": {"query": "the song is ", "document": ""},
         "include_prompt": True,

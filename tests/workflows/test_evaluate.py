@@ -10,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertkit.errors import UsageError
+from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 
@@ -151,3 +153,9 @@ def test_eval_says_at_once_that_it_cannot_write(run, trained):
         6,
         "error: not a folder to write to: File exists (scored) - choose another --output",
     )
+
+
+@pytest.mark.parametrize("name", ["STSBenchmark", "mteb:", "glue:cola"])
+def test_a_benchmark_that_is_not_known_is_refused(name, tiny_model):
+    with pytest.raises(UsageError, match=r"is not known - name a task of MTEB, e.g. mteb:STSBenchmark"):
+        evaluate_benchmark(name, str(tiny_model))

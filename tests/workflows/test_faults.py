@@ -138,3 +138,12 @@ def test_a_fault_at_any_operation_changes_nothing(make_grid, record_testsuite_pr
     counts = f"{len(grid.operations)} operations, {len(numbers)} cases, {dict(grid.counts)}"
     record_testsuite_property(f"faults {name}-{fault}", counts)
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_a_build_that_was_killed_while_words_were_counted_ends_as_an_unbroken_one(make_grid, tiny_model):
+    pytest.importorskip("bm25s")
+    grid = make_grid(f"search build ROWS/train.csv --model {tiny_model} --precision fp32 -o made/index", read_folder)
+    numbers = [number for number in grid.places() if "/words-" in grid.operations[number - 1]]
+    assert len(numbers) > 5
+    assert [found for number in numbers if (found := grid.strike(number, FAULTS["kill"]))] == []

@@ -155,7 +155,7 @@ OPTIONS = {  # reading texts twice, for one
     "rerank": ["options.loss=listwise", "training.batch_size=2"],
     "similarity-triples": ["options.mini_batch=5"],
 }
-FAMILIES = ["ner", "squad2", "choose", "wsd", "similarity", "similarity-pairs", *OPTIONS]
+FAMILIES = ["ner", "squad2", "choose", "wsd", "similarity", "similarity-pairs", "similarity-texts", *OPTIONS]
 
 
 @pytest.mark.parametrize("recipe", slow_unless(["squad2", "similarity-triples"], FAMILIES))

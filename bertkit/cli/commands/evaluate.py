@@ -15,8 +15,8 @@ from bertkit.cli.options import (
     JsonOption,
     LimitOption,
     MaxLengthOption,
-    RecipeArgument,
     SetOption,
+    complete_recipe,
     load,
 )
 from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
@@ -24,15 +24,35 @@ from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
+    from bertkit.vectors.benchmark import BenchmarkScores
 
 NAME = "eval"
 ORDER = 3
 EXAMPLE = "bertkit eval cola --model runs/cola --data demo"
 
 
+OptionalRecipe = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A shipped recipe (see `bertkit recipes list`) or a YAML file; none with --benchmark.",
+        autocompletion=complete_recipe,
+        show_default=False,
+    ),
+]
+BenchmarkOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
+
 def command(
-    recipe: RecipeArgument,
-    model: CheckpointOption,
+    recipe: OptionalRecipe = None,
+    model: CheckpointOption = ...,  # type: ignore[assignment]
     data: DataOption = None,
     split: Annotated[
         str | None,
@@ -55,6 +75,7 @@ def command(
             metavar="CHOICE",
         ),
     ] = "refuse",
+    benchmark: BenchmarkOption = None,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -63,12 +84,50 @@ def command(
     The checkpoint may come from bertkit or be any Hugging Face model that has a trained head for the task. Options
     override the recipe.
     """
+    if benchmark is not None:
+        _refuse_rows(
+            {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
+            {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
+        )
+        from bertkit.workflows.evaluate import evaluate_benchmark
+
+        scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
+        print_benchmark(scores, as_json=json)
+        return
+    if recipe is None:
+        from bertkit.errors import UsageError
+
+        raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, split=split, output=output, training_rows=training_rows, progress=TerminalProgress())
     print_results(results, as_json=json)
+
+
+def _refuse_rows(*given: Mapping[str, object]) -> None:
+    """Check that no option is about rows, which a benchmark has itself.
+
+    Raises:
+        UsageError: one is.
+    """
+    from bertkit.errors import UsageError
+
+    for name, value in (option for options in given for option in options.items()):
+        if value is not None:
+            raise UsageError(f"{name} with --benchmark", "leave it out: a benchmark has its own rows")
+
+
+def print_benchmark(scores: Sequence[BenchmarkScores], *, as_json: bool) -> None:
+    """Print the main score of each split and subset; as JSON, all scores."""
+    if as_json:
+        print_json({"results": [dataclasses.asdict(result) for result in scores]})
+        return
+    for result in scores:
+        where = result.split if result.subset == "default" else f"{result.split} ({result.subset})"
+        print_text(f"{result.benchmark}, {where}: {result.model}")
+        print_text(f"  {result.metric}  {format_number(result.score)}")
 
 
 def print_results(results: Sequence[Result], *, as_json: bool) -> None:

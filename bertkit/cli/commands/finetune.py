@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
@@ -19,7 +22,6 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     ModelOption,
-    OutputOption,
     RecipeArgument,
     SeedOption,
     SetOption,
@@ -28,10 +30,30 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.seeds import end_seeds, parse_seeds
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
+    from bertkit.recipe import Recipe
     from bertkit.workflows.steps.finetune_inputs import DryRun
+
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
+        metavar="N|LIST",
+        show_default=False,
+    ),
+]
+
+JobsOption = Annotated[
+    int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
+]
+SoupOption = Annotated[
+    bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
+]
 
 NAME = "finetune"
 ORDER = 1
@@ -42,12 +64,20 @@ def command(
     recipe: RecipeArgument,
     model: ModelOption = None,
     data: DataOption = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE; with --seeds RECIPE-seeds"
+        ),
+    ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = 1,
+    soup: SoupOption = False,
     limit: LimitOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
@@ -61,6 +91,15 @@ def command(
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     loaded = load(recipe, {**common, "model": model}, changes)
+    if seeds is not None:
+        if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+        _finetune_seeds(
+            loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json
+        )
+        return
+    if soup or jobs != 1:
+        raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
@@ -74,8 +113,31 @@ def command(
         print_next_steps(results)
 
 
-def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
-    """Print what a run would do."""
+def _finetune_seeds(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    output: Path | None,
+    *,
+    dry_run: bool,
+    fresh: bool,
+    soup: bool,
+    jobs: int,
+    json: bool,
+) -> None:
+    from bertkit.workflows.steps.seeds import dry_run as check
+    from bertkit.workflows.steps.seeds import finetune_seeds
+
+    if dry_run:
+        print_dry_run(check(recipe, seeds, output=output, fresh=fresh), as_json=json, runs=len(seeds))
+        return
+    summary, error = finetune_seeds(
+        recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
+    )
+    end_seeds(summary, error, as_json=json)
+
+
+def print_dry_run(plan: DryRun, *, as_json: bool, runs: int = 1) -> None:
+    """Print what a run, or several that differ in their seed, would do."""
     if as_json:
         print_json(dataclasses.asdict(plan))
         return
@@ -85,7 +147,7 @@ def print_dry_run(plan: DryRun, *, as_json: bool) -> None:
     print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
     if plan.labels:
         print_text(f"labels   {', '.join(plan.labels[:20])}")
-    print_line(f"steps    {plan.steps:,}")
+    print_line(f"steps    {plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""))
     print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
     print_line("Nothing was trained or written.")
 

@@ -15,6 +15,7 @@ from transformers import MODEL_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import quiet_transformers
@@ -68,8 +69,8 @@ class SentenceHead(EncoderHead):
         loss = self.loss if self.training else None  # type: ignore[attr-defined]
         batch = [input_ids, attention_mask, token_type_ids]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
-            batch = [None if values is None else torch.cat([values, values]) for values in batch]
-            missing = torch.cat([missing, missing])
+            batch = [None if values is None else torch.cat([values[:, : loss.texts]] * 2) for values in batch]
+            missing = torch.cat([missing[:, : loss.texts]] * 2)
         vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, -1)
         return VectorOutput(None if loss is None else loss(vectors, labels, missing), vectors)
@@ -128,12 +129,17 @@ class SentenceHead(EncoderHead):
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
         states = self.run_encoder(ids, mask, segments).last_hidden_state
         with torch.autocast(states.device.type, enabled=False):
-            vectors = pool(states.float(), mask, self.sentence.pooling)
+            vectors = pool(states.float(), mask, self.sentence.pooling)[:, : self.sentence.dimension]
             return functional.normalize(vectors, dim=-1) if self.sentence.after else vectors
 
 
 def load_sentence_head(
-    folder: Path, modules: SentenceModules, loss: VectorLoss | None = None, *, texts_at_once: int | None = None
+    folder: Path,
+    modules: SentenceModules,
+    loss: VectorLoss | None = None,
+    *,
+    texts_at_once: int | None = None,
+    dropout: float | None = None,
 ) -> PreTrainedModel:
     """Load the encoder of a model folder in float32, to be trained on the vectors of its texts.
 
@@ -142,6 +148,7 @@ def load_sentence_head(
         modules: how vectors are made of token states; they are saved with the model.
         loss: None where the model is not trained.
         texts_at_once: texts of a batch that are read at once where a loss needs the whole; None for as many as fit.
+        dropout: its probability everywhere in the encoder; None for that of the model.
 
     Raises:
         ModelError: damaged weights, weights that do not fit the config, or dense layers after the pooling.
@@ -152,10 +159,12 @@ def load_sentence_head(
     if any(isinstance(module, Dense) for module in modules.after):
         what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
         raise ModelError(what, "start from another model", file=folder)
-    width = config.hidden_size * len(modules.pooling)
+    width = min(config.hidden_size * len(modules.pooling), modules.dimension or 10**9)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
             raise RecipeError(f"options.dimensions has {dimension}, and the vectors have {width}", "leave it out")
+    if dropout is not None:
+        set_dropout(config, dropout)
     config_class: type = type(config)
     model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_misfit(model, report, folder)

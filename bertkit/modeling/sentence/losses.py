@@ -28,6 +28,8 @@ class VectorLoss:
     """Multiplies cosines before a softmax; the inverse of a temperature."""
     dimensions: tuple[int, ...] = ()
     """The loss is the sum over these first components of the vectors (Kusupati et al. 2022); all alone without any."""
+    texts: int | None = None
+    """How many of a row's texts ``simcse`` learns from, the first of them; None for all."""
 
     def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
         """Compute the loss of a batch.

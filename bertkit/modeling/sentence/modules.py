@@ -206,6 +206,7 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
         "prompts": {"query": "", "document": "", **modules.prompts},
         "default_prompt_name": modules.default_prompt,
         "similarity_fn_name": modules.similarity,
+        **({} if modules.dimension is None else {"truncate_dim": modules.dimension}),
     }
     write_json(folder / SETTINGS, settings)
     listed = [

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.sentence.modules import (
     POOLING_MODES,
     SentenceModules,
@@ -52,6 +52,7 @@ OPTIONS: Mapping[str, Any] = {
     "normalize": Option(None, read=_read_flag),
     "prompts": Option({}, read=_read_prompts),
     "mini_batch": Option(None, least=1),
+    "dropout": Option(None, least=0.01, most=0.9),
 }
 """Those of every such family: Option."""
 
@@ -93,13 +94,23 @@ def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, s
     return encode_several([[{"text": text} for text in texts] for texts in begun], shortened)
 
 
-def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> PreTrainedModel:
+def load_encoder(
+    folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None
+) -> PreTrainedModel:
     """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or one of sentence vectors to use.
+
+    Args:
+        folder: of any encoder, or of sentence-transformers.
+        setup: its recipe says how vectors are made and trained.
+        new_head: whether the encoder is to be trained.
+        loss: its name.
+        learned_texts: how many of a row's texts ``simcse`` learns from; None for all.
 
     Raises:
         ModelError: weights that do not fit or are damaged; without `new_head` also a plain encoder.
-        RecipeError: a dimension that the vectors do not have.
+        RecipeError: a dimension that the vectors do not have, or a loss that needs dropout which the model has not.
     """
+    from bertkit.modeling.dropout import dropout_rates
     from bertkit.modeling.sentence.head import load_sentence_head
     from bertkit.modeling.sentence.losses import VectorLoss
 
@@ -111,12 +122,19 @@ def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str) -> Pr
     recipe, modules = setup.recipe, modules_of(folder, setup)
     if loss == "margin_mse":  # trained on dot products
         modules = replace(modules, similarity="dot")
-    scale, dimensions, mini_batch = (
-        read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch")
+    scale, dimensions, mini_batch, dropout = (
+        read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch", "dropout")
     )
     model = load_sentence_head(
-        folder, modules, VectorLoss(loss, float(scale), tuple(dimensions)), texts_at_once=mini_batch and int(mini_batch)
+        folder,
+        modules,
+        VectorLoss(loss, float(scale), tuple(dimensions), learned_texts),
+        texts_at_once=mini_batch and int(mini_batch),
+        dropout=dropout,
     )
+    if loss == "simcse" and not any(dropout_rates(model.config).values()):
+        what = "the loss simcse finds a text again that other dropout has changed, and this model has no dropout"
+        raise RecipeError(what, "--set options.dropout=0.1")
     if dimensions:  # under the names that vLLM reads
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model

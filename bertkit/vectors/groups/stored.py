@@ -17,7 +17,7 @@ Matrix = np.ndarray[Any, np.dtype[np.float32]]
 """Vectors, (rows, dimension)."""
 
 _VECTOR = "embedding"
-_COMPARED = ("model", "pooling", "layers", "normalize", "dimension", "max_length", "prompts", "include_prompt")
+_COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
 
 
 def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:

@@ -11,7 +11,7 @@ from bertkit.recipe import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest
 
-_PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
+PROMPTS = {"document": ("document", "passage", "corpus"), "query": ("query",)}
 """What the two sides of a search are -> the names that models have for their prompts, as in sentence-transformers."""
 _OPTIONS = ("pooling", "normalize", "dimension", "max_length", "precision")
 
@@ -20,7 +20,7 @@ def choose_prompts(embedder: Embedder, named: Mapping[str, str | None]) -> dict[
     """Return the embedders of documents and of queries, with the prompts that are named, or the model's for each."""
     prompts = embedder.modules.prompts
     sides = {}
-    for side, names in _PROMPTS.items():
+    for side, names in PROMPTS.items():
         name = named.get(side) or next((name for name in names if name in prompts), None)
         sides[side] = replace(embedder, prompt=name)
         _ = sides[side].modules  # refuses a prompt that the model lacks

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,8 @@ class TextRows:
     """The id of the first row where the rows have none; those of the others follow."""
     passages: Mapping[str, Any] | None = None
     """``tokens`` and ``overlap`` of the passages that are the rows; None where each text is one."""
+    data: Data = field(default_factory=Data)
+    """How the file is read."""
     splitter: PassageSplitter | None = None
     """Splits each text, or the whole of a text file, into passages, once it is known for which model."""
 
@@ -75,6 +78,7 @@ class TextRows:
         *,
         skip_empty: bool = False,
         passages: Mapping[str, Any] | None = None,
+        data: Data | None = None,
     ) -> TextRows:
         """Return the rows of a file.
 
@@ -83,7 +87,7 @@ class TextRows:
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(typed_path(file), column, skip_empty, passages=passages)
+        return cls(typed_path(file), column, skip_empty, passages=passages, data=data or Data())
 
     def split_for(self, embedder: Embedder) -> TextRows:
         """Return the rows, or the passages that fit a model.
@@ -117,8 +121,8 @@ class TextRows:
     def _read(self) -> Iterator[IndexRow]:
         position = self.first_id
         is_document = self.splitter is not None and format_of(Path(self.file).name)[1].startswith(".txt")
-        records = _read_document(Path(self.file)) if is_document else read_records(self.file, Data())
-        for line, values, text in read_text_rows(records, self.column, self.file):
+        records = _read_document(Path(self.file), self.data) if is_document else read_records(self.file, self.data)
+        for line, values, text in read_text_rows(islice(records, self.data.limit), self.column, self.file):
             if position == self.first_id:
                 self._check_columns(values)
             if not text.strip():
@@ -164,6 +168,8 @@ class TextRows:
         settings: dict[str, Any] = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
         if self.splitter is not None:
             settings["passages"] = self.passages
+        if changed := self.data.model_dump(mode="json", exclude={"columns"}, exclude_defaults=True):
+            settings["data"] = changed
         return {"sha256": file_fingerprint(Path(self.file)), **settings}
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:
@@ -202,21 +208,23 @@ class TextRows:
             raise DataError(what, remedy, file=self.file, row=suspects[identifier], column="id")
 
 
-def _read_document(file: Path) -> Iterator[Record]:
+def _read_document(file: Path, data: Data) -> Iterator[Record]:
     """Yield the text of a file as one row, whose id is the name of the file; line ends become those of Python."""
-    next(iter(read_records(file, Data())))  # refuses what is no text, and an empty file
-    text = "".join(read_text(file, "utf-8", str(file))).replace("\r\n", "\n").replace("\r", "\n")
+    next(iter(read_records(file, data)))  # refuses what is no text, and an empty file
+    text = "".join(read_text(file, data.encoding, str(file))).replace("\r\n", "\n").replace("\r", "\n")
     if len(text) > MAX_CHARS:
         raise DataError(f"a document of more than {MAX_CHARS:,} characters", "split the file", file=file)
     yield 1, {"id": file.name, "text": text}
 
 
-def read_queries(file: str | Path, column: str = "text") -> Iterator[tuple[dict[str, Any], str]]:
+def read_queries(
+    file: str | Path, column: str = "text", data: Data | None = None
+) -> Iterator[tuple[dict[str, Any], str]]:
     """Read the queries of a file, or of standard input (``-``): what their results begin with, and their texts.
 
     Raises:
         DataError: a query is empty, or the column is missing.
     """
-    for row in TextRows(typed_path(file), column, reserved=()):
+    for row in TextRows(typed_path(file), column, reserved=(), data=data or Data()):
         begin = {"query": row.text}
         yield (begin | {"query_id": row.record["id"]} if row.has_id else begin), row.text

@@ -52,6 +52,8 @@ class RunPlan:
     """Of the model it starts from; not every type can be computed in every precision."""
     widths: tuple[int, int] | None = None
     """Hidden and intermediate size of that model; they tell too in which precision it is fast."""
+    machine: Mapping[str, Any] | None = None
+    """That of another run, to compute as it did; None to detect it."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +215,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
     with stage(progress, "loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
-        machine = detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
+        machine = _find_machine(plan)
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
@@ -227,6 +229,13 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
         record.pop("error", None)  # of the process before, which this one may get over
     runs.write_record(folder, record)
     return record
+
+
+def _find_machine(plan: RunPlan) -> Machine:
+    """Return the machine that a new run computes on, and how."""
+    if plan.machine is not None:
+        return restore_hardware(dict(plan.machine), "as the other seeds")
+    return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
 
 
 def _sweep(folder: Path) -> None:

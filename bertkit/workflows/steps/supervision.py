@@ -37,6 +37,10 @@ class Supervision(Protocol):
     def teachers(self) -> Sequence[Teacher]:
         """The models that it learns from, once they are checked."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train."""
+
     def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> Supervision:
         """Return it after checking what can be checked without weights."""
 
@@ -65,6 +69,7 @@ class GoldSupervision:
     recipe: Recipe
     identity: Mapping[str, Any] = field(default_factory=dict)
     teachers: tuple[Teacher, ...] = ()
+    trains: bool = True
 
     def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> GoldSupervision:
         """Return it as it is: there is nothing to check."""

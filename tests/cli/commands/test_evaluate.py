@@ -6,8 +6,11 @@ import json
 import math
 from dataclasses import replace
 
-from bertkit.cli.commands.evaluate import print_results
+import pytest
+
+from bertkit.cli.commands.evaluate import print_benchmark, print_results
 from bertkit.evaluation.scoring import Result
+from bertkit.vectors.benchmark import BenchmarkScores
 
 RESULT = Result(
     recipe="cola",
@@ -105,3 +108,31 @@ def test_json_has_every_field(capsys):
 def test_a_checkpoint_must_be_named(run):
     ended = run("eval", "cola")
     assert (ended.code, ended.last) == (2, "error: Missing option '--model' - see `bertkit eval --help`")
+
+
+def test_a_benchmark_has_its_main_score_and_as_json_all(capsys):
+    scores = {"cosine_spearman": 0.81234, "cosine_pearson": 0.8}
+    result = BenchmarkScores("mteb:STS17", "minilm", "test", "en-en", "cosine_spearman", 0.81234, scores)
+    print_benchmark([result, replace(result, subset="default")], as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "mteb:STS17, test (en-en): minilm",
+        "  cosine_spearman   0.8123",
+        "mteb:STS17, test: minilm",
+        "  cosine_spearman   0.8123",
+    ]
+    print_benchmark([result], as_json=True)
+    assert json.loads(capsys.readouterr().out)["results"][0]["scores"] == scores
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cola", "--benchmark", "mteb:STS12"], "a RECIPE with --benchmark - leave it out"),
+        (["--benchmark", "mteb:STS12", "--split", "test"], "--split with --benchmark - leave it out"),
+        (["--benchmark", "mteb:STS12", "--training-rows", "keep"], "--training-rows with --benchmark"),
+        ([], "no recipe - name one, e.g. `bertkit eval cola"),
+    ],
+)
+def test_a_recipe_or_a_benchmark_is_scored(run, arguments, message):
+    ended = run("eval", *arguments, "--model", "demo")
+    assert ended.code == 2 and message in ended.last

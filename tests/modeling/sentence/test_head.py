@@ -46,6 +46,16 @@ def test_chunks_have_the_gradients_of_the_whole_batch(still_model, loss, texts_a
     assert (both[0] - both[1]).norm() < 1e-6 * both[1].norm()
 
 
+def test_simcse_learns_from_the_first_texts_of_rows_alone(tiny_model):
+    batch = {name: values[:, :2] for name, values in make_batch().items()}
+    losses = []
+    for texts, read in ((1, batch), (None, {name: values[:, :1] for name, values in batch.items()}), (None, batch)):
+        model = load_sentence_head(tiny_model, SentenceModules(), VectorLoss("simcse", texts=texts)).train()
+        torch.manual_seed(3)
+        losses.append(model(**read).loss.item())
+    assert losses[0] == losses[1] != losses[2]
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["torch", "stream"])
 def test_a_chunk_has_the_same_dropout_both_times(tiny_model, stream):
     """Chunks with gradients computed at once, without the second pass, must have those of the two passes."""
@@ -76,6 +86,21 @@ def test_what_is_saved_is_the_encoder_with_the_files_of_sentence_transformers(ti
     torch.nn.init.zeros_(other.base_model.encoder.layer[0].attention.self.query.weight)
     restore_weights(other, tmp_path / "model.safetensors")
     assert all(torch.equal(one, two) for one, two in zip(other.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("after", [(), (Normalize(),)])
+def test_the_dimension_that_a_folder_keeps_is_trained_and_saved(tiny_model, tmp_path, after):
+    modules = SentenceModules(after=after, dimension=8)
+    model = load_sentence_head(tiny_model, modules, VectorLoss("mnrl")).eval()
+    batch = make_batch()
+    vectors = model(**batch).vectors
+    whole = load_sentence_head(tiny_model, SentenceModules()).eval()(**batch).vectors[..., :8]
+    expected = torch.nn.functional.normalize(whole, dim=-1) if after else whole
+    torch.testing.assert_close(vectors, expected)
+    model.save_pretrained(tmp_path)
+    assert read_modules(tmp_path).dimension == 8
+    with pytest.raises(RecipeError, match=r"options.dimensions has 16, and the vectors have 8"):
+        load_sentence_head(tiny_model, modules, VectorLoss("mnrl", dimensions=(16,)))
 
 
 def test_a_pooler_is_kept_but_not_trained(tiny_model):

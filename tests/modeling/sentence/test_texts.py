@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import load_tokenizer
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, write_modules
-from bertkit.modeling.sentence.texts import encode_rows, modules_of
+from bertkit.modeling.sentence.texts import encode_rows, load_encoder, modules_of
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
@@ -80,3 +80,11 @@ def test_options_that_are_refused(option, value, message):
     with pytest.raises(RecipeError) as caught:
         load_task(load_recipe("similarity", {f"options.{option}": value}))
     assert message in str(caught.value)
+
+
+def test_a_model_without_dropout_gets_some_or_does_not_learn_from_it(still_model):
+    with pytest.raises(RecipeError, match=r"this model has no dropout - --set options.dropout=0.1"):
+        load_encoder(still_model, setup_of(still_model), new_head=True, loss="simcse")
+    setup = setup_of(still_model, **{"options.dropout": 0.2})
+    model = load_encoder(still_model, setup, new_head=True, loss="simcse")
+    assert {module.p for module in model.modules() if type(module).__name__ == "Dropout"} == {0.2}

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from bertkit.errors import DataError, UsageError
+from bertkit.recipe import load_recipe
 from bertkit.vectors.search.build import build_index
 from bertkit.vectors.search.manifest import Manifest
 from bertkit.vectors.search.rows import TextRows, read_queries
@@ -44,6 +45,16 @@ def test_faults_have_their_place(text, message, here):
     with pytest.raises(DataError) as refused:
         TextRows.open(write(here, text)).check()
     assert re.search(message, str(refused.value))
+
+
+def test_a_file_is_read_as_the_settings_say(here):
+    data = load_recipe("classify", {"data.delimiter": ";", "data.encoding": "latin-1", "data.limit": 2}).data
+    (here / "rows.csv").write_bytes("id;text\na;d\xe9j\xe0\nb;two\nc;three\n".encode("latin-1"))
+    rows = TextRows.open(here / "rows.csv", data=data)
+    assert [row.record for row in rows] == [{"id": "a", "text": "déjà"}, {"id": "b", "text": "two"}]
+    assert [text for _, text in read_queries(here / "rows.csv", data=data)] == ["déjà", "two"]
+    plain = TextRows.open(here / "rows.csv", data=load_recipe("classify").data)
+    assert rows.fingerprint() != plain.fingerprint() == TextRows.open(here / "rows.csv").fingerprint()
 
 
 def test_ids_of_the_index_are_refused(here):

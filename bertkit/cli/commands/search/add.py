@@ -9,7 +9,7 @@ import typer
 from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, print_index
 from bertkit.cli.options import JsonOption
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption
+from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 NAME = "add"
 ORDER = 2
@@ -30,6 +30,7 @@ def command(
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     model: MovedModelOption = None,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Add texts to an index.
@@ -39,5 +40,5 @@ def command(
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import add
 
-    rows = TextRows.open(file, column, skip_empty=skip_empty)
+    rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes))
     print_index(add(index, rows, model=model, progress=TerminalProgress()), "added", as_json=json)

@@ -13,11 +13,13 @@ from bertkit.cli.output import print_json, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
+    DataSettingsOption,
     DimensionOption,
     EncoderOption,
     PoolingOption,
     PrecisionOption,
     TextLengthOption,
+    read_data_options,
 )
 
 if TYPE_CHECKING:
@@ -123,6 +125,7 @@ def command(
     passages: PassagesOption = False,
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
@@ -141,7 +144,7 @@ def command(
     from bertkit.workflows.search import IndexOptions, build
 
     report = build(
-        TextRows.open(file, column, skip_empty=skip_empty),
+        TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes)),
         Embedder(model, pooling=pooling, dimension=dimension, max_length=max_length, precision=precision),
         output,
         IndexOptions(

@@ -15,7 +15,7 @@ from bertkit.cli.commands.search.build import (
 )
 from bertkit.cli.options import JsonOption, RecordsOption
 from bertkit.cli.output import print_file, print_records
-from bertkit.cli.vector_options import ColumnOption
+from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 NAME = "passages"
 ORDER = 6
@@ -38,6 +38,7 @@ def command(
     overlap: OverlapOption = None,
     document_prompt: DocumentPromptOption = None,
     output: RecordsOption = None,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Split texts into passages that a model reads whole.
@@ -50,7 +51,9 @@ def command(
     from bertkit.workflows.search import passages, passages_to_file
 
     settings = {"tokens": passage_tokens, "overlap": overlap or 0}
-    rows = TextRows.open(file, column, skip_empty=skip_empty, passages=settings)
+    rows = TextRows.open(
+        file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings
+    )
     records = passages(rows, Embedder(model), prompt=document_prompt)
     if output is None:
         print_records("results", records, as_json=json)

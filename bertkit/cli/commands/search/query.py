@@ -10,7 +10,7 @@ from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.options import JsonOption, RecordsOption
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption
+from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 NAME = "query"
 ORDER = 4
@@ -72,6 +72,7 @@ def command(
         bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
     ] = False,
     output: RecordsOption = None,
+    changes: DataSettingsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.
@@ -92,7 +93,11 @@ def command(
     from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query, query_to_file
 
-    asked = read_queries(file, column) if file is not None else (({"query": text}, text) for text in queries or [])
+    asked = (
+        read_queries(file, column, read_data_options(column, changes))
+        if file is not None
+        else (({"query": text}, text) for text in queries or [])
+    )
     progress = TerminalProgress()
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
     opened = Index.open(typed_path(index), verify=verify, exact=exact)

@@ -33,6 +33,8 @@ def test_what_is_printed(capsys):
 def test_an_index_from_first_to_last(run, tiny_model, tmp_path):
     write_csv(tmp_path / "work" / "rows.csv", toy_rows(30, seed=1))
     (tmp_path / "work" / "more.txt").write_text("so good a song\n")
+    ended = run("search", "build", "rows.csv", "--model", tiny_model, "--output", "index", "--set", "labels=[a]")
+    assert (ended.code, ended.last[:20]) == (2, "error: --set labels:"), ended.err
     ended = run("search", "build", "rows.csv", "--model", tiny_model, "--output", "index", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["added"] == 30

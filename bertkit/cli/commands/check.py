@@ -1,0 +1,130 @@
+"""`bertkit check`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertkit.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    MaxLengthOption,
+    RecipeArgument,
+    SetOption,
+    load,
+)
+from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.findings import Finding
+    from bertkit.workflows.check import CheckResult
+
+NAME = "check"
+ORDER = 1
+EXAMPLE = "bertkit check cola --model demo --data demo"
+
+_GROUPS = {
+    "rows": "Rows",
+    "labels": "Labels",
+    "repeats": "Repeated rows",
+    "tokens": "Tokens",
+    "shortcuts": "Shortcuts",
+    "splits": "Splits",
+}
+"""Group of findings -> its heading."""
+
+
+def command(
+    recipe: RecipeArgument,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or "
+            "`demo`.",
+            metavar="MODEL",
+            show_default="the recipe's",
+        ),
+    ] = None,
+    data: DataOption = None,
+    label_errors: Annotated[
+        bool,
+        typer.Option("--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."),
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 after warnings, too.")] = False,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder for a copy without empty rows, and without training rows that repeat others or are in "
+            "another split.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    max_length: MaxLengthOption = None,
+    limit: LimitOption = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check the rows of a recipe's data, without training.
+
+    Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
+    splits that differ. All findings are shown, not only the first. The exit code is 3 where one is a fail.
+    """
+    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    loaded = load(recipe, settings, changes)
+    from bertkit.workflows.check import CheckSettings, check
+
+    chosen = CheckSettings(label_errors, fix, needs_model=model is not None)
+    result = check(loaded, chosen, progress=TerminalProgress())
+    print_result(result, fix, as_json=json)
+    if result.count("fail") or (strict and result.count("warn")):
+        raise typer.Exit(3)
+
+
+def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> None:
+    """Print the findings under their headings, what was left out, and what the copy lacks."""
+    counts = {level: result.count(level) for level in ("good", "warn", "fail")}
+    if as_json:
+        records = [_as_record(finding) for finding in result.findings]
+        label_errors = [error._asdict() for error in result.label_errors]
+        fields = {**dataclasses.asdict(result), "findings": records, "label_errors": label_errors}
+        print_json({**fields, "counts": counts, "fixed": None if fix is None else str(fix)})
+        return
+    print_text(f"{result.recipe}: {result.source}")
+    counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    print_text(f"  rows: {counted or 'none can be used'}")
+    for group, heading in _GROUPS.items():
+        findings = [finding for finding in result.findings if finding.group == group]
+        if findings:
+            print_line(f"\n{heading}")
+        for finding in findings:
+            _print_finding(finding, result.source)
+    print_line()
+    for what in result.left_out:
+        print_text(f"left out: {what}")
+    if result.label_errors:
+        print_text(f"likeliest label errors (all {len(result.label_errors):,} with --json)")
+        for error in result.label_errors[:10]:
+            print_text(f"  {error.file}:{error.row}  {error.label!r}, perhaps {error.suggested!r}")
+    if fix is not None:
+        print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
+        for why, count in result.removed.items():
+            print_text(f"  left out: {count:,} {why}")
+    print_line(f"{counts['fail']} fail, {counts['warn']} warn, {counts['good']} good")
+
+
+def _print_finding(finding: Finding, source: str) -> None:
+    """Print a finding and its examples, whose files are named as in the folder of the data."""
+    print_text(f"  {finding.level}  {finding.text}")
+    if finding.places and finding.count and str(finding.places[0]) not in finding.text:
+        places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
+        print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")
+
+
+def _as_record(finding: Finding) -> dict[str, object]:
+    return {**dataclasses.asdict(finding), "places": [place._asdict() for place in finding.places]}

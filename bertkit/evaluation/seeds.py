@@ -1,0 +1,188 @@
+"""Several runs of one recipe that differ in the seed: their scores, which failed, and how sure the mean is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.scoring import predictions_file
+from bertkit.metrics.baselines import find_unbeaten
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
+from bertkit.storage.seeds import seed_folder
+from bertkit.tasks import Compared, Task, with_options
+from bertkit.tokens.features import Setup
+
+METHOD = "Student, over seeds and resampled rows"
+_ROUNDING = 1e-6  # relative: predictions are kept as they are, but sums of other arrays may round differently
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """What came of one seed."""
+
+    seed: int
+    folder: str
+    """Name of its run folder in the folder of the seeds."""
+    status: str
+    """``finished`` or ``diverged``."""
+    scores: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    """Split -> metric -> score; empty unless it is finished."""
+    failure: str | None = None
+    """Why it counts as failed: it diverged, or has learned nothing."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SeedsOfSplit:
+    """The scores of all finished runs on one split."""
+
+    split: str
+    rows: int
+    spreads: dict[str, Spread | None]
+    """Metric -> summary of its scores; None where no run has one."""
+    baseline: dict[str, float | None]
+    """Metric -> score of the baseline that reads nothing."""
+
+
+@dataclass(frozen=True)
+class SeedsSummary:
+    """The runs of a folder of seeds and what they scored; the first split chose each run's best step."""
+
+    recipe: str
+    model: str
+    folder: str
+    best_metric: str
+    runs: list[SeedRun]
+    splits: list[SeedsOfSplit]
+    best_seed: int | None
+    """The seed of the highest score; None where no run has one."""
+    warnings: list[str] = field(default_factory=list)
+    soup: dict[str, dict[str, float | None]] | None = None
+    """Split -> metric -> score of the mean of their weights, where it was asked for."""
+
+    @property
+    def failed(self) -> list[SeedRun]:
+        """The runs that failed."""
+        return [run for run in self.runs if run.failure]
+
+
+def describe_run(
+    folder: Path, seed: int, record: Mapping[str, Any], task: Task, validation: Split, best_metric: str
+) -> SeedRun:
+    """Return what came of a seed, from the record and the stored predictions of its run.
+
+    A finished run has failed where it gives every row the same answer, or scores no better than the baseline that
+    reads nothing (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT", section 3).
+    """
+    status, name = str(record["status"]), seed_folder(folder, seed).name
+    seconds = float(record.get("seconds", 0.0))
+    if status != "finished":
+        return SeedRun(seed, name, status, failure=str(record.get("error", status)), seconds=seconds)
+    scores = {result["split"]: result["scores"] for result in record["results"]}
+    first = record["results"][0]
+    answers = {json.dumps(record["prediction"]) for record in read_predictions(folder / name, validation.name)}
+    gold = {json.dumps(row[task.COLUMNS.gold], sort_keys=True, default=str) for row in validation.rows}
+    failure = None
+    if len(answers) == 1 and len(gold) > 1:
+        failure = "It gives every row the same answer."
+    elif first["scores"][best_metric] is None:
+        failure = f"Its {best_metric} is undefined."
+    else:
+        failure = find_unbeaten(first["scores"], dict(list(first["baselines"].items())[:1]), best_metric)
+    return SeedRun(seed, name, status, scores, failure, seconds)
+
+
+def summarize_split(
+    folder: Path,
+    runs: Sequence[SeedRun],
+    records: Mapping[int, Mapping[str, Any]],
+    task: Task,
+    split: Split,
+    setup: Setup,
+) -> SeedsOfSplit:
+    """Summarize the scores of finished runs on a split, with an interval of each mean over seeds and rows.
+
+    `setup` has the recipe, the tokenizer and the labels, which all runs share.
+    """
+    finished = [run for run in runs if run.status == "finished"]
+    compared = {
+        run.seed: _read_compared(folder / run.folder, records[run.seed], task, split, setup) for run in finished
+    }
+    intervals, reasons = _find_intervals(finished, compared, task, split.name)
+    spreads = {
+        metric: describe_spread(
+            [_number(run.scores[split.name][metric]) for run in finished],
+            lower_is_better=metric in LOWER_IS_BETTER,
+            interval=intervals.get(metric),
+            no_interval=reasons.get(metric),
+        )
+        for metric in finished[0].scores[split.name]
+    }
+    of_split = next(of for of in records[finished[0].seed]["results"] if of["split"] == split.name)
+    baseline: dict[str, float | None] = next(iter(of_split["baselines"].values()), {})
+    return SeedsOfSplit(split.name, len(split.rows), spreads, baseline)
+
+
+def find_best(runs: Sequence[SeedRun], split: str, metric: str) -> int | None:
+    """Return the seed with the best score on a split; the first of several."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    scored = [(sign * score, -run.seed) for run in runs if (score := run.scores.get(split, {}).get(metric)) is not None]
+    return -max(scored)[1] if scored else None
+
+
+def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
+    """Read the predictions that a finished run has stored for a split, one record per row."""
+    with (run / predictions_file(split)).open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]
+
+
+def _read_compared(
+    run: Path, record: Mapping[str, Any], task: Task, split: Split, setup: Setup
+) -> tuple[Compared, Setup] | None:
+    """Compare a run's stored predictions with the gold values; None where what is stored does not suffice."""
+    setup = with_options(setup, record.get("tuned", {}))
+    try:
+        return task.compare(read_predictions(run, split.name), split.rows, setup), setup
+    except KeyError:  # of a key that is not written to disk, such as a vector
+        return None
+
+
+def _find_intervals(
+    runs: Sequence[SeedRun], compared: Mapping[int, tuple[Compared, Setup] | None], task: Task, split: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Compute the interval of each metric's mean, or say why there is none."""
+    metrics = list(runs[0].scores[split])
+    known = [found for run in runs if (found := compared[run.seed]) is not None]
+    if len(runs) < 2 or len(known) < len(runs):
+        reason = "the stored predictions do not suffice" if len(known) < len(runs) else "one run has no spread"
+        return {}, dict.fromkeys(metrics, reason)
+    count = len(next(iter(known[0][0].values())))  # of rows, or of queries
+
+    def score(number: int, rows: Any) -> dict[str, float]:
+        arrays, setup = known[number]
+        return task.score({name: values[rows] for name, values in arrays.items()}, setup)
+
+    again = [score(number, np.arange(count)) for number in range(len(runs))]
+    resampled = resample_mean(score, len(runs), count)
+    intervals, reasons = {}, {}
+    for metric in metrics:
+        stored = [_number(run.scores[split][metric]) for run in runs]
+        if not np.allclose(stored, [scores[metric] for scores in again], rtol=_ROUNDING, equal_nan=True):
+            reasons[metric] = "the stored predictions do not suffice"
+            continue
+        intervals[metric] = mean_interval(stored, resampled[metric], count)
+        if intervals[metric] is None:
+            reasons[metric] = "the scores do not vary" if all(map(math.isfinite, stored)) else "a run has no such score"
+    return intervals, reasons
+
+
+def _number(score: float | None) -> float:
+    return math.nan if score is None else score

@@ -1,0 +1,101 @@
+"""Cleaned copies of the files of a data set: rows that can go without a doubt are left out, none is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bertkit.data.files import read_records
+from bertkit.data.formats import format_of
+from bertkit.data.output import copy_parquet, write_records
+from bertkit.data.rows import NO_TEXT, Split
+from bertkit.data.sources import files_by_split, single_file
+from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.findings.repeats import Repeats
+from bertkit.recipe import Data
+from bertkit.storage.outputs import claimed
+
+_SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
+_READING = ("format", "header", "delimiter", "quoting", "encoding")
+
+Lines = dict[str, dict[int, str]]
+"""File -> line of a row that goes -> why."""
+
+
+def find_sources(data: Data, folder: Path) -> dict[str, Path]:
+    """Return name of a copy without its ending -> the file to copy.
+
+    Raises:
+        UsageError: the folder is not a new or an empty one, a split has several files or none, or rows are limited.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError("not an empty folder", "name a new one: --fix writes a copy, never in place", file=folder)
+    if data.limit is not None:
+        raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
+    if file := single_file(data) if data.source != "demo" else None:
+        return {file.name.partition(".")[0]: file}
+    files = None if data.source == "demo" or not data.source else files_by_split(data)
+    if files is None:
+        raise UsageError(f"--fix without files: {data.source or 'no source'}", "save the rows to files first")
+    for split, paths in files.items():
+        if len(paths) > 1:
+            raise UsageError(f"the {split} split is in {len(paths)} files", "join them first", file=paths[0])
+    return {data.splits.get(split, split): paths[0] for split, paths in files.items()}
+
+
+def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Lines:
+    """Collect the rows that can go: empty ones, and training rows that repeat others."""
+    lines: Lines = {}
+    for fault in faults:
+        if fault.what == NO_TEXT and fault.row is not None:
+            lines.setdefault(str(fault.file), {})[fault.row] = "rows with an empty text"
+    train = splits["train"]
+    for indices, why in (
+        (repeats.repeated, "training rows that repeat an earlier one"),
+        (repeats.leaked, "training rows that another split has too"),
+    ):
+        for index in indices:
+            lines.setdefault(train.source, {})[train.lines[index]] = why
+    return lines
+
+
+def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: Path) -> dict[str, int]:
+    """Write the files without the rows that go, and return why -> how many went.
+
+    A copy has the format of its file, or is .jsonl where that is not one that bertkit writes.
+
+    Raises:
+        ResourceError: the folder cannot be written.
+    """
+    is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot be created: {error.strerror}", "choose another folder", file=folder) from None
+    removed: dict[str, int] = {}
+    with ExitStack() as held:
+        for name, file in sources.items():
+            gone = lines.get(str(file), {})
+            for why in gone.values():
+                removed[why] = removed.get(why, 0) + 1
+            ending = format_of(file.name)[1].removesuffix(".gz")
+            copy = folder / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
+            held.enter_context(claimed(copy))
+            _write_copy(file, copy, data, gone.keys())
+    return removed
+
+
+def _write_copy(file: Path, copy: Path, data: Data, gone: Iterable[int]) -> None:
+    left_out = set(gone)
+    if file.suffix == copy.suffix == ".parquet":
+        copy_parquet(file, copy, _kept(file, left_out))
+        return
+    write_records((record for line, record in read_records(file, data) if line not in left_out), copy)
+
+
+def _kept(file: Path, left_out: set[int]) -> Sequence[bool]:
+    """Tell of each row of a Parquet file, whose rows count from 1, whether it stays."""
+    from pyarrow import parquet
+
+    return [row not in left_out for row in range(1, parquet.ParquetFile(file).metadata.num_rows + 1)]

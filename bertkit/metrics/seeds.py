@@ -1,0 +1,132 @@
+"""Scores of runs that differ in their seed alone: their spread, the best to expect of several, and an interval."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertkit.metrics.intervals import Interval
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What the runs of a recipe scored at one metric; runs whose score is undefined do not count."""
+
+    runs: int
+    mean: float
+    standard_deviation: float | None
+    """Of the sample, with runs - 1 in the divisor; None for one run."""
+    minimum: float
+    median: float
+    maximum: float
+    expected_best: list[float]
+    """Expected best score of 1, 2, ... runs; see `expected_best`."""
+    interval: Interval = None
+    """95 % interval of the mean over seeds and rows together; see `mean_interval`."""
+    no_interval: str | None = None
+    """Why there is no interval."""
+
+
+def describe_spread(
+    scores: Sequence[float], *, lower_is_better: bool = False, interval: Interval = None, no_interval: str | None = None
+) -> Spread | None:
+    """Summarize the scores of runs; None where none is a finite number.
+
+    >>> describe_spread([0.5, 0.75]).mean, describe_spread([0.5]).standard_deviation
+    (0.625, None)
+    """
+    finite = [score for score in scores if math.isfinite(score)]
+    if not finite:
+        return None
+    return Spread(
+        runs=len(finite),
+        mean=statistics.fmean(finite),
+        standard_deviation=statistics.stdev(finite) if len(finite) > 1 else None,
+        minimum=min(finite),
+        median=statistics.median(finite),
+        maximum=max(finite),
+        expected_best=expected_best(finite, lower_is_better=lower_is_better),
+        interval=interval,
+        no_interval=no_interval,
+    )
+
+
+def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
+    """Estimate the expected best score of 1, 2, ... runs from the scores of some.
+
+    Dodge et al. 2019 ("Show Your Work") estimate it from draws with replacement, which is too low. This is the unbiased
+    estimate of Tang et al. 2020 ("Showing Your Work Doesn't Always Work", equation 6): the mean over all choices of k
+    runs, in which the i-th lowest score is the best of C(i - 1, k - 1).
+
+    >>> expected_best([0.0, 1.0, 0.5])
+    [0.5, 0.8333333333333334, 1.0]
+    """
+    sign = -1 if lower_is_better else 1
+    ordered = sorted(sign * score for score in scores)
+    count = len(ordered)
+    return [
+        sign
+        * math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(ordered))
+        / math.comb(count, size)
+        for size in range(1, count + 1)
+    ]
+
+
+def resample_mean(
+    score: Callable[[int, np.ndarray], dict[str, float]], seeds: int, rows: int, *, samples: int = 500, draws: int = 0
+) -> dict[str, np.ndarray]:
+    """Score resampled rows with all runs, and return each metric's mean over the runs in each resample, (samples,).
+
+    Args:
+        score: takes the number of a run and row indexes, (rows,), and returns metric -> value.
+        seeds: how many runs there are.
+        rows: how many rows there are.
+        samples: how many resamples.
+        draws: seed of the random draws.
+    """
+    rng = np.random.default_rng(draws)
+    # all runs score the same resample: what they share in being right or wrong on a row stays in the mean
+    scored = [
+        [score(run, numbers) for run in range(seeds)]
+        for numbers in (rng.integers(0, rows, size=rows) for _ in range(samples))
+    ]
+    return {
+        metric: np.array([[scores[metric] for scores in of_runs] for of_runs in scored], dtype=np.float64).mean(axis=1)
+        for metric in scored[0][0]
+    }
+
+
+def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, level: float = 0.95) -> Interval:
+    """Compute the interval of a recipe's mean score, over seeds and rows together: other ones of both might be drawn.
+
+    Two variances of the mean are added: that between the runs, s^2 / runs, and that of the mean over resampled rows.
+    Student's quantile has the degrees of freedom of Satterthwaite 1946, since few runs tell little about the first
+    variance. What is particular to a run on a row is in both, so the interval is a little wide rather than narrow.
+
+    Args:
+        scores: of the runs on all rows; at least two.
+        resampled: means over these runs on resampled rows, as `resample_mean` returns them.
+        rows: how many rows there are.
+        level: nominal coverage.
+
+    Returns:
+        its ends; None for one run, one row, or scores that do not vary at all.
+    """
+    from scipy import special
+
+    finite = resampled[np.isfinite(resampled)]
+    if len(scores) < 2 or rows < 2 or len(finite) < 2 or not all(map(math.isfinite, scores)):
+        return None
+    between = statistics.variance(scores) / len(scores)
+    over_rows = float(finite.var(ddof=1)) * rows / (rows - 1)  # a resample varies less than a sample by this factor
+    total = between + over_rows
+    if total <= 0:
+        return None
+    freedom = total**2 / (between**2 / (len(scores) - 1) + over_rows**2 / (rows - 1))
+    half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(total)
+    mean = statistics.fmean(scores)
+    return mean - half, mean + half

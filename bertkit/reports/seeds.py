@@ -1,0 +1,81 @@
+"""The page and the README of a folder of seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from bertkit.reports import svg
+from bertkit.reports.html import duration_text, score_text
+from bertkit.storage.files import write_text
+
+
+def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
+    """Write report.html and README.md of a folder of seeds.
+
+    Args:
+        folder: that of the seeds.
+        summary: what ``seeds.json`` holds of them, by the names of `bertkit.evaluation.seeds.SeedsSummary`.
+        command: the command that trained them.
+    """
+    names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
+    facts = {
+        "summary": summary,
+        "command": command,
+        "failed": [run for run in summary["runs"] if run["failure"]],
+        "metrics": list(names),
+        "plots": [plot for of_split in summary["splits"] for plot in _plots(of_split, summary["runs"], list(names))],
+        "best": _best(summary),
+    }
+    for template, name in (("seeds.html.j2", "report.html"), ("seeds.md.j2", "README.md")):
+        write_text(folder / name, _environment(template.endswith(".html.j2")).get_template(template).render(facts))
+
+
+@cache
+def _environment(escapes: bool) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=escapes,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(score=score_text, duration=duration_text)
+    return environment
+
+
+def _plots(
+    of_split: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]
+) -> list[tuple[str, Markup]]:
+    """Draw the scores of all runs at each metric, each as (caption, picture)."""
+    drawn = []
+    for metric in metrics:
+        spread = of_split["spreads"].get(metric)
+        dots = [
+            svg.RunDot(score, f"seed {run['seed']}: {score:.4f}", bool(run["failure"]))
+            for run in runs
+            if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
+        ]
+        if spread and dots:
+            caption = f"{metric} on {of_split['split']}"
+            picture = svg.strip_plot(
+                dots,
+                name=caption,
+                mean=spread["mean"],
+                interval=spread["interval"],
+                marked=of_split["baseline"].get(metric),
+            )
+            drawn.append((caption, picture))
+    return drawn
+
+
+def _best(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the spread of the best metric on the first split; None where no run has a score."""
+    spreads: Mapping[str, Any] = summary["splits"][0]["spreads"] if summary["splits"] else {}
+    return spreads.get(summary["best_metric"])

@@ -1,0 +1,119 @@
+"""A folder of seeds: run folders of one recipe that differ in the seed alone, and a summary of them.
+
+runs/cola-seeds/
+├── seed-1/, seed-2/ ...    ordinary run folders
+├── soup/                   the mean of their weights, where it was asked for: an ordinary run folder too
+├── report.html, README.md
+└── seeds.json              which seeds, their scores and the summary; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage import files, runs
+from bertkit.storage.fingerprints import json_fingerprint
+
+SUMMARY = "seeds.json"
+SOUP = "soup"
+_SCHEMA = 1
+_CHECKSUM = "sha256"
+_SEED = "seed-"
+
+
+def seed_folder(folder: Path, seed: int) -> Path:
+    """Return the run folder of a seed.
+
+    >>> seed_folder(Path("runs/cola-seeds"), 3)
+    PosixPath('runs/cola-seeds/seed-3')
+    """
+    return folder / f"{_SEED}{seed}"
+
+
+def find_seeds(folder: Path) -> list[int]:
+    """List the seeds whose run folders are in a folder, finished or not, in order."""
+    names = [entry.name.removeprefix(_SEED) for entry in folder.glob(f"{_SEED}*") if entry.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
+
+
+def is_seeds_folder(folder: Path) -> bool:
+    """Tell whether a folder is one of seeds, finished or not."""
+    is_run = (folder / runs.RECORD).is_file()
+    return not is_run and ((folder / SUMMARY).is_file() or bool(find_seeds(folder)))
+
+
+def read_seeds(folder: Path) -> dict[str, Any] | None:
+    """Read the summary of a folder of seeds; None where there is none.
+
+    Raises:
+        ResourceError: it is damaged.
+    """
+    file = folder / SUMMARY
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        summary = None
+    if not isinstance(summary, dict) or summary.pop(_CHECKSUM, None) != json_fingerprint(summary):
+        raise ResourceError("the summary of the seeds is damaged", "repeat the command that wrote it", file=file)
+    return summary
+
+
+def members_of(summary: Mapping[str, Any]) -> list[str]:
+    """List the run folders of a summary that an ensemble or a soup is made of.
+
+    These are the finished runs that have not failed; where these are fewer than two, all that are finished.
+    """
+    finished = [run for run in summary["runs"] if run["status"] == "finished"]
+    good = [run["folder"] for run in finished if not run["failure"]]
+    return good if len(good) > 1 else [run["folder"] for run in finished]
+
+
+def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary of a folder of seeds, whole or not at all."""
+    content = json.loads(files.to_json({"schema_version": _SCHEMA, **summary}))  # as it will be read
+    files.write_json(folder / SUMMARY, {**content, _CHECKSUM: json_fingerprint(content)})
+
+
+def check_folder(folder: Path) -> None:
+    """Check, without writing, that a folder may be used for the runs of several seeds.
+
+    Raises:
+        UsageError: it holds one run, or something else.
+        ResourceError: it is a file.
+    """
+    another = "choose another --output"
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError("there is a file where the folder of the seeds should be", another, file=folder)
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder holds a single run", another, file=folder)
+    if folder.is_dir() and not is_seeds_folder(folder) and any(entry.name != ".lock" for entry in folder.iterdir()):
+        raise UsageError("the folder holds something that is not a folder of seeds", another, file=folder)
+
+
+@contextmanager
+def claimed_seeds(folder: Path, *, fresh: bool) -> Iterator[None]:
+    """Create the folder and hold its lock; with `fresh`, move an earlier one aside first.
+
+    Raises:
+        UsageError: as `check_folder` does.
+        ResourceError: it cannot be written, or another process is writing it.
+    """
+    check_folder(folder)
+    if fresh and is_seeds_folder(folder):
+        with runs.locked(folder):
+            folder.rename(runs.free_name(folder.with_name(f"{folder.name}.before")))
+    with ExitStack() as lock:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(runs.locked(folder))
+        except OSError as error:
+            what = f"the folder of the seeds cannot be written: {error.strerror}"
+            raise ResourceError(what, "choose another --output", file=folder) from None
+        yield

@@ -1,0 +1,99 @@
+"""Train an encoder's vectors on texts alone: a text is read twice, with other dropout, and found again among others.
+
+The other texts of a batch are its negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence
+Embeddings", section 3). Without labels, what is scored is whether the two halves of a text find each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.modeling.sentence import texts
+from bertkit.tasks import (
+    Columns,
+    Details,
+    Feature,
+    Recipe,
+    Row,
+    Setup,
+    check_texts,
+    contrastive,
+    no_fitting,
+    no_precompute,
+    no_tuning,
+)
+from bertkit.tokens.several import several_collator, text_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLUMNS = Columns(given=("text",), gold="", together=("text",))
+NAMED: bool = False
+METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
+OPTIONS: Mapping[str, Any] = texts.OPTIONS
+
+collator, score = several_collator, contrastive.score
+fit_baselines, precompute, tune = no_fitting, no_precompute, no_tuning
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the text.
+
+    Raises:
+        DataError: it is not text.
+    """
+    check_texts(row, "text")
+    return row
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder whose vectors are trained; no weights are added to it."""
+    return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
+    several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
+    features = texts.encode_rows(several, setup)
+    for row, feature in zip(rows, features, strict=True):
+        feature["texts"] = [text_number(row["text"])]
+    return features
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Return the cosine of the two halves of each text (or their dot product)."""
+    halves = [{"vectors": output["vectors"][1:]} for output in outputs]
+    return contrastive.decode(halves, features, _halves(rows), setup)
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Return the ``rank`` of each text's second half among those of all rows, as the first half ranks them."""
+    return contrastive.compare(predictions, _halves(rows), setup)
+
+
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+    """Rank second halves by chance, and by the words that they share with the first half."""
+    return contrastive.baselines(learned, _halves(rows), setup)
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Report each row's rank as text, and the scores of the first components of the vectors."""
+    return contrastive.details(predictions, _halves(rows), setup)
+
+
+def _halves(rows: Sequence[Row]) -> list[Row]:
+    """Split each text in the middle of its words, or of its characters where it has one word."""
+    pairs = []
+    for row in rows:
+        words, text = row["text"].split(), row["text"]
+        if len(words) > 1:
+            middle = len(words) // 2
+            first, second = " ".join(words[:middle]), " ".join(words[middle:])
+        else:
+            first, second = text[: len(text) // 2] or text, text[len(text) // 2 :]
+        pairs.append({"anchor": first, "positive": second})
+    return pairs

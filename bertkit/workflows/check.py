@@ -1,0 +1,160 @@
+"""Check the rows of a data set before a model is trained on them, and write a cleaned copy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit import hub
+from bertkit.errors import RecipeError, UnavailableError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, typed_path
+from bertkit.tasks import load_task
+
+if TYPE_CHECKING:
+    from bertkit.findings import Finding
+    from bertkit.findings.label_errors import LabelError
+    from bertkit.findings.reading import Readings
+    from bertkit.findings.repeats import Repeats
+    from bertkit.tasks import Task
+    from bertkit.tokens.features import Setup
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """What is looked for beside what always is, and what is written."""
+
+    label_errors: bool = False
+    """Look for labels that may be wrong, by vectors of the model."""
+    fix: Path | None = None
+    """A new folder for a copy of the files without the rows that can go."""
+    needs_model: bool = False
+    """Raise an error where the model cannot be had; else what needs it is left out."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What is good, doubtful or wrong about the rows."""
+
+    recipe: str
+    source: str
+    rows: dict[str, int]
+    """Split -> rows that can be read."""
+    findings: list[Finding]
+    left_out: list[str]
+    """What was not checked, and why."""
+    label_errors: list[LabelError] = field(default_factory=list)
+    """All rows whose label may be wrong, the likeliest first."""
+    removed: dict[str, int] = field(default_factory=dict)
+    """Why rows are not in the cleaned copy -> how many."""
+
+    def count(self, level: str) -> int:
+        """Return the number of findings of a level."""
+        return sum(finding.level == level for finding in self.findings)
+
+
+def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress: Progress = SILENT) -> CheckResult:
+    """Check all splits of a recipe's data, and go on after each fault.
+
+    Raises:
+        BertkitError: the data cannot be read at all, or the copy not be written; see `bertkit.errors`.
+    """
+    task = load_task(recipe)
+    if recipe.data.streaming:
+        raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
+    from bertkit.findings.cleaning import find_removable, find_sources, write_copies
+    from bertkit.findings.faults import describe_faults
+    from bertkit.findings.reading import read_all
+    from bertkit.findings.repeats import find_repeats
+
+    folder = None if settings.fix is None else typed_path(settings.fix)
+    sources = {} if folder is None else find_sources(recipe.data, folder)
+    with stage(progress, "reading the data", total=1):
+        readings = read_all(recipe, task)
+    result = CheckResult(
+        recipe=recipe.name,
+        source=recipe.data.source or "the recipe's files",
+        rows={name: len(split.rows) for name, split in readings.splits.items()},
+        findings=[*describe_faults(readings.faults), *readings.findings],
+        left_out=readings.left_out,
+    )
+    readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
+    if "train" not in readings.splits:
+        result.left_out.append("everything else: no training row can be read")
+        return result
+    with stage(progress, "comparing rows", total=1):
+        repeats = find_repeats(readings.splits, task.COLUMNS)
+    _check_splits(result, readings, repeats, recipe, task, progress)
+    _check_with_model(result, readings, recipe, task, settings, progress)
+    if folder is not None:
+        removable = find_removable(readings.splits, repeats, readings.faults)
+        result.removed.update(write_copies(sources, recipe.data, removable, folder))
+    return result
+
+
+def _check_splits(
+    result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task, progress: Progress
+) -> None:
+    """Add what needs no model."""
+    from bertkit.findings.labels import count_gold, find_label_faults
+    from bertkit.findings.shift import find_shift
+    from bertkit.findings.shortcuts import find_shortcuts
+
+    splits, gold = readings.splits, task.COLUMNS.gold
+    if gold:
+        result.findings.extend(count_gold(splits, gold))
+    if task.NAMED:
+        found = () if recipe.labels else readings.labels
+        result.findings.extend(find_label_faults(splits, gold, recipe.labels, found))
+    result.findings.extend(repeats.findings)
+    with stage(progress, "looking for shortcuts", total=1):
+        result.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
+        result.findings.extend(find_shift(splits, task.COLUMNS))
+
+
+def _check_with_model(
+    result: CheckResult,
+    readings: Readings,
+    recipe: Recipe,
+    task: Task,
+    settings: CheckSettings,
+    progress: Progress,
+) -> None:
+    """Add what needs the tokenizer of the model and, for label errors, its vectors."""
+    from bertkit.findings.lengths import find_lost_tokens
+
+    try:
+        setup = _load_setup(recipe, readings.labels)
+    except UnavailableError as error:
+        if settings.needs_model:
+            raise
+        result.left_out.append(f"tokens: {error.what}; name a model that is here with --model")
+    else:
+        with stage(progress, "counting tokens", total=1):
+            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
+    if not settings.label_errors:
+        result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
+        return
+    from bertkit.findings.label_errors import find_label_errors
+    from bertkit.vectors.embedder import Embedder
+
+    try:
+        findings, errors = find_label_errors(readings.splits["train"], task.COLUMNS, Embedder(recipe.model), progress)
+    except UnavailableError as error:
+        result.left_out.append(f"label errors: {error.what}; {error.remedy}")
+        return
+    if not findings:
+        result.left_out.append("label errors: they are looked for where each row has one label")
+    result.findings.extend(findings)
+    result.label_errors.extend(errors)
+
+
+def _load_setup(recipe: Recipe, labels: tuple[str, ...]) -> Setup:
+    """Load the tokenizer of the recipe's model; its weights are not downloaded."""
+    from bertkit.modeling.load import load_tokenizer
+    from bertkit.tokens.features import Setup
+
+    with hub.without_weights():
+        folder = hub.find_model(recipe.model)
+    return Setup(recipe, load_tokenizer(folder), labels)

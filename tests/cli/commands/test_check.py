@@ -1,0 +1,34 @@
+"""What `bertkit check` prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+from tests.conftest import toy_rows, write_csv
+
+
+def test_findings_are_printed_and_the_exit_code_tells(run, tiny_model, toy_data, tmp_path):
+    arguments = ["check", "classify", "--model", tiny_model, "--data", toy_data]
+    train = toy_rows(96, seed=1)
+    train[4]["text"] = ""
+    write_csv(toy_data / "train.csv", [*train, train[7] | {"label": "bad" if train[7]["label"] == "good" else "good"}])
+    ended = run(*arguments, "--fix", tmp_path / "copy")
+    assert ended.code == 3
+    assert "Rows\n  fail  1 row: no text (column 'text') - fill it in, or --set" in ended.out
+    assert "\n        train.csv:6\n" in ended.out
+    assert "\n  left out: 1 rows with an empty text\n" in ended.out
+    assert "\n        train.csv:98, train.csv:9\n" in ended.out
+    assert ended.out.splitlines()[-1].startswith("1 fail, ")
+    cleaned = run("check", "classify", "--model", tiny_model, "--data", tmp_path / "copy", "--json")
+    assert cleaned.code == 0
+    result = json.loads(cleaned.out)
+    assert result["counts"]["fail"] == 0
+    assert result["counts"]["warn"] > 0
+    assert set(result["findings"][0]) == {"level", "group", "name", "text", "places", "count"}
+    assert run("check", "classify", "--model", tiny_model, "--data", tmp_path / "copy", "--strict").code == 3
+
+
+def test_mistakes(run, tiny_model, toy_data):
+    ended = run("check", "classify", "--model", tiny_model, "--data", toy_data, "--fix", toy_data)
+    assert ended.code == 2
+    assert "not an empty folder" in ended.last

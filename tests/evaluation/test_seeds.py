@@ -1,0 +1,93 @@
+"""Runs that differ in their seed: which failed, which is best, and the interval from their stored predictions."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.seeds import SeedRun, describe_run, find_best, summarize_split
+from bertkit.recipe import load_recipe
+from bertkit.tasks import load_task
+from bertkit.tokens.features import Setup
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    return load_recipe("classify", {"labels": ["bad", "good"], "metrics": ["accuracy", "f1"]})
+
+
+def split_of(gold):
+    rows = [{"text": "a film", "label": label} for label in gold]
+    return Split("validation", "made up", rows, list(range(len(rows))))
+
+
+def write_run(folder, predicted):
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"id": number, "prediction": label}) for number, label in enumerate(predicted)]
+    (folder / "predictions.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def record_of(accuracy, baseline=0.5):
+    result = {
+        "split": "validation",
+        "scores": {"accuracy": accuracy, "f1": None},
+        "baselines": {"most frequent label": {"accuracy": baseline}, "one text alone": {"accuracy": 0.99}},
+    }
+    return {"status": "finished", "seconds": 2.0, "results": [result]}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "record", "failure"),
+    [
+        (["bad", "good"], record_of(0.7), None),  # a baseline that reads a part of the input may be better
+        (["bad", "bad"], record_of(0.7), "It gives every row the same answer."),
+        (["bad", "good"], record_of(0.5), "The accuracy of 0.5000 is no better than the 0.5000 of a baseline (most fr"),
+        (["bad", "good"], record_of(None), "Its accuracy is undefined."),
+        (["bad", "good"], {"status": "diverged", "error": "the loss is nan"}, "the loss is nan"),
+    ],
+)
+def test_a_run_fails_where_it_learns_nothing(tmp_path, recipe, predicted, record, failure):
+    write_run(tmp_path / "seed-4", predicted)
+    run = describe_run(tmp_path, 4, record, load_task(recipe), split_of(["bad", "good"]), "accuracy")
+    assert (run.failure or "").startswith(failure or "") and bool(run.failure) == bool(failure)
+    assert run.folder == "seed-4" and bool(run.scores) == (record["status"] == "finished")
+
+
+def test_the_best_seed_is_the_first_of_the_best_scores():
+    found = [SeedRun(n, "", "finished", {"v": {"f1": score}}) for n, score in [(1, 0.5), (2, 0.7), (3, 0.7), (4, None)]]
+    assert find_best([*found, SeedRun(5, "", "diverged")], "v", "f1") == 2
+    assert find_best([SeedRun(5, "", "diverged")], "v", "f1") is None
+    error = [SeedRun(n, "", "finished", {"v": {"mean_squared_error": float(n)}}) for n in (3, 1, 2)]
+    assert find_best(error, "v", "mean_squared_error") == 1
+
+
+def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
+    rng = np.random.default_rng(0)
+    gold = rng.choice(["bad", "good"], size=60).tolist()
+    task, split = load_task(recipe), split_of(gold)
+    setup = Setup(recipe, None, ("bad", "good"))
+    described, records, right = [], {}, []
+    for seed in (1, 2, 3):
+        predicted = [g if rng.random() < 0.8 else {"bad": "good", "good": "bad"}[g] for g in gold]
+        write_run(tmp_path / f"seed-{seed}", predicted)
+        records[seed] = record_of(None)
+        scores = task.score(task.compare([{"prediction": label} for label in predicted], split.rows, setup), setup)
+        records[seed]["results"][0]["scores"] = {name: float(value) for name, value in scores.items()}
+        described.append(describe_run(tmp_path, seed, records[seed], task, split, "accuracy"))
+        right.append(np.mean([g == p for g, p in zip(gold, predicted, strict=True)]))
+    described.append(SeedRun(4, "seed-4", "diverged", failure="the loss is nan"))
+    found = summarize_split(tmp_path, described, records, task, split, setup)
+    assert found.spreads["accuracy"].mean == pytest.approx(np.mean(right))
+    low, high = found.spreads["accuracy"].interval
+    assert low < np.mean(right) < high
+    assert found.baseline == {"accuracy": 0.5}
+    # predictions that do not give back the score of the record say so
+    records[2]["results"][0]["scores"]["f1"] = 0.123
+    described[1] = describe_run(tmp_path, 2, records[2], task, split, "accuracy")
+    changed = summarize_split(tmp_path, described, records, task, split, setup).spreads
+    assert changed["f1"].interval is None
+    assert changed["f1"].no_interval == "the stored predictions do not suffice"
+    assert changed["accuracy"].interval == (low, high)

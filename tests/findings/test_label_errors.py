@@ -1,0 +1,97 @@
+"""Labels that may be wrong, ranked."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from bertkit.data.rows import Columns, Split
+from bertkit.errors import UnavailableError
+from bertkit.findings import label_errors
+from tests.conftest import toy_rows
+
+CLASSES = Columns(given=("text",), gold="label")
+
+
+class Vectors:
+    """An embedder whose vectors tell whether a text has a good word."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def describe(self):
+        return {"model": "good words"}
+
+    def encode(self, texts, *, progress):
+        self.calls += 1
+        good = ("good", "great", "lovely", "fine", "superb")
+        return np.array([[sum(word in text for word in good), len(text) % 3] for text in texts], dtype=np.float32)
+
+
+def split(rows):
+    return Split("train", "t.csv", rows, list(range(1, len(rows) + 1)))
+
+
+def rank(labels, probabilities):
+    """Stand in for cleanlab: the rows whose label is not the most probable one, by its probability."""
+    given = probabilities[np.arange(len(labels)), labels]
+    return [int(row) for row in np.argsort(given) if probabilities[row].argmax() != labels[row]]
+
+
+def test_flipped_labels_are_ranked_first(monkeypatch):
+    monkeypatch.setattr(label_errors, "_load_cleanlab", lambda: rank)
+    rows = toy_rows(200, seed=5)
+    flipped = random.Random(0).sample(range(200), 8)
+    for row in flipped:
+        rows[row]["label"] = {"good": "bad", "bad": "good"}[rows[row]["label"]]
+    embedder = Vectors()
+    (finding,), errors = label_errors.find_label_errors(split(rows), CLASSES, embedder)
+    assert {error.row - 1 for error in errors[:8]} == set(flipped)
+    assert all(error.suggested != error.label for error in errors)
+    assert (finding.level, finding.count) == ("warn", len(errors))
+    label_errors.find_label_errors(split(rows), CLASSES, embedder)
+    assert embedder.calls == 1  # vectors are kept
+
+
+def test_pairs_have_their_difference_and_product():
+    texts = [{"text": "good", "text_pair": "fine good"}, {"text": "bad", "text_pair": "dull"}]
+    vectors = label_errors._embed(texts, Vectors(), label_errors.SILENT)
+    assert vectors.tolist() == [[1, 1, 2, 0, 1, 1, 2, 0], [0, 0, 0, 1, 0, 1, 0, 0]]
+
+
+def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    embedder = Vectors()
+    first = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+    (file,) = (tmp_path / "vectors").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    for damaged in (bytes(content), content[:40]):
+        file.write_bytes(damaged)
+        again = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+        assert again.tolist() == first.tolist()
+    assert embedder.calls == 3
+
+
+def test_gold_values_that_are_no_labels(monkeypatch):
+    monkeypatch.setattr(label_errors, "_load_cleanlab", lambda: rank)
+    for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
+        assert label_errors.find_label_errors(split(rows), CLASSES, Vectors()) == ([], [])
+
+
+def test_cleanlab_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
+    with pytest.raises(UnavailableError, match="cleanlab"):
+        label_errors.find_label_errors(split([]), CLASSES, Vectors())
+
+
+@pytest.mark.slow
+def test_cleanlab_ranks_the_labels_that_are_least_probable():
+    pytest.importorskip("cleanlab")
+    labels = np.array([0, 1] * 50)
+    probabilities = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
+    probabilities[7], probabilities[20] = (0.99, 0.01), (0.05, 0.95)
+    assert label_errors._load_cleanlab()(labels, probabilities) == [7, 20]

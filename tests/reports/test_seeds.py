@@ -1,0 +1,33 @@
+"""The page of a folder of seeds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+from bertkit.reports.seeds import write_seeds_report
+from tests.cli.test_seeds import summary_of
+
+
+def test_a_page_has_a_dot_per_run_and_names_the_failed_ones(tmp_path):
+    summary = asdict(summary_of([0.6, 0.7, 0.5], recipe="a <b>", soup={"validation": {"f1": 0.61}}))
+    summary["runs"][2]["failure"] = "It gives every row the same answer."
+    write_seeds_report(tmp_path, summary, "bertkit finetune a --seeds 3")
+    page = (tmp_path / "report.html").read_text()
+    picture = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
+    titles = [node.text for node in picture.iter("title")]
+    assert titles == ["null model: 0.5", "seed 1: 0.6000", "seed 2: 0.7000", "seed 3: 0.5000", "mean: 0.6"]
+    assert len([node for node in picture.iter("g") if node.get("class") == "failed"]) == 1
+    assert "Seed 3 failed. It gives every row the same answer." in page
+    assert "a &lt;b&gt; over 3 seeds" in page and "prefers-color-scheme: dark" in page
+    assert "0.6100" in page
+    readme = (tmp_path / "README.md").read_text()
+    assert "| f1 | 0.6000 | 0.1000 | 0.5000 | 0.6000 | 0.7000 | 0.2500 – 0.7500 |" in readme
+    assert "Seed 3 failed" in readme and "best of 3" in readme
+
+
+def test_a_page_without_any_finished_run_names_what_happened(tmp_path):
+    summary = asdict(summary_of([], splits=[], best_seed=None))
+    summary["runs"] = [{"seed": 1, "status": "diverged", "failure": "the loss is nan", "seconds": 1.0, "scores": {}}]
+    write_seeds_report(tmp_path, summary, "bertkit finetune a --seeds 1")
+    assert "Seed 1 failed. the loss is nan" in (tmp_path / "report.html").read_text()
