@@ -151,10 +151,14 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     config = read_config(folder)
-    if not is_sentence_folder(folder):  # whose encoder has no head
-        check_head(config, folder)
     labels: tuple[str, ...] = ()
-    if task.NAMED:
+    find_labels = getattr(task, "find_labels", None)  # of a family that takes models trained for something else
+    # an encoder for sentence vectors has no head, which only labels need
+    if find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
+        check_head(config, folder)
+    if find_labels is not None:
+        labels = find_labels(folder, recipe)
+    elif task.NAMED:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
         names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
         labels = tuple(match_names(names, recipe.labels) if recipe.labels else names)

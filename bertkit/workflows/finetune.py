@@ -20,6 +20,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage.runs import is_main_process
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
@@ -79,6 +80,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.layerwise.adapters import merge_adapters
+    from bertkit.modeling.layerwise.prepare import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish
@@ -90,6 +93,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         baselines = _score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+        prepare_depths(model, recipe.training)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, task, setup, run.machine)
@@ -110,6 +114,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
     checkpoint = replace(checkpoint, setup=chosen.setup)
+    if recipe.training.lora:
+        merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
     compared = compare(checkpoint, chosen, fit_result.best) if compare else []
     return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 
@@ -186,7 +192,9 @@ class _Scorer:
         self.best: tuple[int, Scored] | None = None
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
-        """Score the model after a step on the split that chooses the best one."""
+        """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
+        if fit_head := info_of(model).fit_head:
+            fit_head()
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
         if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored

@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     RecordsOption,
     SetOption,
+    ZeroShotOption,
     load,
 )
 from bertkit.cli.output import print_file, print_records
@@ -81,6 +82,7 @@ def command(
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
+    zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -98,7 +100,7 @@ def command(
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
-    loaded = load(recipe, settings, changes)
+    loaded = load(recipe, {**settings, "task": "zero_shot" if zero_shot else None}, changes)
     from bertkit.workflows.calibrate import with_thresholds
     from bertkit.workflows.predict import predict, predict_to_file
 

@@ -292,9 +292,8 @@ def _teachers(recipe: Recipe) -> list[str]:
 
 
 def _as_text(column: str, value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return (" " if column == "tokens" else " | ").join(map(str, value))
-    return str(value)
+    separator = " " if column == "tokens" else " | "
+    return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _rows_text(rows: int | None, digest: str) -> str:
