@@ -178,3 +178,12 @@ def test_the_baseline_knows_the_labels_only():
     rows = [{"label": ["joy"]}, {"label": ["joy", "fear"]}, {"label": ["fear"]}, {"label": ["joy"]}]
     setup = setup_of(("joy", "fear"), **SEVERAL)
     assert predict(rows, [{}], setup) == {"most frequent label": [["joy"]]}
+
+
+def test_models_of_an_ensemble_are_combined_window_by_window():
+    one, other = (np.log([[0.9, 0.05, 0.05], [0.2, 0.6, 0.2], [np.nan] * 3]), np.log([[0.5, 0.25, 0.25]] * 3))
+    outputs = [{"logits": logits, "windows": np.float32(2)} for logits in (one, other)]
+    setup = setup_of("abc", **{"options.long_text": "windows_mean"})
+    combined = task.combine(outputs, {}, setup)
+    [record] = task.decode([combined], [], [], setup)
+    assert list(record["probabilities"].values()) == pytest.approx([0.525, 0.2875, 0.1875])
