@@ -90,6 +90,7 @@ def command(
         _refuse_rows(
             {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
+            {"--zero-shot": zero_shot or None},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def load_sentence_classifier(
         what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
         raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
     model = load_model(_class_of, folder, labels, new_head=new_head, problem_type="single_label_classification")
-    set_up(model, modules, loss)
+    set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
     info_of(model).has_new_head = False  # it is fitted, or set, before anything is computed with it
     return model
 
