@@ -136,6 +136,8 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--epochs", "1", *shorten_student(words)]
     elif command == "finetune":
         more += ["--epochs", "1", "--set", "training.precision=fp32"]
+    elif command == "sweep":
+        more += ["--set", "training.precision=fp32"]
     return [*words, *more]
 
 
