@@ -112,7 +112,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else word for word in words]
     command = words[0]
-    if command not in {"finetune", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
+    if command not in {"finetune", "sweep", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
         "tokenizer",
         "sizes",
     }:
