@@ -247,7 +247,8 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
             located[name] = {**section, **settings.get(name, {})}
     values = {**values, **settings, **{name: section for name, section in located.items() if section}}
     if changes.get("data"):
-        data = {name: value for name, value in values["data"].items() if name not in _LOCATION}
+        is_demo = changes["data"] == values["data"].get("source") == "demo"  # whose config tells which rows
+        data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
