@@ -107,6 +107,20 @@ def paper_average(scores: Scores) -> float | None:
     return _mean(_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
 
 
+def missing_scores(scores: Scores) -> list[str]:
+    """List the scores that the leaderboard's average lacks, by task, or by task and split or metric."""
+    missing = []
+    for task in TASKS.values():
+        found = scores.get(task.name)
+        if found is None:
+            missing.append(task.name)
+            continue
+        missing += [f"{task.name} {split}" for split in task.splits if split not in found]
+        of_found = [(split, metric) for split in task.splits if split in found for metric in task.metrics]
+        missing += [f"{task.name} {metric}" for split, metric in of_found if found[split].get(metric) is None]
+    return missing
+
+
 def published_scores(recipe: Recipe, test_split: str, metric: str) -> dict[str, float]:
     """Return model -> the score of the BERT paper on the test rows, of the models whose score the recipe names."""
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bertkit.evaluation.glue import TASKS, leaderboard_average, paper_average, published_scores
+from bertkit.evaluation.glue import TASKS, leaderboard_average, missing_scores, paper_average, published_scores
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import Interval
 from bertkit.recipe import Recipe, load_recipe
@@ -68,6 +68,8 @@ class GlueSummary:
     """Of all nine tasks; None where one is missing."""
     paper_average: float | None
     """That of the BERT paper, without WNLI; None where a task is missing."""
+    missing_scores: list[str]
+    """What the leaderboard's average lacks."""
     published_averages: dict[str, float]
     """Model of the BERT paper -> its average there; empty where no score can be compared, as of made-up rows."""
     warnings: list[str]
@@ -110,6 +112,7 @@ def summarize(
         scores=scores,
         leaderboard_average=leaderboard_average(by_task),
         paper_average=paper_average(by_task),
+        missing_scores=missing_scores(by_task),
         published_averages=published_averages() if any(score.published for score in scores) else {},
         warnings=_gather_warnings(results),
     )

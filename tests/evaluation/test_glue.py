@@ -8,7 +8,15 @@ from dataclasses import replace
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.glue import FILES, TASKS, leaderboard_average, paper_average, submission_lines, write_zip
+from bertkit.evaluation.glue import (
+    FILES,
+    TASKS,
+    leaderboard_average,
+    missing_scores,
+    paper_average,
+    submission_lines,
+    write_zip,
+)
 from bertkit.recipe import load_recipe
 
 # BERT-large as https://gluebenchmark.com/leaderboard lists it, with the score 80.5
@@ -30,8 +38,11 @@ def test_averages_are_those_of_the_leaderboard_and_of_the_paper():
     assert round(paper_average(BERT_LARGE), 1) == 82.1
     without = {name: scores for name, scores in BERT_LARGE.items() if name != "wnli"}
     assert leaderboard_average(without) is None and paper_average(without) == paper_average(BERT_LARGE)
+    assert missing_scores(without) == ["wnli"] and missing_scores(BERT_LARGE) == []
     undefined = {**BERT_LARGE, "cola": {"validation": {"matthews_correlation": None}}}
     assert leaderboard_average(undefined) is None and paper_average(undefined) is None
+    matched = {**undefined, "mnli": {"validation": {"accuracy": 86.7}}}
+    assert missing_scores(matched) == ["cola matthews_correlation", "mnli validation_mismatched"]
 
 
 def test_every_task_has_the_recipe_metrics_and_labels_that_the_leaderboard_wants():

@@ -116,6 +116,8 @@ def print_glue(summary: GlueSummary) -> None:
     if names:
         print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
+    if summary.missing_scores:
+        print_text(f"  no score, so no average over all: {', '.join(summary.missing_scores)}")
     for line in [*_gather_unfinished(summary), *summary.warnings]:
         print_text(f"  {line}")
     if summary.submission is None:

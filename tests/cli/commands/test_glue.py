@@ -18,6 +18,8 @@ def test_scores_averages_and_what_is_missing_are_printed(capsys):
     assert ["mnli", "mismatched", "accuracy", "100", "0.5000", "0.5000", "to", "0.7500", "0.834", "0.859"] in cells
     assert ["average:", "BERT", "paper", "0.7500", "0.796", "0.821"] in cells
     assert ["average:", "leaderboard", "n/a"] in cells
+    lacking = "cola matthews_correlation, sst2, mrpc, stsb, qqp, qnli, rte, wnli"
+    assert f"no score, so no average over all: {lacking}" in lines
     assert "failed: stsb, no label" in lines
     assert "left out: sst2, mrpc, qqp, qnli, rte, wnli" in lines
     assert "submission: runs/glue/submission.zip, 1 of 2 files" in lines
