@@ -18,7 +18,10 @@ from pathlib import Path
 from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
+from benchmarks.few_shot import few_shot_part
+from benchmarks.long_texts import long_texts_part, read_cases
 from benchmarks.parts import Report
+from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
@@ -33,7 +36,10 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
+    "long_texts": ("Long texts", long_texts_part, "long_texts"),
     "seeds": ("Seeds", seeds_part, "seeds"),
+    "few_shot": ("Few examples", few_shot_part, "few_shot"),
+    "schedules": ("Schedules for small sets", schedules_part, "schedules"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
 ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
@@ -63,10 +69,12 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for name in ("quality", "seeds"):
+    reports["long_texts"] = read_cases(results / "long_texts.jsonl")
+    for name in ("quality", "seeds", "few_shot"):
         runs = results / f"{name}.jsonl"
         lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
         reports[name] = [json.loads(line) for line in lines]
+    reports["schedules"] = read_runs(results / "schedules.jsonl")
     return reports
 
 

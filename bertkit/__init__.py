@@ -24,6 +24,7 @@ _PUBLIC = {
     "bench": "bertkit.workflows.bench",
     "Embedder": "bertkit.vectors.embedder",
     "Reranker": "bertkit.vectors.reranker",
+    "SparseEmbedder": "bertkit.vectors.sparse",
 }
 
 

@@ -13,12 +13,28 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from benchmarks import cases, coverage, encoders, load, parts, pictures, quality, report, seeds, speed, stages
+from benchmarks import (
+    cases,
+    coverage,
+    encoders,
+    few_shot,
+    load,
+    parts,
+    pictures,
+    quality,
+    report,
+    schedules,
+    seeds,
+    speed,
+    stages,
+)
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "speed"])
+@pytest.mark.parametrize(
+    "name", ["groups", "load", "linear", "long_texts", "pictures", "quality", "schedules", "speed"]
+)
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted
@@ -254,6 +270,21 @@ def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_ma
     assert dots(*runs[:4]) == []  # one seed has no interval
 
 
+def test_the_gain_of_few_shot_is_that_of_each_draw():
+    scores = {"few-shot": [0.7, 0.66, 0.69], "fine-tuning": [0.62, 0.65, 0.6]}
+    runs = [
+        {"key": {"task": "sst2", "per_class": 8, "method": method, "draw": draw}, "accuracy": value}
+        for method, values in scores.items()
+        for draw, value in enumerate(values)
+    ]
+    runs.append({"key": {"task": "sst2", "method": "zero-shot"}, "accuracy": 0.5, "interval": [0.4, 0.6]})
+    lines = few_shot.few_shot_part(runs).splitlines()[2:]
+    gains = [ours - theirs for ours, theirs in zip(*scores.values(), strict=True)]
+    ends = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert f"| {sum(gains) / 3:+.3f} ({ends.low:+.3f} to {ends.high:+.3f}) | 3 |" in lines[1]
+    assert lines[2] == "| sst2 | 0 | zero-shot | 0.500 (0.400 to 0.600) |  |  |"
+
+
 def test_a_part_inside_another_is_counted_once(monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr(stages.time, "monotonic", lambda: float(next(clock)))
@@ -311,6 +342,24 @@ def test_local_layers_and_gates_of_modernbert_are_counted():
     assert measured["long"]["rounds"][0]["squares"] == pytest.approx(10 * 512**2 + 20 * 512 * 129)
 
 
+def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
+    from benchmarks.long_texts import long_texts_part
+
+    def case(way, seed, right):
+        return {
+            "key": {"task": "needle", "way": way, "seed": seed},
+            "right": right,
+            "train_seconds": 4,
+            "eval_seconds": 1,
+        }
+
+    cases = [case("head", 1, [1, 0, 0, 0]), case("head", 2, [1, 1, 0, 0]), case("tail", 1, [1, 1, 1, 0])]
+    lines = long_texts_part(cases).splitlines()
+    assert lines[0] == "**needle**, 4 documents, 2 seeds:"
+    assert lines[4] == "| `head` | 0.375 |  |  | 4 | 1 |"
+    assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
+
+
 def test_the_part_of_seeds_has_a_line_per_recipe():
     spread = {"runs": 3, "mean": 0.5, "standard_deviation": 0.125, "minimum": 0.375, "median": 0.5, "maximum": 0.625}
     spread |= {"interval": [0.25, 0.75], "expected_best": [0.5, 0.5625, 0.625]}
@@ -326,3 +375,20 @@ def test_the_part_of_seeds_has_a_line_per_recipe():
     assert cells[:9] == ["cola", "f1", "1,043", "3", "0.5000", "0.1250", "0.3750", "0.5000", "0.6250"]
     assert cells[9:] == ["0.2500 to 0.7500", "0.5625", "0.5300", "0.2500", "2"]
     assert len({line.count("|") for line in page}) == 1
+
+
+def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
+    file = tmp_path / "schedules.jsonl"
+    facts = {"metric": "accuracy", "seconds": 10, "peak_mb": 900, "optimizer_mb": 2.5, "machine": "A CPU"}
+    scores = {"longer": [0.6, 0.7, 0.8], "LoRA, rank 8": [0.7, 0.7, 0.9, 0.1]}
+    for method, values in scores.items():
+        for seed, score in enumerate(values):
+            key = {"task": "rte", "method": method, "seed": seed, "limit": 600, "epochs": 8}
+            with file.open("a") as stream:
+                stream.write(json.dumps({"key": key, "score": score, **facts}) + "\n")
+    with file.open("a") as stream:
+        stream.write('{"key": {"ta')
+    part = schedules.schedules_part(schedules.read_runs(file))
+    difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
+    shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
+    assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part

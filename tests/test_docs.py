@@ -12,7 +12,7 @@ from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
 from bertkit.objectives import objective_names
 from bertkit.recipe import PretrainRecipe, Recipe, load_recipe, recipe_names, renamed
-from bertkit.recipe.records import Section
+from bertkit.recipe.sections import Section
 from bertkit.tasks import Task, task_names
 
 ROOT = Path(__file__).parent.parent

@@ -64,6 +64,7 @@ def test_help_imports_nothing_heavy(tmp_path):
         ("finetune", "--help"),
         ("distill", "cola", "--model", "demo", "--student-layers", "1"),
         ("recipes", "list"),
+        ("runs", "list"),
         ("pretrain", "sizes"),
         ("pretrain", "tokenizer", "--help"),
         ("version",),

@@ -77,6 +77,14 @@ BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer st
 SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=FROM_RECIPE)]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
+ZeroShotOption = Annotated[
+    bool,
+    typer.Option(
+        "--zero-shot",
+        help="Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
+        "natural language inference (`mnli`), or for sentence vectors.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 RecordsOption = Annotated[
     Path | None,

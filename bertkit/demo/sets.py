@@ -50,7 +50,7 @@ class DemoSet:
         """Tell whether the recipe could be trained on these rows."""
         same_labels = None in (recipe.labels, self.labels) or set(recipe.labels or ()) == set(self.labels or ())
         has_options = all(recipe.options.get(key) == value for key, value in self.options.items())
-        return recipe.task == self.task and same_labels and has_options
+        return _rows_of(recipe) == self.task and same_labels and has_options
 
     def distance(self, recipe: Recipe) -> tuple[int, bool, bool, int]:
         """Measure how far a recipe that fits is from the set's own: columns first, then config, labels, options."""
@@ -77,16 +77,20 @@ def demo_set_for(recipe: Recipe) -> DemoSet:
     return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
 
 
+def _rows_of(recipe: Recipe) -> str:
+    """Return the task family whose rows those of a recipe are like."""
+    return "text_classification" if recipe.task in ("few_shot", "zero_shot") else recipe.task
+
+
 def _sets_with_labels(recipe: Recipe) -> list[DemoSet]:
     """Build sets of texts, of pairs or of words with the labels of a recipe."""
     labels = tuple(recipe.labels or ())
-    if recipe.task == "text_classification" and labels:
+    task = _rows_of(recipe)
+    if task == "text_classification" and labels:
         write = _labeled(dict.fromkeys(labels, 1.0), partial(texts.write_topic, labels=labels))
         return [
-            DemoSet(
-                "topics", recipe.task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels
-            ),
-            DemoSet("topic-pairs", recipe.task, "text text_pair label", write, labels=labels),
+            DemoSet("topics", task, "text label", lambda rng, split: _without_pair(write(rng, split)), labels=labels),
+            DemoSet("topic-pairs", task, "text text_pair label", write, labels=labels),
         ]
     if recipe.task == "token_classification" and labels:
         return [_tags("tags", _retagged(labels), labels)]
@@ -186,6 +190,8 @@ _SETS = [
     DemoSet("similarity-pairs", "contrastive", "anchor positive", texts.write_pair),
     DemoSet("similarity-texts", "unlabeled_texts", "text", texts.write_two_ways),
     DemoSet("similarity-triples", "contrastive", "anchor positive negative", texts.write_triple, config="triplet"),
+    DemoSet("sparse", "sparse", "anchor positive", texts.write_pair),
+    DemoSet("late-interaction", "late_interaction", "anchor positive", texts.write_pair),
     DemoSet("regress", "text_regression", "text label", _write_similarity),
     DemoSet("stsb", "text_regression", "text text_pair label", _write_similarity, config="stsb"),
     _tags("ner", write_named, NAME_TAGS),

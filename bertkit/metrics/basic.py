@@ -50,7 +50,7 @@ CLASSIFICATION = (
     "matthews_correlation",
 )
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
-LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error"}
+LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error", "query_active_dims", "document_active_dims"}
 
 EVALUATE_PREFIX = "evaluate:"
 """Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""

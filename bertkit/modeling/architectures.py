@@ -58,6 +58,8 @@ class Architecture:
     """A layer is four products of hidden by hidden, two of hidden by intermediate, and attention between all tokens."""
     first_layer_differs: bool = False
     """Its first layer has no norm before attention, so it can only be the first."""
+    reads_weights: bool = False
+    """Its attention multiplies by the weights of a layer rather than calling it, so an adapter there has no effect."""
     student_type: str | None = None
     """Type of the students that are made of its layers; None where none can be made."""
     counts_from_padding: bool | None = None
@@ -100,7 +102,7 @@ _TABLE = (
         chooser=_POOLED,
     ),
     Architecture("camembert", **_ROBERTA_LIKE, student_type="camembert"),
-    Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, student_type="deberta"),
+    Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, reads_weights=True, student_type="deberta"),
     Architecture(
         "deberta-v2", layers="encoder.layer", can_unpad=True, attends_relatively=True, student_type="deberta-v2"
     ),

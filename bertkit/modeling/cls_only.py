@@ -128,10 +128,14 @@ def _attend_rotary(
 
 def _project(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Compute queries of the first token, and keys and values of all."""
+    from torch import nn
     from torch.nn import functional
 
     if not hasattr(attention, "Wqkv"):
         return attention.q_proj(first), attention.k_proj(states), attention.v_proj(states)
+    if type(attention.Wqkv) is not nn.Linear:  # with an adapter, which is called as a whole
+        query, key, value = attention.Wqkv(states).chunk(3, dim=-1)
+        return query[:, :1], key, value
     weight, bias = attention.Wqkv.weight, attention.Wqkv.bias  # of queries, then keys, then values
     width = len(weight) // 3
     biases = (None, None) if bias is None else (bias[:width], bias[width:])

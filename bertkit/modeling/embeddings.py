@@ -63,6 +63,8 @@ class OccurringEmbeddings(nn.Module):
         self.optimizer = optimizer
 
         def decay(*_: Any) -> None:
+            if self.weight.grad is None:  # frozen in this step, and AdamW skips it
+                return
             # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
             # other embeddings have left, so one number stands for all of them.
             group = self._group()

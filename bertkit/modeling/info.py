@@ -70,10 +70,14 @@ class ModelInfo:
     """Divides the logits of both before they are compared."""
     compare: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
+    fit_head: Callable[[], None] | None = None
+    """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
     compares_rows: bool = False
     """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
     tokens_at_once: int | None = None
     """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
+    progress: float = 1.0
+    """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)

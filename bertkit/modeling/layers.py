@@ -1,4 +1,4 @@
-"""Layers by number: which ones a head reads, a student is made of, and a student's layers learn from."""
+"""Layers by number: those that a head reads, a student is made of or learns from, or that are frozen or new."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from bertkit.errors import RecipeError, UsageError
-from bertkit.recipe import LayerMap
+from bertkit.recipe import LayerMap, Training
 
 
 class LayerChoice(NamedTuple):
@@ -91,3 +91,20 @@ def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) ->
             what = f"the student's layer {student_layer} cannot follow the teacher's layer {teacher_layer}"
             raise RecipeError(what, f"they have {student_count} and {teacher_count} layers, counted from 0")
     return dict(layer_map)
+
+
+def check_layers(training: Training, count: int) -> None:
+    """Check that an encoder with so many layers has those that a recipe freezes or initializes anew.
+
+    Raises:
+        RecipeError: it has fewer, or new layers would be frozen.
+    """
+    frozen, new = training.freeze if isinstance(training.freeze, int) else 0, training.reinit_layers or 0
+    if frozen >= count:
+        remedy = "choose fewer, or `encoder`, which trains the head alone"
+        raise RecipeError(f"training.freeze {frozen}: this model has {count} layers", remedy)
+    if new > count:
+        raise RecipeError(f"training.reinit_layers {new}: this model has {count} layers", "choose fewer")
+    if frozen + new > count:
+        what = f"training.reinit_layers {new}: with training.freeze {frozen}, new layers would never be trained"
+        raise RecipeError(what, f"this model has {count} layers: lower one of the two")

@@ -19,6 +19,7 @@ from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
     check_config,
     first_line,
+    initialize_anew,
     load_config,
     load_weights,
     loaded_bytes,
@@ -280,21 +281,10 @@ def load_model(
         raise ModelError(f"no trained head for this task ({missing})", _FINE_TUNE, file=folder)
     trained = trained and not (new_head and (saved_labels != list(labels) or saved_head != head))
     if not trained and not report["missing_keys"]:
-        _renew_head(model)
+        initialize_anew(model, (head for name, head in model.named_children() if name != model.base_model_prefix))
     refuse_non_finite(model.named_parameters(), folder)
     compute_head_in_fp32(model)
     if cls_only:
         cls_only_last_layer(model)
     info_of(model).has_new_head = not trained
     return model
-
-
-def _renew_head(model: PreTrainedModel) -> None:
-    """Initialize all weights outside the encoder anew."""
-    for name, head in model.named_children():
-        if name != model.base_model_prefix:
-            for parameter in head.parameters():
-                parameter._is_hf_initialized = False
-            for module in head.modules():
-                module._is_hf_initialized = False
-            head.apply(model._init_weights)

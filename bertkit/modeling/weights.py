@@ -13,6 +13,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
 _AGAIN = "fetch the checkpoint again"
@@ -121,6 +122,8 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
         load_model(saved, file, device=str(model.device))
+        if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
+            restore(file.parent)
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None
@@ -206,6 +209,16 @@ def _own_code(saved: dict[str, Any], folder: Path) -> ModelError:
     port = native_port(saved)
     remedy = f"use transformers' own {port}" if port else "use a standard architecture"
     return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
+
+
+def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of some of a model's modules anew, from torch's generator."""
+    for module in modules:
+        for weights in module.parameters():
+            weights._is_hf_initialized = False  # type: ignore[attr-defined]
+        for submodule in module.modules():
+            submodule._is_hf_initialized = False  # type: ignore[assignment]
+        module.apply(model._init_weights)
 
 
 def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:

@@ -67,7 +67,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     config, folder = setup.config, setup.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-    from bertkit.modeling.electra import ElectraPair, generator_config
+    from bertkit.modeling.heads.electra import ElectraPair, generator_config
 
     beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
     if folder and beside is None:

@@ -20,10 +20,9 @@ from bertkit.recipe.records import (
     LayerMap,
     Published,
     Recipe,
-    Row,
-    Section,
     Training,
 )
+from bertkit.recipe.sections import Row, Section
 from bertkit.recipe.student_layers import read_layers
 from bertkit.recipe.yaml import read_yaml, write_yaml
 

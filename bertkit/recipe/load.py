@@ -18,7 +18,8 @@ from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
     from bertkit.recipe.pretraining import PretrainRecipe
-    from bertkit.recipe.records import Recipe, Section
+    from bertkit.recipe.records import Recipe
+    from bertkit.recipe.sections import Section
 
 _Record = TypeVar("_Record", bound="Section")
 

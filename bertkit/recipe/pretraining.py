@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from bertkit.recipe.paths import Location
-from bertkit.recipe.records import CommonTraining, Finite, FolderName, Section
+from bertkit.recipe.records import CommonTraining
+from bertkit.recipe.sections import Finite, FolderName, Section
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

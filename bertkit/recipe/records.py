@@ -6,47 +6,12 @@ import json
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from bertkit.recipe.layer_training import LayerTraining
 from bertkit.recipe.paths import Location
+from bertkit.recipe.sections import Finite, FolderName, Section
 from bertkit.recipe.student_layers import read_layers
-
-Row = dict[str, Any]
-"""One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise ValueError("must be a finite number")
-    return value
-
-
-Finite = Annotated[float, AfterValidator(_finite)]
-
-
-def _folder_name(name: str) -> str:
-    if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
-        raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
-    return name
-
-
-FolderName = Annotated[str, AfterValidator(_folder_name)]
-"""The name of a folder in `runs/`, never a path that leads out of it."""
-
-
-class Section(BaseModel):
-    """A section of a recipe: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class Data(Section):
@@ -75,6 +40,9 @@ class Data(Section):
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
     limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
+    per_class: int | None = Field(
+        None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"
+    )
     streaming: bool = Field(
         False, description="read training rows during training, for data that does not fit in memory"
     )
@@ -158,7 +126,7 @@ class CommonTraining(Section):
         return value
 
 
-class Training(CommonTraining):
+class Training(LayerTraining, CommonTraining):
     """How a model is fine-tuned."""
 
     batching: Literal["auto", "sorted", "random"] = Field(
@@ -248,7 +216,7 @@ class Recipe(Section):
     training: Training = Training()
     distillation: Distillation | None = Field(None, description="teachers to learn from; see `bertkit distill`")
     options: dict[str, Any] = Field({}, description="options of this task family")
-    published: list[Published] = []
+    published: list[Published] = Field([])
 
     @property
     def model_name(self) -> str:

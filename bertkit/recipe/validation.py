@@ -10,7 +10,7 @@ from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.yaml import Lines
 
 if TYPE_CHECKING:
-    from bertkit.recipe.records import Section
+    from bertkit.recipe.sections import Section
 
 _TYPES = {
     "int": "a whole number",

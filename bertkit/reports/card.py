@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,14 +45,23 @@ class CardFacts:
     license: str | None = None
 
 
+_VECTORS = {
+    "sentence-similarity": ("SentenceTransformer", "sentence-similarity"),
+    "masked-l-m": ("SparseEncoder", "feature-extraction"),
+    "late-interaction": ("MultiVectorEncoder", "feature-extraction"),
+}
+"""Tasks whose models sentence-transformers loads -> its class, and the hub's name of the task."""
+
+
 def model_card(facts: Facts, card: CardFacts) -> str:
     """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
     from huggingface_hub import ModelCardData
 
-    makes_vectors = card.pipeline_tag == "sentence-similarity"
+    vectors_class, pipeline_tag = _VECTORS.get(card.pipeline_tag, ("", card.pipeline_tag))
+    card = replace(card, pipeline_tag=pipeline_tag)
     data = ModelCardData(
         model_name=facts.name,
-        library_name="sentence-transformers" if makes_vectors else "transformers",
+        library_name="sentence-transformers" if vectors_class else "transformers",
         pipeline_tag=card.pipeline_tag,
         tags=["bertkit", "generated_from_trainer"],
         base_model=card.base_model,
@@ -65,6 +74,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
     body = _template("card.md.j2").render(
         facts=facts,
         card=card,
+        vectors_class=vectors_class,
         metrics=metric_names(facts),
         has_entities=all(map(is_entity_tag, facts.labels)),
     )

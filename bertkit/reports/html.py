@@ -96,6 +96,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         metrics=metric_names(facts),
         headline=_headline(facts),
         curves=_curves(facts),
+        tables={**facts.tables, "trained parameters": _stages(facts.history)},
         confusion=_confusion(named, facts.labels),
         label_scores=_label_scores(named, facts.labels),
         reliability=_reliability(named),
@@ -206,6 +207,12 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
         if lines:
             drawn.append((caption, svg.line_chart(lines, name=caption, x="step", marked=facts.best_step)))
     return drawn
+
+
+def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """List how many parameters were trained from which step on; empty where always all were."""
+    key = "trainable_parameters"
+    return [{"from step": str(entry["step"]), "parameters": entry[key]} for entry in history if key in entry]
 
 
 def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:

@@ -84,7 +84,12 @@ def thin(items: Sequence[T], max_items: int) -> list[T]:
 
 
 def line_chart(
-    lines: Mapping[str, Sequence[tuple[float, float]]], *, name: str, x: str, marked: float | None = None
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    name: str,
+    x: str,
+    marked: float | None = None,
+    has_legend: bool = True,
 ) -> Markup:
     """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
     points = [point for line in lines.values() for point in line]
@@ -102,7 +107,7 @@ def line_chart(
         radius = 3 if len(line) <= 30 else 1.5
         for across, up in line if len(line) <= MAX_DOTS else ():
             elements.append(_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
-        if len(lines) > 1:
+        if has_legend and len(lines) > 1:
             left = area.left + 110 * number
             elements.append(
                 f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'

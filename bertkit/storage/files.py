@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertkit.errors import ResourceError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
+_MARK = ".held"  # ends the name of the file that marks a lock as held where the file system has none
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
 
@@ -129,13 +130,39 @@ def locked(
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        mark = lock.with_name(f"{lock.name}.held")
+        mark = lock.with_name(f"{lock.name}{_MARK}")
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
         held = _acquire(SoftFileLock(mark), refuse, on_wait)
     try:
         yield
     finally:
         held.release()
+
+
+def is_locked(lock: Path) -> bool:
+    """Tell whether a process holds a lock, or has marked it as held; the lock file stays as it is."""
+    if lock.with_name(f"{lock.name}{_MARK}").exists():
+        return True
+    try:
+        with lock.open("rb") as stream:
+            return not _is_free(stream)
+    except FileNotFoundError:
+        return False
+    except PermissionError:  # Windows lets nobody read a locked file
+        return os.name == "nt"
+
+
+def _is_free(stream: BinaryIO) -> bool:
+    """Tell whether an open lock file could be locked, by sharing it for an instant."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where opening it was the question
+        return True
+    try:
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    return True
 
 
 def _acquire(

@@ -30,7 +30,7 @@ from bertkit.storage.fingerprints import json_fingerprint
 
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
-_LOCK = ".lock"
+LOCK = ".lock"
 _SCHEMA = 1
 _CHECKSUM = "sha256"
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
@@ -183,7 +183,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
 
 def _is_ours(entry: Path) -> bool:
     """Tell whether an entry of a folder is what a run leaves that was killed before its record was written."""
-    return entry.name.startswith(_LOCK) or entry == files.temporary_of(entry.with_name(RECORD))
+    return entry.name.startswith(LOCK) or entry == files.temporary_of(entry.with_name(RECORD))
 
 
 def free_name(folder: Path) -> Path:
@@ -225,7 +225,7 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     def refuse(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
-    return files.locked(folder / _LOCK, refuse=refuse)
+    return files.locked(folder / LOCK, refuse=refuse)
 
 
 def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
 def _make_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _LOCK).open("a", encoding="utf-8"):
+        with (folder / LOCK).open("a", encoding="utf-8"):
             pass
     except OSError as error:
         raise ResourceError(

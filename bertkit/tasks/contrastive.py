@@ -16,6 +16,7 @@ from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.formats import DENSE
 from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
 from bertkit.tasks import (
     Answer,
@@ -73,7 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "anchor", "positive")
     if "negative" in row:
         row = {**row, "negative": _read_negatives(row["negative"])}
-    if _loss(recipe) == "margin_mse":
+    if loss_of(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
                 remedy = (
@@ -85,13 +86,18 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
+    return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
-    several = [_texts_of(row) for row in rows]
-    features, loss = texts.encode_rows(several, setup, _ROLES), _loss(setup.recipe)
+    return encode_for(rows, setup, DENSE)
+
+
+def encode_for(rows: Sequence[Row], setup: Setup, model_format: str) -> list[Feature]:
+    """Encode rows for a model of one format of sentence-transformers."""
+    several = [texts_of(row) for row in rows]
+    features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
     for row, of_row, feature in zip(rows, several, features, strict=True):
         if loss == "mnrl":  # no text of a batch may be a negative of its own anchor
             feature["texts"] = list(map(text_number, of_row))
@@ -123,7 +129,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     count, margin = (read_option(OPTIONS, setup.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
         return False
-    if _loss(setup.recipe) != "mnrl":
+    if loss_of(setup.recipe) != "mnrl":
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
     pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
@@ -136,11 +142,11 @@ def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
     """Return the cosine of anchor and positive (or their dot product), and those of the anchor and each negative."""
-    dot = texts.is_dot(setup, _loss(setup.recipe))
+    dot = texts.is_dot(setup, loss_of(setup.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row may have had more
-        anchor, *others = texts.to_compare(output["vectors"][: len(_texts_of(row))], dot=dot)
+        anchor, *others = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
         positive, *negatives = [float(anchor @ other) for other in others]
         record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
         decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
@@ -153,10 +159,13 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     The latter is 1 or 0, and NaN for a row without negatives.
     """
     if "_rank" in predictions[0]:  # of a baseline
-        ranks = np.array([record["_rank"] for record in predictions])
-    else:
-        anchors, positives = (np.stack(vectors) for vectors in zip(*(p["_vectors"] for p in predictions), strict=True))
-        ranks = partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T)
+        return compare_ranks(predictions, np.array([record["_rank"] for record in predictions]))
+    anchors, positives = (np.stack(vectors) for vectors in zip(*(p["_vectors"] for p in predictions), strict=True))
+    return compare_ranks(predictions, partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T))
+
+
+def compare_ranks(predictions: Sequence[Mapping[str, Any]], ranks: Any) -> dict[str, Any]:
+    """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
     wins = [
         float(all(record["prediction"] > score for score in record["negative_scores"]))
         if record.get("negative_scores")
@@ -168,22 +177,27 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 
 def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     """Compute the mean reciprocal rank of the positives, the shares that are found, and of triples those in order."""
+    scores = score_ranks(compared)
+    return {name: scores[name] for name in setup.recipe.metrics}
+
+
+def score_ranks(compared: Mapping[str, Any]) -> dict[str, float]:
+    """Compute all metrics of this family."""
     ranks, beats = compared["rank"], compared["beats"]
     beats = beats[~np.isnan(beats)]
-    scores: dict[str, float] = {
+    return {
         "mrr@10": float(np.where(ranks <= 10, 1 / ranks, 0).mean()),
         **{f"recall@{k}": Share((ranks <= k).mean(), int((ranks <= k).sum()), len(ranks)) for k in (1, 10)},
         "triple_accuracy": Share(beats.mean(), int(beats.sum()), len(beats))
         if len(beats)
         else Undefined("no row has a negative"),
     }
-    return {name: scores[name] for name in setup.recipe.metrics}
 
 
 def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
-    guessed = chance_ranks(len(rows)), [draw(len(_texts_of(row)) - 1).tolist() for row in rows]
+    guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
     return {
         name: [
             {"prediction": positive, "_rank": rank, **({"negative_scores": negatives} if negatives else {})}
@@ -195,11 +209,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
-    compared = compare(predictions, rows, setup)
-    answers = [
-        Answer("1", str(rank), bool(rank == 1), record["prediction"])
-        for rank, record in zip(compared["rank"], predictions, strict=True)
-    ]
+    answers = answers_of(compare(predictions, rows, setup), predictions)
     table = []
     for count in sorted(read_option(OPTIONS, setup.recipe, "dimensions"), reverse=True):
         shorter = [
@@ -210,11 +220,21 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return Details({"by dimension": table} if table else {}, answers=answers)
 
 
-def _texts_of(row: Row) -> list[str]:
+def answers_of(compared: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]) -> list[Answer]:
+    """Return each row's rank as text, right where it is 1."""
+    return [
+        Answer("1", str(rank), bool(rank == 1), record["prediction"])
+        for rank, record in zip(compared["rank"], predictions, strict=True)
+    ]
+
+
+def texts_of(row: Row) -> list[str]:
+    """List the texts of a row, as its feature has them: anchor, positive, negatives."""
     return [row["anchor"], row["positive"], *row.get("negative", ())]
 
 
-def _loss(recipe: Recipe) -> str:
+def loss_of(recipe: Recipe) -> str:
+    """Return the name of the recipe's loss."""
     return str(read_option(OPTIONS, recipe, "loss"))
 
 

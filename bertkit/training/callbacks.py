@@ -11,6 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from bertkit.errors import DivergedError
+from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.storage import checkpoints
@@ -66,6 +67,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.progress.start("training (seconds)", round(self.budget.seconds), round(used))
         else:
             self.progress.start("training", state.max_steps, state.global_step)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
+        share = self.budget.share if self.budget else state.global_step / state.max_steps
+        info_of(self.trainer.model).progress = share
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""

@@ -30,9 +30,10 @@ from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms
-from bertkit.training.paths import on_speed_paths, why_padding_is_computed
+from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
 from bertkit.training.signals import StopFlag
+from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -73,11 +74,13 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         dropout: DropoutStream,
         embeddings: OccurringEmbeddings | None,
         padding: str | None,
+        plan: LayerPlan,
         **arguments: Any,
     ) -> None:
         super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
-        self.evaluate_with, self.dropout, self.embeddings, self.padding = evaluate, dropout, embeddings, padding
+        self.evaluate_with, self.dropout, self.padding = evaluate, dropout, padding
+        self.embeddings, self.plan = embeddings, plan
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
@@ -86,21 +89,20 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> Any:
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
-        args = self.args
-        processes, process = args.world_size, args.process_index
-        loader = self.batches.loader(self.collate, processes=processes, process=process, padding=self.padding)
+        args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
+        loader = self.batches.loader(self.collate, **share, padding=self.padding)
         loader.pin_memory = args.dataloader_pin_memory and args.device.type == "cuda"
         return loader
 
     def _prepare_input(self, data: Any) -> Any:
         """Move a tensor of a batch to the device; from pinned memory, nothing waits for it."""
-        if isinstance(data, torch.Tensor):
-            return data.to(self.args.device, non_blocking=True)
-        return super()._prepare_input(data)
+        is_tensor = isinstance(data, torch.Tensor)
+        return data.to(self.args.device, non_blocking=True) if is_tensor else super()._prepare_input(data)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
         optimizer = super().create_optimizer(model)
+        self.plan.split_groups(optimizer)
         if self.embeddings:
             self.embeddings.follow(optimizer)
         return optimizer
@@ -130,7 +132,9 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         for micro_batch in others:
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
-        return torch.stack([*losses, super().training_step(model, last, num_items_in_batch)]).sum()
+        losses.append(super().training_step(model, last, num_items_in_batch))
+        self.plan.drop_gradients()
+        return torch.stack(losses).sum()
 
     def limit_micro_batches(self, kept: int | None) -> None:
         """Find by trial what fits into a GPU's memory, unless a checkpoint has kept what was found then."""
@@ -140,10 +144,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
                 longest, lambda batch: micro_batches.try_step(self.model, self.optimizer, lambda: self._sum_of(batch))
             )
             self.dropout.step = -1  # the first step starts its numbers anew
-            if self.args.world_size > 1:
-                least = torch.tensor(kept, device=self.args.device)
-                torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
-                kept = int(least)
+            kept = micro_batches.least_of(kept, self.args)
         self.micro_batch_tokens = kept
 
     def _sum_of(self, batch: dict[str, Any]) -> torch.Tensor:
@@ -168,8 +169,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.logged_terms.add(shares)
         weighted = zip(self.terms.weights.values(), shares, strict=True)
         loss: torch.Tensor = sum(weight * share for weight, share in weighted)
-        # no `if` here: it would wait for the GPU in every micro-batch
-        self.finite &= loss.detach().isfinite()
+        self.finite &= loss.detach().isfinite()  # no `if`: it would wait for the GPU in every micro-batch
         return loss
 
     def loss_state(self) -> dict[str, Any]:
@@ -255,26 +255,26 @@ def fit(
     callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
     model.to(arguments.device)
     dropout = DropoutStream(training.seed, arguments.process_index)
-    # An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
-    # do more. Features have no padding, but batches look it up.
-    tokens = batches.occurring_tokens() if "adamw" in arguments.optim else None
-    tokens = {*tokens, trainee.tokenizer.pad_token_id} if tokens else None
+    tokens = tokens_to_train(batches, arguments.optim, trainee.tokenizer.pad_token_id)
     with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
         padding = why_padding_is_computed(model, training, machine)
         if padding and training.unpad is True:
             log.info(f"unpad: {padding}")
+        plan = LayerPlan(model, training, batches.rows)
         trainer = _Trainer(
             trainee=trainee,
             evaluate=judge.evaluate,
             dropout=dropout,
             embeddings=embeddings,
             padding=padding,
+            plan=plan,
             args=arguments,
             train_dataset=batches,
             callbacks=[callback],
         )
-        trainer.remove_callback(transformers.PrinterCallback)
-        trainer.remove_callback(transformers.ProgressCallback)
+        for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
+            trainer.remove_callback(unused)
+        trainer.add_callback(UnfreezingCallback(plan, trainer.log))
         callback.trainer = trainer
         try:
             _train(trainer, folder)

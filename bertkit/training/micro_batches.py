@@ -139,6 +139,15 @@ def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
     return rows * length
 
 
+def least_of(tokens: int, arguments: Any) -> int:
+    """Return the least of the numbers that the processes of a run have found."""
+    if arguments.world_size == 1:
+        return tokens
+    least = torch.tensor(tokens, device=arguments.device)
+    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+    return int(least)
+
+
 def try_step(model: nn.Module, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
     gc.collect()  # what a step before it left that did not fit

@@ -13,6 +13,7 @@ from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.varlen import why_no_varlen
 from bertkit.recipe import CommonTraining
+from bertkit.training.batching import Batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,6 +36,16 @@ def on_speed_paths(
         merge=runs_once_on_cpu,
         compiled=training.torch_compile,
     )
+
+
+def tokens_to_train(batches: Batches, optimizer: str, padding: int) -> set[int] | None:
+    """Return the ids whose word embeddings are trained; None for all.
+
+    An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
+    do more. Features have no padding, but batches look it up.
+    """
+    tokens = batches.occurring_tokens() if "adamw" in optimizer else None
+    return {*tokens, padding} if tokens else None
 
 
 def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:

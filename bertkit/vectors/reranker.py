@@ -1,4 +1,4 @@
-"""Scores of passages by a cross-encoder that is loaded once."""
+"""Scores of passages by a cross-encoder, or by late interaction, that is loaded once."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
 
@@ -24,7 +26,8 @@ class Reranker:
     """A model that scores how relevant passages are to queries, loaded when the first pair comes.
 
     Scores are those that the CrossEncoder of sentence-transformers computes: probabilities, or logits where the folder
-    says so. Either way, the higher, the more relevant.
+    says so. Those of late interaction are what MultiVectorEncoder computes: sums over the query's tokens. Either way,
+    the higher, the more relevant.
 
     >>> Reranker("runs/rerank").score([("Who sleeps?", "The cat sleeps."), ("Who sleeps?", "It rains.")])
     ... # doctest: +SKIP
@@ -32,21 +35,27 @@ class Reranker:
     """
 
     model: str
-    """Run folder of the recipe ``rerank``, folder of a CrossEncoder, or hub name."""
+    """Run folder of the recipe ``rerank`` or ``late-interaction``, folder of a CrossEncoder, or hub name."""
     max_length: int | None = None
     """Tokens that query and passage are truncated to together; None for those of the folder."""
     precision: str = "auto"
+
+    @cached_property
+    def is_late(self) -> bool:
+        """Whether queries and passages are read apart, so that each passage is read once for all queries."""
+        return find_format(hub.find_model(self.model)) == LATE
 
     @cached_property
     def saved(self) -> SavedCheckpoint:
         """The checkpoint, found and checked without its weights.
 
         Raises:
-            BertkitError: no such model, or it is no cross-encoder.
+            BertkitError: no such model, or it is no reranker.
         """
         if self.max_length is not None and self.max_length < 8:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
-        saved = find_checkpoint(load_recipe("rerank", {"model": self.model, "training.precision": self.precision}))
+        name = "late-interaction" if self.is_late else "rerank"
+        saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
         recipe = saved.recipe
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
         length = self.max_length or trained.get("max_length", _LONGEST)
@@ -73,12 +82,29 @@ class Reranker:
 
         if not len(pairs):
             return np.zeros(0)
+        if self.is_late:
+            return self._score_late(pairs, progress)
         checkpoint = self._loaded
         task, setup = checkpoint.task, checkpoint.setup
         rows = [{"query": query, "passage": passage} for query, passage in pairs]
         features = task.encode(rows, setup)
         outputs, _ = run_model(checkpoint, features, progress, "reranking")
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
+
+    def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        from bertkit.modeling.sentence.late import max_sim, real_tokens
+        from bertkit.vectors.by_role import ROLES, read_texts
+
+        read: list[dict[str, Any]] = []
+        for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
+            each = list(dict.fromkeys(texts))  # a text is read once, however many pairs it is in
+            outputs = read_texts(self._loaded, each, role, LATE, progress)
+            read.append({text: real_tokens(one["vectors"][0]) for text, one in zip(each, outputs, strict=True)})
+        queries, passages = read
+        scores = [max_sim([queries[query]], [passages[passage]]).item() for query, passage in pairs]
+        return np.array(scores, dtype=np.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options alone, so that another process loads the model itself."""

@@ -20,7 +20,10 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage.runs import is_main_process
+from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
@@ -77,6 +80,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.layerwise.adapters import merge_adapters
+    from bertkit.modeling.layerwise.prepare import prepare_depths
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.steps.publish_finetuned import publish
@@ -88,6 +93,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         baselines = _score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+        prepare_depths(model, recipe.training)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, task, setup, run.machine)
@@ -95,7 +101,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     with stage(progress, "tokenizing"):
         features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
-        _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
+        _report_lengths(features["train"], len(inputs.splits["train"].rows), setup, task)
     report_foreign(setup.tokenizer, model, features.get("train") or features[inputs.validation.name])
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = not inputs.supervision.trains or task.precompute(
@@ -108,6 +114,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
     checkpoint = replace(checkpoint, setup=chosen.setup)
+    if recipe.training.lora:
+        merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
     compared = compare(checkpoint, chosen, fit_result.best) if compare else []
     return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 
@@ -184,7 +192,9 @@ class _Scorer:
         self.best: tuple[int, Scored] | None = None
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
-        """Score the model after a step on the split that chooses the best one."""
+        """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
+        if fit_head := info_of(model).fit_head:
+            fit_head()
         scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
         if self.best is None or self._rank(scored) > self._rank(self.best[1]):
             self.best = step, scored
@@ -207,13 +217,23 @@ class _Scorer:
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-def _report_lengths(features: Sequence[Feature], rows: int, longest: int) -> None:
-    from bertkit.tokens.feature_cache import longest_of
+def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: Task) -> None:
+    """Say how many windows the training rows are read in, or how many are truncated and what reads more of them."""
+    from bertkit.tokens.feature_cache import lengths_of, longest_of
 
-    if len(features) > rows:
-        log.info(f"training: {rows:,} rows in {len(features):,} overlapping windows of up to {longest} tokens")
+    longest, limit = max_tokens(setup), int(setup.tokenizer.model_max_length)
+    windows, has_choice = len(features), "long_text" in task.OPTIONS
+    if has_choice and reads_windows(setup.recipe):
+        windows = int((lengths_of(features) // longest_of(features)).sum())
+    if windows > rows:
+        log.info(f"training: {rows:,} rows in {windows:,} overlapping windows of up to {longest} tokens")
         return
     full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
-        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated")
+        remedies = [f"--max-length {limit}"] if limit > longest else []
+        remedies += ["--set options.long_text=windows_mean"] if has_choice else []
+        more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
+        log.info(
+            f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated{more}"
+        )

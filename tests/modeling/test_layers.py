@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.layers import LAYER_CHOICES, layers_to_take, match_layers
+from bertkit.modeling.layers import LAYER_CHOICES, check_layers, layers_to_take, match_layers
+from bertkit.recipe import Training
 
 
 @pytest.mark.parametrize(("choice", "layers"), [(6, [0, 2, 4, 6, 8, 10]), (1, [0]), (12, list(range(12))), ([3], [3])])
@@ -37,3 +38,21 @@ def test_layers_that_cannot_be_matched(layer_map):
 )
 def test_choices_of_hidden_states(name, numbers):
     assert list(range(5))[LAYER_CHOICES[name].states] == numbers
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"freeze": 6},
+            "training.freeze 6: this model has 6 layers - choose fewer, or `encoder`, which trains the head",
+        ),
+        ({"reinit_layers": 7}, "training.reinit_layers 7: this model has 6 layers - choose fewer"),
+        ({"freeze": 4, "reinit_layers": 3}, "training.reinit_layers 3: with training.freeze 4, new layers would never"),
+    ],
+)
+def test_layers_that_a_model_does_not_have_are_refused(settings, message):
+    with pytest.raises(RecipeError) as error:
+        check_layers(Training(**settings), 6)
+    assert str(error.value).startswith(message)
+    check_layers(Training(freeze=4, reinit_layers=2), 6)

@@ -18,7 +18,7 @@ from bertkit.corpus.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.electra import ElectraPair, draw, generator_config
+from bertkit.modeling.heads.electra import ElectraPair, draw, generator_config
 from bertkit.objectives import PretrainSetup, rtd
 from bertkit.progress import SILENT
 from bertkit.recipe import PretrainRecipe

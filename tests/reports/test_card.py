@@ -50,6 +50,21 @@ CARD = CardFacts(
 )
 
 
+@pytest.mark.parametrize(
+    ("task", "named", "tag"),
+    [
+        ("sentence-similarity", "SentenceTransformer", "sentence-similarity"),
+        ("masked-l-m", "SparseEncoder", "feature-extraction"),
+        ("late-interaction", "MultiVectorEncoder", "feature-extraction"),
+    ],
+)
+def test_a_model_of_vectors_names_what_loads_it(task, named, tag):
+    text = model_card(FACTS, replace(CARD, pipeline_tag=task, auto_class=""))
+    data = ModelCard(text).data
+    assert (data.library_name, data.pipeline_tag) == ("sentence-transformers", tag)
+    assert f"from sentence_transformers import {named}\n" in text and f"= {named}(" in text
+
+
 def test_front_matter_is_what_the_hub_reads() -> None:
     data = ModelCard(model_card(FACTS, CARD)).data
     assert (data.base_model, data.library_name) == ("google-bert/bert-base-uncased", "transformers")

@@ -209,3 +209,16 @@ def test_no_module_of_unix_alone_is_needed_to_start():
     script += "import bertkit.cli.main, bertkit.storage.files; print('filelock' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "False\n"), ended.stderr
+
+
+def test_a_lock_is_looked_at_without_touching_it(tmp_path):
+    lock = tmp_path / ".lock"
+    assert not files.is_locked(lock)
+    assert not lock.exists()
+    with files.locked(lock):
+        content = lock.read_bytes()
+        assert files.is_locked(lock)
+        assert lock.read_bytes() == content
+    assert not files.is_locked(lock)
+    (tmp_path / ".lock.held").touch()  # where the file system has no locks
+    assert files.is_locked(lock)

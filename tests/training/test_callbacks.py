@@ -9,9 +9,12 @@ import shutil
 import signal
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bertkit.modeling.info import info_of
+from bertkit.training.callbacks import TrainingCallback
 from tests.conftest import finetune
 
 
@@ -77,6 +80,15 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
     monkeypatch.setattr(checkpoints, "commit", lambda folder, facts: (saved.append(folder.name), commit(folder, facts)))
     assert finetune(run, tiny_model, toy_data, "--epochs", 2).code == 0
     assert saved == ["checkpoint-6", "checkpoint-8", "checkpoint-12"]
+
+
+@pytest.mark.parametrize("budget", [None, SimpleNamespace(share=0.4)])
+def test_a_model_knows_how_far_training_is(budget):
+    model = SimpleNamespace()
+    callback = TrainingCallback(None, "accuracy", SimpleNamespace(budget=budget), None, None)
+    callback.trainer = SimpleNamespace(model=model)
+    callback.on_step_begin(None, SimpleNamespace(global_step=3, max_steps=12), None)
+    assert info_of(model).progress == (0.4 if budget else 0.25)
 
 
 def test_garbage_is_looked_for_more_often_in_training_than_during_imports(run, tiny_model, toy_data):

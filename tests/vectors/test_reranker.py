@@ -9,9 +9,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import ModelError, UsageError
+from bertkit.modeling.sentence.late import load_late_head
+from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.vectors.reranker import Reranker
 
 LONG = "the old man with the red hat sees a bird in the garden " * 9  # more tokens than the tiny model reads
@@ -29,6 +32,17 @@ def folder(tiny_model, tmp_path_factory):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.model_max_length = 64
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def late_folder(tiny_model, tmp_path_factory):
+    """The folder of a MultiVectorEncoder."""
+    folder = tmp_path_factory.mktemp("late") / "tiny"
+    torch.manual_seed(0)
+    modules = SentenceModules(pooling=(), prompts={"query": "so "}, max_length=16)
+    load_late_head(tiny_model, modules, 8).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(folder)
     return folder
 
 
@@ -64,6 +78,26 @@ def test_what_is_no_reranker_is_refused(folder, tiny_model, trained):
         Reranker(str(trained)).score(PAIRS)
     with pytest.raises(UsageError, match="no room"):
         Reranker(str(folder), max_length=3).score(PAIRS)
+
+
+def test_late_interaction_reads_each_text_once_and_scores_pairs(late_folder):
+    reranker = Reranker(str(late_folder), precision="fp32")
+    assert reranker.is_late
+    encoder = AutoModel.from_pretrained(late_folder).eval()
+    weight = load_file(late_folder / "1_Dense" / "model.safetensors")["linear.weight"]
+    tokenizer = AutoTokenizer.from_pretrained(late_folder)
+
+    def vectors_of(text):
+        batch = tokenizer(text, return_tensors="pt", truncation=True, max_length=16)
+        states = encoder(**batch).last_hidden_state[0] @ weight.T
+        return torch.nn.functional.normalize(states, dim=-1)
+
+    pairs = [*PAIRS, ("the cat", "b")]
+    with torch.no_grad():
+        products = [vectors_of(f"so {query}") @ vectors_of(passage).T for query, passage in pairs]
+    expected = [one.amax(dim=1).sum().item() for one in products]
+    np.testing.assert_allclose(reranker.score(pairs), expected, atol=1e-4)
+    assert reranker.score([]).shape == (0,)
 
 
 @pytest.mark.slow

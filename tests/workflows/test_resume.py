@@ -155,7 +155,18 @@ OPTIONS = {  # reading texts twice, for one
     "rerank": ["options.loss=listwise", "training.batch_size=2"],
     "similarity-triples": ["options.mini_batch=5"],
 }
-FAMILIES = ["ner", "squad2", "choose", "wsd", "similarity", "similarity-pairs", "similarity-texts", *OPTIONS]
+FAMILIES = [
+    "ner",
+    "squad2",
+    "choose",
+    "wsd",
+    "similarity",
+    "similarity-pairs",
+    "similarity-texts",
+    "few-shot",
+    *OPTIONS,
+]
+FAMILIES += ["sparse", "late-interaction"]
 
 
 @pytest.mark.parametrize("recipe", slow_unless(["squad2", "similarity-triples"], FAMILIES))

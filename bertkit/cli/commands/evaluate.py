@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     SetOption,
+    ZeroShotOption,
     complete_recipe,
     load,
 )
@@ -76,6 +77,7 @@ def command(
         ),
     ] = "refuse",
     benchmark: BenchmarkOption = None,
+    zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -88,6 +90,7 @@ def command(
         _refuse_rows(
             {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
+            {"--zero-shot": zero_shot or None},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
@@ -99,6 +102,7 @@ def command(
 
         raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    settings |= {"task": "zero_shot" if zero_shot else None}
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 

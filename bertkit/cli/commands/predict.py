@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     RecordsOption,
     SetOption,
+    ZeroShotOption,
     load,
 )
 from bertkit.cli.output import print_file, print_records
@@ -29,19 +30,39 @@ EscapeOption = Annotated[
         help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
     ),
 ]
+PrecisionOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+CoverageOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+AbstainOption = Annotated[
+    float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False)
+]
+FileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
+        "or `-` for stdin.",
+        show_default=False,
+    ),
+]
 
 
 def command(
     recipe: RecipeArgument,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
-            "or `-` for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    file: FileArgument = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
     text: Annotated[
         str | None,
@@ -55,9 +76,13 @@ def command(
             show_default=False,
         ),
     ] = None,
+    precision: PrecisionOption = None,
+    coverage: CoverageOption = None,
+    abstain_below: AbstainOption = None,
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
+    zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,8 +97,14 @@ def command(
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if escape_formulas and output is None:
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
-    loaded = load(recipe, {"model": model, "training.max_length": max_length}, changes)
+    if precision is not None and abstain_below is not None:
+        raise UsageError("--precision and --abstain-below", "give one or the other")
+    settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
+    loaded = load(recipe, {**settings, "task": "zero_shot" if zero_shot else None}, changes)
+    from bertkit.workflows.calibrate import with_thresholds
     from bertkit.workflows.predict import predict, predict_to_file
+
+    loaded = with_thresholds(loaded, precision=precision, coverage=coverage)
 
     progress = TerminalProgress()
     if output is None:

@@ -21,7 +21,8 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
-from bertkit.modeling.sentence.modules import Dense, SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import Dense, SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
 
 if TYPE_CHECKING:
@@ -38,20 +39,15 @@ class VectorOutput(ModelOutput):  # type: ignore[misc]
     vectors: torch.Tensor | None = None
 
 
-class SentenceHead(EncoderHead):
-    """What is added to an encoder: pooling, and a loss over the vectors; no weights."""
+class VectorHead:
+    """What trains an encoder on its texts: it reads those of a batch, and computes a loss over what it makes of them.
 
-    is_saved_as_encoder = True
-    """Whether checkpoints have the weights of the encoder alone, under its own names."""
+    Each child is put before a class of transformers, and has the method ``_embed``.
+    """
 
-    def __init__(self, config: PretrainedConfig) -> None:
-        super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
-        # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
-        setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
-        self.sentence = SentenceModules()
-        self.loss: VectorLoss | None = None
-        self.texts_at_once: int | None = None
-        self.post_init()  # type: ignore[attr-defined]
+    sentence = SentenceModules()
+    loss: Any = None
+    texts_at_once: int | None = None
 
     def forward(
         self,
@@ -60,7 +56,7 @@ class SentenceHead(EncoderHead):
         token_type_ids: Any = None,
         labels: Any = None,
         **_: Any,
-    ) -> VectorOutput:
+    ) -> ModelOutput:
         """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
 
         A text that a row lacks is a single token, which no real text is, since it has special tokens.
@@ -72,17 +68,11 @@ class SentenceHead(EncoderHead):
             batch = [None if values is None else torch.cat([values[:, : loss.texts]] * 2) for values in batch]
             missing = torch.cat([missing[:, : loss.texts]] * 2)
         vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
-        vectors = vectors.view(*missing.shape, -1)
-        return VectorOutput(None if loss is None else loss(vectors, labels, missing), vectors)
+        vectors = vectors.view(*missing.shape, *vectors.shape[1:])
+        return self._output(None if loss is None else loss(vectors, labels, missing), vectors)
 
-    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
-        """Write the encoder as it is without this head, with the files that sentence-transformers reads beside it."""
-        encoder: Any = self.base_model  # type: ignore[attr-defined]
-        prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
-        if state_dict is not None:
-            state_dict = {name.removeprefix(prefix): values for name, values in state_dict.items()}
-        encoder.save_pretrained(folder, state_dict=state_dict, **named)
-        write_modules(Path(folder), self.sentence, encoder.config.hidden_size)
+    def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:
+        return VectorOutput(loss, vectors)
 
     def _read(self, batch: list[Any]) -> torch.Tensor:
         """Compute the vectors of texts (texts, tokens), all at once or in chunks that are read again for gradients."""
@@ -100,7 +90,7 @@ class SentenceHead(EncoderHead):
                 longest = int(lengths[numbers[-1]])
                 chunk = [None if values is None else values[numbers, :longest] for values in batch]
                 vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
-        return torch.cat(vectors)[order.argsort()]
+        return self._concatenate(vectors)[order.argsort()]
 
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
@@ -125,6 +115,39 @@ class SentenceHead(EncoderHead):
                 stream.load_state(now)
 
         return lambda: (nullcontext(), replay())
+
+    def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(vectors)
+
+    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+        """Compute what stands for each of some texts (texts, tokens): a tensor whose first axis is texts."""
+        raise NotImplementedError
+
+
+class SentenceHead(VectorHead, EncoderHead):
+    """What is added to an encoder: pooling, and a loss over the vectors; no weights."""
+
+    is_saved_as_encoder = True
+    """Whether checkpoints have the weights of the encoder alone, under its own names."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
+        # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
+        setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
+        self.post_init()  # type: ignore[attr-defined]
+
+    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
+        """Write the encoder as it is without this head, with the files that sentence-transformers reads beside it."""
+        encoder: Any = self.base_model  # type: ignore[attr-defined]
+        prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
+        if state_dict is not None:
+            names = [name for name in state_dict if name.startswith(prefix)]
+            state_dict = {name.removeprefix(prefix): state_dict[name] for name in names}
+        encoder.save_pretrained(folder, state_dict=state_dict, **named)
+        self._write_modules(Path(folder), encoder.config.hidden_size)
+
+    def _write_modules(self, folder: Path, width: int) -> None:
+        write_modules(folder, self.sentence, width)
 
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
         states = self.run_encoder(ids, mask, segments).last_hidden_state
@@ -156,9 +179,7 @@ def load_sentence_head(
     """
     quiet_transformers()
     config = load_config(folder)
-    if any(isinstance(module, Dense) for module in modules.after):
-        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
-        raise ModelError(what, "start from another model", file=folder)
+    refuse_dense(modules, folder)
     width = min(config.hidden_size * len(modules.pooling), modules.dimension or 10**9)
     for dimension in loss.dimensions if loss else ():
         if dimension > width:
@@ -169,10 +190,21 @@ def load_sentence_head(
     model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
+    set_up(model, modules, loss, texts_at_once)
+    return model
+
+
+def refuse_dense(modules: SentenceModules, folder: Path) -> None:
+    """Raise ModelError where vectors go through a dense layer after the pooling."""
+    if any(isinstance(module, Dense) for module in modules.after):
+        what = "its vectors go through a dense layer after the pooling, which bertkit does not train"
+        raise ModelError(what, "start from another model", file=folder)
+
+
+def set_up(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
+    """Let a model with a `VectorHead` read texts as `modules` say, and train it with a loss."""
     for name, module in model.base_model.named_children():
         if name == "pooler":
             module.requires_grad_(False)
-    head: Any = model
-    head.sentence, head.loss, head.texts_at_once = modules, loss, texts_at_once
+    model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING
-    return model

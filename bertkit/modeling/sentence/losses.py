@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse")
-COMPARING = ("cosent", "mnrl", "simcse")
+LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
+COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
 """Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
 
 _Loss = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], torch.Tensor]
@@ -72,7 +72,11 @@ def mnrl(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tens
 
     Henderson et al. 2017, section 4.4; van den Oord et al. 2018 (`MultipleNegativesRankingLoss`).
     """
-    vectors = functional.normalize(vectors, dim=-1)
+    return find_positives(functional.normalize(vectors, dim=-1), missing, scale)
+
+
+def find_positives(vectors: torch.Tensor, missing: torch.Tensor, scale: float) -> torch.Tensor:
+    """Compute the cross-entropy of `mnrl` for dot products of vectors as they are."""
     rows = len(vectors)
     # the candidates, (texts - 1) * rows of them: all positives, then the first negatives of all rows, and so on
     candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
@@ -105,4 +109,21 @@ def simcse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Te
     return mnrl(pairs, None, missing.new_zeros(pairs.shape[:2]), scale)
 
 
-_FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse), strict=True))
+def class_cosent(
+    vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float
+) -> torch.Tensor:
+    """Compute `cosent` of all pairs of a batch's rows, of one text each: pairs of one label against other pairs.
+
+    A batch with no pair of one of the two sorts has a loss of 0.
+    """
+    assert labels is not None
+    vectors = functional.normalize(vectors[:, 0], dim=-1)
+    scores = scale * vectors @ vectors.T
+    like = labels[:, None] == labels[None, :]
+    pairs = torch.ones_like(like).triu(diagonal=1)  # each pair of two rows once
+    # The sum over all differences (other pair - like pair) is a product of two sums, so no matrix of pairs by pairs is
+    # needed: ln(1 + sum exp(other) * sum exp(-like)).
+    return functional.softplus(scores[pairs & ~like].logsumexp(dim=0) + (-scores[pairs & like]).logsumexp(dim=0))
+
+
+_FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))

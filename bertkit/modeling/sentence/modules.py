@@ -13,11 +13,10 @@ from typing import Any
 
 from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.weights import read_json_object
-from bertkit.storage.files import write_json
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
-_ENCODER_SETTINGS = "sentence_bert_config.json"
+ENCODER_SETTINGS = "sentence_bert_config.json"
 _ANY_ENCODER_SETTINGS = "sentence_*_config.json"  # older ones have the model type in their name
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
@@ -36,11 +35,14 @@ _OLD_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_CLASSES = {
-    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+_KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
+"""Modules of a folder whose texts have one dense vector each."""
+
+_OTHER_FORMATS = {
+    "SpladePooling": ("its vectors are sparse", "use the recipe sparse, or SparseEncoder of sentence-transformers"),
+    "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or search --rerank"),
 }
+"""Modules of models that the library would load without these, as another model."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,15 @@ def read_modules(folder: Path) -> SentenceModules:
     if unknown:
         remedy = "bertkit reads Transformer, Pooling, Dense and Normalize, in this order"
         raise ModelError(f"it has what bertkit does not know: {', '.join(unknown)}", remedy, file=folder / MODULES)
-    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in _read_entries(folder / MODULES)]
+    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in read_entries(folder / MODULES)]
     pooling_file = folder / pooling_path / "config.json"
-    pooling = _read_optional(pooling_file)
-    encoder = _read_encoder_settings(folder / subfolder)
+    pooling = read_optional(pooling_file)
+    encoder = read_encoder_settings(folder / subfolder)
     return replace(
         read_settings(folder),
         pooling=_pooling_modes(pooling, pooling_file),
         include_prompt=bool(pooling.get("include_prompt", True)),
-        after=tuple(_read_later(folder, name, path) for name, path in later if name != "Dropout"),
+        after=tuple(read_later(folder, name, path) for name, path in later if name != "Dropout"),
         max_length=encoder.get("max_seq_length"),
         lowercase=bool(encoder.get("do_lower_case", False)),
         subfolder=subfolder,
@@ -142,7 +144,7 @@ def with_options(
 
 def read_settings(folder: Path) -> SentenceModules:
     """Read the prompts, the dimension and the like of a folder whose modules bertkit does not know."""
-    settings = _read_optional(folder / SETTINGS)
+    settings = read_optional(folder / SETTINGS)
     return SentenceModules(
         pooling=(),
         prompts={name: text or "" for name, text in (settings.get("prompts") or {}).items()},
@@ -156,23 +158,26 @@ def unknown_modules(folder: Path) -> list[str]:
     """List what a folder of sentence-transformers has that only the library itself computes; mostly nothing.
 
     Raises:
-        ModelError: a file is damaged, or a module needs code of its own.
+        ModelError: a file is damaged, a module needs code of its own, or texts do not have one dense vector each.
     """
-    entries = _read_entries(folder / MODULES)
+    entries = read_entries(folder / MODULES)
     for module, name, _ in entries:
         if not module.startswith("sentence_transformers."):
             remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
             raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
     names = [name for _, name, _ in entries]
-    unknown = [name for name in names if name not in (*_CLASSES, "Dense", "Dropout")]
+    for name, (what, remedy) in _OTHER_FORMATS.items():
+        if name in names:
+            raise ModelError(what, remedy, file=folder / MODULES)
+    unknown = [name for name in names if name not in _KNOWN]
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
         unknown = unknown or [f"modules in the order {', '.join(names)}"]
     for _, name, path in entries[2:]:
-        config = _read_optional(folder / path / "config.json") if path else {}
+        config = read_optional(folder / path / "config.json") if path else {}
         others = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
         unknown += [f"{name} of {other}" for other in sorted(map(str, others))]
     if names[0] == "Transformer":
-        settings = _read_encoder_settings(folder / entries[0][2])
+        settings = read_encoder_settings(folder / entries[0][2])
         arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
         unknown += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
         reads_states = {"method": "forward", "method_output_name": "last_hidden_state"}
@@ -183,40 +188,7 @@ def unknown_modules(folder: Path) -> list[str]:
     return unknown
 
 
-def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
-    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
-
-    Args:
-        folder: it has config, weights and tokenizer of the encoder already.
-        modules: without dense layers.
-        width: hidden size of the encoder.
-    """
-    names = ["Transformer", "Pooling", *(type(module).__name__ for module in modules.after)]
-    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
-    for name, path in zip(names[1:], paths[1:], strict=True):
-        (folder / path).mkdir(exist_ok=True)
-        content: dict[str, Any] = {}
-        if name == "Pooling":
-            mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-            content = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
-        write_json(folder / path / "config.json", content)
-    write_json(folder / _ENCODER_SETTINGS, {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase})
-    settings = {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": "", "document": "", **modules.prompts},
-        "default_prompt_name": modules.default_prompt,
-        "similarity_fn_name": modules.similarity,
-        **({} if modules.dimension is None else {"truncate_dim": modules.dimension}),
-    }
-    write_json(folder / SETTINGS, settings)
-    listed = [
-        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
-        for number, (name, path) in enumerate(zip(names, paths, strict=True))
-    ]
-    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model
-
-
-def _read_entries(file: Path) -> list[tuple[str, str, str]]:
+def read_entries(file: Path) -> list[tuple[str, str, str]]:
     """Read the class of each module, its name without the path, and the module's folder."""
     import json
 
@@ -229,14 +201,15 @@ def _read_entries(file: Path) -> list[tuple[str, str, str]]:
         raise ModelError("not a list of modules", "fetch the model again", file=file) from None
 
 
-def _read_optional(file: Path) -> dict[str, Any]:
+def read_optional(file: Path) -> dict[str, Any]:
+    """Read a file of a model folder that is one JSON object; an empty one where there is no file."""
     return read_json_object(file) if file.is_file() else {}
 
 
-def _read_encoder_settings(folder: Path) -> dict[str, Any]:
+def read_encoder_settings(folder: Path) -> dict[str, Any]:
     """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
     others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
-    return next(filter(None, (_read_optional(folder / name) for name in (_ENCODER_SETTINGS, *others))), {})
+    return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *others))), {})
 
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
@@ -250,7 +223,7 @@ def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     return modes
 
 
-def _read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
+def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
     """Read a module that follows the pooling.
 
     Raises:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.sentence.formats import DENSE, find_format, read_format
 from bertkit.modeling.sentence.modules import (
     POOLING_MODES,
     SentenceModules,
-    is_sentence_folder,
     read_modules,
     with_options,
 )
@@ -57,9 +57,9 @@ OPTIONS: Mapping[str, Any] = {
 """Those of every such family: Option."""
 
 
-def modules_of(folder: Path, setup: Setup) -> SentenceModules:
+def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> SentenceModules:
     """Return how a folder makes vectors, with what the recipe says in its place."""
-    recipe, modules = setup.recipe, read_modules(folder)
+    recipe, modules = setup.recipe, read_format(folder, model_format)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
     modules = with_options(modules, pooling=pooling, normalize=normalize, prompt=None)
     length = min(max_tokens(setup), modules.max_length or 10**9)
@@ -67,7 +67,14 @@ def modules_of(folder: Path, setup: Setup) -> SentenceModules:
     return replace(modules, prompts=prompts, max_length=length)
 
 
-def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, str] | None = None) -> list[Feature]:
+def encode_rows(
+    rows: Sequence[Sequence[str]],
+    setup: Setup,
+    roles: tuple[str, str] | None = None,
+    *,
+    pairs: Sequence[str] | None = None,
+    model_format: str = DENSE,
+) -> list[Feature]:
     """Encode the texts of each row, begun with a prompt where the model has some.
 
     Args:
@@ -75,12 +82,14 @@ def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, s
         setup: its tokenizer is that of the model folder.
         roles: names of the prompts of a row's first text and of its others; None for the model's default prompt. That
             one also begins texts for whose role the model has no prompt.
+        pairs: second texts of rows with one text, which the encoder reads together with it.
+        model_format: which class of sentence-transformers the model is of; see `bertkit.modeling.sentence.formats`.
 
     Raises:
         ModelError: the model leaves the tokens of prompts out of its pooling.
     """
     folder = Path(setup.tokenizer.name_or_path)
-    modules = modules_of(folder, setup)
+    modules = modules_of(folder, setup, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
     first, other = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
     if (first or other) and not modules.include_prompt:
@@ -91,7 +100,10 @@ def encode_rows(rows: Sequence[Sequence[str]], setup: Setup, roles: tuple[str, s
         begun = [[text.lower() for text in texts] for texts in begun]
     training = setup.recipe.training.model_copy(update={"max_length": modules.max_length})
     shortened = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
-    return encode_several([[{"text": text} for text in texts] for texts in begun], shortened)
+    several = [[{"text": text} for text in texts] for texts in begun]
+    for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
+        text["text_pair"] = pair.lower() if modules.lowercase else pair
+    return encode_several(several, shortened)
 
 
 def load_encoder(
@@ -115,9 +127,7 @@ def load_encoder(
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
-        if not is_sentence_folder(folder):
-            remedy = "fine-tune it first, or name a folder of sentence-transformers"
-            raise ModelError("it was not trained for sentence vectors (it has no modules.json)", remedy, file=folder)
+        refuse_other_formats(folder, DENSE)
         return load_sentence_head(folder, read_modules(folder))
     recipe, modules = setup.recipe, modules_of(folder, setup)
     if loss == "margin_mse":  # trained on dot products
@@ -138,6 +148,16 @@ def load_encoder(
     if dimensions:  # under the names that vLLM reads
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model
+
+
+def refuse_other_formats(folder: Path, wanted: str) -> None:
+    """Raise ModelError where a folder is not what one class of sentence-transformers loads."""
+    found = find_format(folder)
+    if found is None:
+        remedy = "fine-tune it first, or name a folder of sentence-transformers"
+        raise ModelError("it was not trained for sentence vectors (it has no modules.json)", remedy, file=folder)
+    if found != wanted:
+        raise ModelError(f"it is a {found}, not a {wanted}", f"name the folder of a {wanted}", file=folder)
 
 
 def is_dot(setup: Setup, loss: str = "") -> bool:

@@ -1,4 +1,4 @@
-"""Rankings of the rows of an index for queries: by vectors, by words, by both, and by a cross-encoder."""
+"""Rankings of the rows of an index for queries: by vectors, by words, by both, and by a reranker."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def rerank(
     texts: Mapping[int, str],
     progress: Progress = SILENT,
 ) -> list[Ranking]:
-    """Rank rows anew by the scores of a cross-encoder; of equal scores, the row that was better before comes first.
+    """Rank rows anew by the scores of a reranker; of equal scores, the row that was better before comes first.
 
     Args:
         reranker: scores each query with each of its rows.

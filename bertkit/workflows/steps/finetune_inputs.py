@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
+from bertkit.data.draw import draw_per_label
 from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import find_names, name_row, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.layers import check_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
@@ -115,9 +118,17 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
 def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     """Find the model, read and check the rows, and settle the identity of the run."""
     task, supervision = load_task(recipe), make_supervision(recipe)
+    if recipe.data.per_class is not None and (recipe.data.streaming or not task.NAMED):
+        why = "a stream is not known whole" if recipe.data.streaming else f"the rows of {recipe.task} have no labels"
+        raise RecipeError(f"data.per_class draws rows by their label, and {why}", "leave it out")
     recipe = supervision.recipe
+    if recipe.training.lora and not find_spec("peft"):
+        raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
+    count = config.get("num_hidden_layers", config.get("n_layers"))
+    if isinstance(count, int) and not recipe.distillation:  # a student may have fewer
+        check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
@@ -203,6 +214,9 @@ def _find_checked_labels(
     odd = find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
+    if data.per_class is not None:
+        drawn = draw_per_label(splits["train"], columns.gold, labels, data.per_class, recipe.training.seed)
+        splits = {**splits, "train": drawn}
     if is_checked:
         rows = find_odd_rows(splits, columns, found_names=labels if finds_names else ())
         _log(rows)

@@ -64,8 +64,9 @@ def finetune_seeds(
         for each in of_seeds.values():
             _check_run(each)
         pending = _pending(of_seeds)
-        if min(jobs, len(pending)) > 1:
-            errors = _run_at_once(recipe, pending, folder, min(jobs, len(pending)), progress)
+        at_once = _count_jobs(min(jobs, len(pending)), progress)
+        if at_once > 1:
+            errors = _run_at_once(recipe, pending, folder, at_once, progress)
         else:
             errors = _run_in_turn(pending, folder, progress)
         diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
@@ -140,18 +141,28 @@ def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: 
     return diverged
 
 
-def _run_at_once(
-    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
-) -> dict[int, DivergedError]:
-    """Train several seeds at the same time, and return the errors of those that diverged."""
+def _count_jobs(asked: int, progress: Progress) -> int:
+    """Return how many runs of those asked for can train at a time: on a CPU, as many as there are threads."""
+    if asked < 2:
+        return asked
     with stage(progress, "loading torch and transformers"):
         import torch
 
         import bertkit.training.fit  # noqa: F401
     threads = torch.get_num_threads()
-    if at_once > threads and not torch.cuda.is_available():
-        what = f"{at_once} runs at a time need as many threads, and {threads} can be used here"
-        raise UsageError(what, f"--jobs {threads}")
+    if asked > threads and not torch.cuda.is_available():
+        log.info(f"runs at a time: {threads}, since no more threads can be used here")
+        return threads
+    return asked
+
+
+def _run_at_once(
+    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
+) -> dict[int, DivergedError]:
+    """Train several seeds at the same time, and return the errors of those that diverged."""
+    import torch
+
+    threads = torch.get_num_threads()
     machine = find_machine(folder)
     if machine is None:
         plan = next(iter(pending.values())).plan

@@ -14,7 +14,8 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.sentence.encoder import load_sentence_encoder
 from bertkit.modeling.sentence.head import load_sentence_head
 from bertkit.modeling.sentence.losses import VectorLoss
-from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules, write_modules
+from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import restore_weights
 
 LENGTHS = torch.tensor([[5, 9, 3], [7, 2, 1], [4, 12, 6], [3, 3, 8]])  # the second row lacks its last text

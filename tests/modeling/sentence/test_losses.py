@@ -105,3 +105,23 @@ def test_values_and_gradients_are_those_of_sentence_transformers(name, texts, di
     expected.backward()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(ours.grad, others.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_class_cosent_is_cosent_of_all_pairs_of_rows():
+    vectors, labels = make_vectors(texts=1), torch.tensor([0, 1, 2, 1, 0, 1])
+    first, second = torch.triu_indices(ROWS, ROWS, 1)
+    pairs = torch.stack([vectors[first, 0], vectors[second, 0]], dim=1)
+    like = (labels[first] == labels[second]).float()
+    expected = VectorLoss("cosent")(pairs, like, all_present(pairs))
+    found = VectorLoss("class_cosent")(vectors, labels, all_present(vectors))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    wanted, got = (torch.autograd.grad(loss, vectors)[0] for loss in (expected, found))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("labels", [[1, 1, 1], [0, 1, 2], [0]])
+def test_rows_without_pairs_of_both_sorts_teach_nothing(labels):
+    vectors = make_vectors(texts=1, rows=len(labels))
+    loss = VectorLoss("class_cosent")(vectors, torch.tensor(labels), all_present(vectors))
+    loss.backward()
+    assert loss.item() == 0 and not vectors.grad.any()

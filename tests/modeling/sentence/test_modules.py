@@ -13,21 +13,12 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     unknown_modules,
     with_options,
-    write_modules,
 )
+from bertkit.modeling.sentence.writing import write_modules
 
 
 def test_a_plain_model_folder_pools_the_mean(tmp_path):
     assert read_modules(tmp_path) == SentenceModules()
-
-
-def test_what_is_written_is_read(tmp_path):
-    prompts = {"query": "query: ", "document": ""}
-    modules = SentenceModules(
-        pooling=("cls", "max"), after=(Normalize(),), prompts=prompts, default_prompt="query", max_length=64
-    )
-    write_modules(tmp_path, modules, width=8)
-    assert read_modules(tmp_path) == modules
 
 
 def test_old_folders_switch_pooling_modes_on_one_by_one(tmp_path):

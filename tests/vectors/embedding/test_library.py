@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UnavailableError, UsageError
-from bertkit.modeling.sentence.modules import SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.vectors.embedder import Embedder
 
 TEXTS = ["the film is good", "a very dull book"]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.modeling.sentence.modules import Normalize, SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import Normalize, SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 

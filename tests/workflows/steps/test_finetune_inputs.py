@@ -112,3 +112,14 @@ def test_the_range_of_labels_is_no_part_of_a_runs_identity():
         load_task(recipe)
         identities.append(read_inputs(recipe, "nowhere").plan.identity)
     assert identities[0] == identities[1]
+
+
+def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_model, toy_data):
+    command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "data.per_class=8"]
+    ended = run(*command, "--dry-run")
+    assert ended.code == 0 and "rows     train 16, validation 40" in ended.out
+    ended = run(*arguments(tiny_model, toy_data), "--set", "data.per_class=8", "--dry-run")
+    assert (ended.code, "a stream is not known whole" in ended.last) == (2, True)
+    command[1] = "regress"
+    ended = run(*command, "--dry-run")
+    assert (ended.code, "the rows of text_regression have no labels" in ended.last) == (2, True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DivergedError, UsageError
+from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.seeds import read_seeds
@@ -76,6 +77,15 @@ def test_what_cannot_be_is_refused_before_anything_is_read(demo, tmp_path, monke
     with pytest.raises(UsageError, match="under torchrun"):
         finetune_seeds(demo, (1, 2), output=tmp_path / "seeds")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("asked", "threads", "found"), [(1, 1, 1), (3, 2, 2), (2, 4, 2)])
+def test_no_more_runs_at_a_time_than_threads(monkeypatch, asked, threads, found):
+    import torch
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert workflow._count_jobs(asked, SILENT) == found
 
 
 def test_a_dry_run_counts_the_disk_of_all_runs(demo, tmp_path):

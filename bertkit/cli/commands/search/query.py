@@ -20,7 +20,7 @@ RerankOption = Annotated[
     str | None,
     typer.Option(
         "--rerank",
-        help="Rank anew by this cross-encoder: run folder of the recipe `rerank`, directory or hub name.",
+        help="Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
         metavar="MODEL",
         show_default=False,
     ),

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForMaskedLM, ElectraForMaskedLM, ElectraForPreTraining
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.electra import ElectraPair, draw, generator_config
+from bertkit.modeling.heads.electra import ElectraPair, draw, generator_config
 from bertkit.tokens.features import IGNORED
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 

@@ -1,0 +1,192 @@
+"""Measure how often `bertkit compare` finds a difference: where there is none, and where there is one of known power.
+
+A trial draws rows (and seeds) from a made-up population, and asks for what the command prints, from fewer resamples.
+Under the null, both systems answer a row from the same distribution, and 5 % of the trials should find p < .05. With a
+difference, the rows are as many as the formula says, and 80 % should.
+
+`python -m benchmarks.paired` appends a line per case to results/paired.jsonl and skips the cases that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.basic import accuracy, f1, matthews_correlation, pearsonr, spearmanr
+from bertkit.metrics.intervals import bootstrap_intervals
+from bertkit.metrics.paired import Judged, compare_paired, permutation_test, rows_for_power, standard_error
+from bertkit.metrics.paired_seeds import compare_seeds
+
+RESULTS = Path(__file__).parent / "results" / "paired.jsonl"
+SAMPLES = 200
+POPULATION = 200_000  # rows, which show the true difference
+ROWS = (20, 100, 1000)
+SEEDS = (2, 3, 5, 10)
+SPREADS = (0.0, 0.2, 0.6)  # of the seeds, in logits
+
+Random = np.random.Generator
+Rates = dict[str, Any]
+
+
+def score_labels(judged: Judged) -> dict[str, float]:
+    """Score two labels."""
+    metrics = {"accuracy": accuracy, "f1": f1, "matthews_correlation": matthews_correlation}
+    return {name: metric(judged["gold"], judged["predicted"]) for name, metric in metrics.items()}
+
+
+def score_numbers(judged: Judged) -> dict[str, float]:
+    """Score numbers."""
+    return {
+        name: metric(judged["gold"], judged["predicted"])
+        for name, metric in (("pearsonr", pearsonr), ("spearmanr", spearmanr))
+    }
+
+
+def score_right(judged: Judged) -> dict[str, float]:
+    """Return the share of rows that are right."""
+    return {"accuracy": accuracy(judged["gold"], judged["predicted"])}
+
+
+def draw_labels(rows: int, draw: Random, gain: float = 0.0) -> tuple[Judged, Judged]:
+    """Draw two labels, answered by two systems that share what is hard; `gain` is what the second has, in logits."""
+    gold = (draw.random(rows) < 0.4).astype(int)
+    hardness = draw.normal(1.5, 2, rows)
+    answers = []
+    for better in (0.0, gain):
+        right = draw.random(rows) < 1 / (1 + np.exp(-hardness - better))
+        answers.append({"gold": gold, "predicted": np.where(right, gold, 1 - gold)})
+    return answers[0], answers[1]
+
+
+def draw_numbers(rows: int, draw: Random) -> tuple[Judged, Judged]:
+    """Draw numbers, and two predictions with errors of which they share a part."""
+    gold = draw.random(rows) * 5
+    shared = gold + draw.normal(0, 0.7, rows)
+    first, second = ({"gold": gold, "predicted": shared + draw.normal(0, 0.7, rows)} for _ in range(2))
+    return first, second
+
+
+def draw_seeds(rows: int, seeds: int, spread: float, draw: Random, gain: float = 0.0) -> list[list[Judged]]:
+    """Draw two systems of several seeds: rows are hard for all, for a system, or for one seed of it."""
+    gold, shared = np.zeros(rows, dtype=int), draw.normal(1.2, 1.5, rows)
+    systems = []
+    for better in (0.0, gain):
+        own = shared + draw.normal(0, 1, rows)
+        logits = own + draw.normal(better, spread, (seeds, 1)) + draw.normal(0, 1, (seeds, rows))
+        wrong = draw.random((seeds, rows)) > 1 / (1 + np.exp(-logits))
+        systems.append([{"gold": gold, "predicted": of_seed.astype(int)} for of_seed in wrong])
+    return systems
+
+
+def reject_rows(rows: int, numbers: bool, trials: int) -> Rates:
+    """Return the share of trials without a difference in which p, or the interval, says that there is one."""
+    draw, score = np.random.default_rng((rows, numbers)), score_numbers if numbers else score_labels
+    p_values: dict[str, list[float]] = {}
+    outside: dict[str, list[bool]] = {}
+    for _ in range(trials):
+        pair = draw_numbers(rows, draw) if numbers else draw_labels(rows, draw)
+        for name, found in compare_paired(score, *pair, samples=SAMPLES).items():
+            p_values.setdefault(name, []).append(1.0 if found.p is None else found.p)
+            ends = found.interval
+            outside.setdefault(name, []).append(ends is not None and not ends[0] <= 0 <= ends[1])
+    return {
+        "p": {name: float(np.mean(np.array(values) < 0.05)) for name, values in p_values.items()},
+        "interval": {name: float(np.mean(values)) for name, values in outside.items()},
+    }
+
+
+def find_power(gain: float, trials: int) -> Rates:
+    """Return the share of trials that find a true difference in as many rows as the formula asks for."""
+    draw = np.random.default_rng((7, round(1000 * gain)))
+    first, second = draw_labels(POPULATION, draw, gain)
+    scores = score_labels(first), score_labels(second)
+
+    def subtract(rows: np.ndarray) -> dict[str, float]:
+        before, after = ({name: values[rows] for name, values in side.items()} for side in (first, second))
+        return {name: value - score_labels(before)[name] for name, value in score_labels(after).items()}
+
+    rates: Rates = {}
+    for name, ends in bootstrap_intervals(subtract, POPULATION).items():
+        assert ends is not None
+        rows = rows_for_power(scores[1][name] - scores[0][name], standard_error(ends), POPULATION)
+        assert rows is not None
+        found = 0
+        for _ in range(trials):
+            pair = draw_labels(rows, draw, gain)
+            p = permutation_test(partial(_only, name), *pair, samples=SAMPLES)[0][name]
+            found += p is not None and p < 0.05
+        rates[name] = {"rows": rows, "power": found / trials}
+    return rates
+
+
+def _only(name: str, judged: Judged) -> dict[str, float]:
+    return {name: score_labels(judged)[name]}
+
+
+def reject_seeds(rows: int, seeds: int, spread: float, trials: int, gain: float = 0.0) -> Rates:
+    """Return the share of trials in which seeds and rows together say that two systems differ.
+
+    Beside it: Welch's t test over the seeds' scores, and the percentiles of a bootstrap over seeds and rows.
+    """
+    from scipy import stats
+
+    draw = np.random.default_rng((rows, seeds, round(10 * spread), round(10 * gain)))
+    count = dict.fromkeys(("seeds and rows", "t over seeds", "bootstrap of both"), 0)
+    for _ in range(trials):
+        systems = draw_seeds(rows, seeds, spread, draw, gain)
+        p = compare_seeds(score_right, systems[0], systems[1], samples=SAMPLES)["accuracy"].p
+        count["seeds and rows"] += p is not None and p < 0.05
+        right = [np.array([1 - of_seed["predicted"] for of_seed in system]) for system in systems]
+        welch = stats.ttest_ind(*(of_system.mean(axis=1) for of_system in right), equal_var=False)
+        count["t over seeds"] += bool(welch.pvalue < 0.05)
+        means = []
+        for _ in range(SAMPLES):
+            numbers = draw.integers(0, rows, rows)
+            both = (of_system[draw.integers(0, seeds, seeds)][:, numbers].mean() for of_system in right)
+            means.append(-next(both) + next(both))
+        low, high = np.quantile(means, [0.025, 0.975])
+        count["bootstrap of both"] += not low <= 0 <= high
+    return {name: number / trials for name, number in count.items()}
+
+
+def list_cases() -> Iterator[tuple[dict[str, Any], Callable[[int], Rates]]]:
+    """Yield what identifies each case, and the function that measures it in a number of trials."""
+    for rows in ROWS:
+        yield {"null": "labels", "rows": rows}, partial(reject_rows, rows, False)
+    for gain in (0.3, 0.6):
+        yield {"power": gain}, partial(find_power, gain)
+    for seeds in SEEDS:
+        for spread in SPREADS:
+            yield {"seeds": seeds, "spread": spread, "rows": 200}, partial(reject_seeds, 200, seeds, spread)
+    for rows in ROWS:  # last: a correlation takes fifty times as long as an accuracy
+        yield {"null": "numbers", "rows": rows}, partial(reject_rows, rows, True)
+
+
+def main() -> None:
+    """Measure the cases that are not measured yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
+    there = [json.loads(line)["case"] for line in lines]
+    for case, measure in list_cases():
+        if case in there:
+            continue
+        start = time.perf_counter()
+        found = measure(options.trials)
+        with options.output.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"case": case, "trials": options.trials, "found": found}) + "\n")
+        print(f"{case}: {found} ({time.perf_counter() - start:.0f} s)", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""`bertkit compare`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.differences import ChangedRow, Changes
+    from bertkit.metrics.paired import Difference
+    from bertkit.workflows.compare import Comparison
+
+NAME = "compare"
+ORDER = 3
+EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN RUN...",
+        help="Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    runs: RunsArgument,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split whose predictions to compare.", metavar="SPLIT", show_default="the first validation split"
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN", show_default=False),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Recipe with the metrics; for files of predictions, which name none.",
+            metavar="RECIPE",
+            show_default="that of the first run",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare runs by their stored predictions: is the difference real, and where does it come from?
+
+    For each metric: the difference from the first run, its 95% interval, p, and how many rows would show it. Folders
+    of seeds are compared over seeds and rows together.
+    """
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.compare import check_page, compare, write_page
+
+    page = None if output is None else check_page(output)
+    loaded = None if recipe is None else load_recipe(recipe)
+    compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, progress=TerminalProgress())
+    if page is not None:
+        write_page(compared, page)
+    if json:
+        print_json(dataclasses.asdict(compared) | ({} if page is None else {"file": str(page)}))
+        return
+    _print(compared)
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
+
+
+def _print(compared: Comparison) -> None:
+    baseline = compared.systems[0]
+    rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
+    print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
+    for system in compared.systems[1:]:
+        print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
+        differences = compared.differences[system.name]
+        print_table("scores", _tabulate(differences, baseline.name, system.name))
+        print_text(f"  p: {describe_tests(differences)}")
+        print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
+        _print_changes(compared.changes[system.name], system.name, baseline.name)
+    print_table("settings that differ", compared.settings, max_rows=40)
+    for note in compared.notes:
+        print_text(f"  {note}")
+
+
+def _with_seeds(name: str, seeds: list[int | None]) -> str:
+    return name if len(seeds) < 2 else f"{name} ({len(seeds)} seeds)"
+
+
+def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
+    """Return the rows of the table of scores, with the columns that any of them fills."""
+    from bertkit.reports.compare import p_text
+
+    table = [
+        {
+            "metric": metric,
+            baseline: found.first,
+            name: found.second,
+            "difference": _signed(found.difference),
+            "95% CI": format_interval(found.interval),
+            "p": p_text(found.p),
+            "p (Holm)": p_text(found.p_holm),
+            "McNemar": p_text(found.mcnemar),
+        }
+        for metric, found in differences.items()
+    ]
+    unused = {column for column in ("p (Holm)", "McNemar") if all(row[column] == "n/a" for row in table)}
+    return [{column: value for column, value in row.items() if column not in unused} for row in table]
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}" if math.isfinite(value) else "n/a"
+
+
+def describe_tests(differences: Mapping[str, Difference]) -> str:
+    """Say which tests p comes from, and that of McNemar where there is one."""
+    tests = ", ".join(dict.fromkeys(found.test for found in differences.values()))
+    corrected = any(found.p_holm is not None for found in differences.values())
+    exact = any(found.mcnemar is not None for found in differences.values())
+    return tests + ("; Holm over the systems" if corrected else "") + ("; McNemar's test is exact" if exact else "")
+
+
+def describe_power(found: Difference, compared: Comparison) -> str:
+    """Say how many rows, or seeds, would show the difference of the best metric."""
+    unit = "rows" if compared.rows == compared.units else "queries"
+    if found.detectable is None:
+        return f"power: unknown, for the {compared.best_metric} of resampled {unit} does not differ"
+    least = f"power .8: {compared.units:,} {unit} show a difference of {found.detectable:.4f} in {compared.best_metric}"
+    if not found.difference:
+        return least
+    this = f"one of {abs(found.difference):.4f}"
+    if found.rows_needed is not None:
+        least += f"; {this} takes {found.rows_needed:,} {unit}"
+        return least + (" with these seeds" if "seeds" in found.test else "")
+    if found.seeds_needed is not None:
+        return f"{least}; {this} takes {found.seeds_needed:,} seeds, for more {unit} would not do"
+    return f"{least}; {this} takes more seeds and more {unit}"
+
+
+def _print_changes(changes: Changes, name: str, baseline: str) -> None:
+    of = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
+    print_text(
+        f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
+        f" and loses {changes.lost:,}{of}"
+    )
+    for title, rows in ((f"won by {name}", changes.won_rows), (f"lost by {name}", changes.lost_rows)):
+        _print_rows(title, rows, name, baseline)
+    print_table(
+        f"{changes.slice_metric} by slice (not tested)",
+        [
+            {
+                "slice": f"{one.by}: {one.value}",
+                "rows": one.rows,
+                baseline: one.first,
+                name: one.second,
+                "difference": _signed(one.second - one.first),
+                "won": one.won,
+                "lost": one.lost,
+            }
+            for one in changes.slices
+        ],
+        max_rows=60,
+    )
+
+
+def _print_rows(title: str, rows: list[ChangedRow], name: str, baseline: str) -> None:
+    if rows:
+        print_text(f"  {title}")
+    for row in rows:
+        print_text(f"    {row.id}: {row.text}")
+        print_text(f"      gold {row.gold}; {baseline}: {row.first}; {name}: {row.second}")

@@ -1,0 +1,261 @@
+"""Where two systems differ: which rows the second wins and loses, and in which slices of the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Columns
+from bertkit.errors import DataError, shorten
+from bertkit.evaluation.stored import Scorer
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
+from bertkit.metrics.statistics import quantile_bins
+from bertkit.recipe import Row
+from bertkit.reports.svg import thin
+from bertkit.tasks import Prediction
+
+MAX_CHANGED = 5000  # units whose effect is computed; each costs two scores of all rows
+MAX_LABELS = 20
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class ChangedRow:
+    """A row that one system wins: its id, its inputs, and the answers as text."""
+
+    id: str
+    text: str
+    gold: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The rows that share a value, with both scores there."""
+
+    by: str
+    value: str
+    rows: int
+    first: float
+    second: float
+    won: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What becomes of the score as units pass from the first system to the second, unit by unit."""
+
+    metric: str
+    """Which score a unit is won or lost by."""
+    changed: int
+    """How many units the two systems answer differently."""
+    judged: int
+    """How many of them were looked at."""
+    won: int
+    lost: int
+    won_rows: list[ChangedRow] = field(default_factory=list)
+    """The first few rows that the second system wins, those with the largest effect first."""
+    lost_rows: list[ChangedRow] = field(default_factory=list)
+    slice_metric: str = ""
+    slices: list[Slice] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One system of a pair: predictions and compared arrays of each of its runs."""
+
+    predictions: Sequence[Sequence[Prediction]]
+    judged: Sequence[Judged]
+
+
+def find_changes(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    first: Side,
+    second: Side,
+    *,
+    extra: Mapping[str, Sequence[Any]] | None = None,
+    shown: int = 5,
+) -> Changes:
+    """Find the units that the second system wins and loses, overall and by slices.
+
+    A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
+    first's. So any metric tells, also one that a single row does not have, such as a correlation. Of several seeds, the
+    mean over pairs of them counts.
+
+    Args:
+        scorer: scores the systems.
+        rows: of both, in one order.
+        first: the baseline.
+        second: the system that is compared with it.
+        extra: name of a column -> its value in each row, to slice by.
+        shown: how many rows of either kind to show.
+    """
+    metric = scorer.recipe.best_metric
+    pairs = list(zip(first.judged, second.judged, strict=False))
+    changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
+    chosen = thin(changed, MAX_CHANGED)
+    effects = _mean_effects(scorer, metric, chosen, pairs)
+    won = sorted((unit for unit in chosen if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
+    lost = sorted((unit for unit in chosen if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
+    units = group_rows(scorer, rows, first)
+    describe = _describer(scorer, rows, first, second)
+    slice_metric = _slice_metric(scorer, first.judged[0])
+    return Changes(
+        metric=metric,
+        changed=len(changed),
+        judged=len(chosen),
+        won=len(won),
+        lost=len(lost),
+        won_rows=[describe(units[unit][0]) for unit in won[:shown] if units],
+        lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
+        slice_metric=slice_metric,
+        slices=[
+            _score_slice(scorer, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
+            for by, values in _slice_values(scorer, rows, units, extra or {}).items()
+            for value, numbers in values.items()
+        ],
+    )
+
+
+def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int]]:
+    """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
+    count = count_units(side.judged[0])
+    if count == len(rows):
+        return [[number] for number in range(len(rows))]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for number, row in enumerate(rows):
+        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.together), []).append(number)
+    found = []
+    for numbers in groups.values() if scorer.task.COLUMNS.together else ():
+        try:
+            one = [side.predictions[0][number] for number in numbers]
+            scorer.task.compare(one, [rows[number] for number in numbers], scorer.setup)
+        except DataError:  # nothing to score, such as a query without a relevant passage
+            continue
+        found.append(numbers)
+    return found if len(found) == count else []
+
+
+def _mean_effects(
+    scorer: Scorer, metric: str, units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
+) -> dict[int, float]:
+    """Compute what the second system's answer to a unit is worth, for each unit.
+
+    It is what the first system gains by it, and what the second loses without it, on average.
+    """
+    effects = dict.fromkeys(units, 0.0)
+    for first, second in pairs:
+        before, after = (scorer.score(side)[metric] for side in (first, second))
+        for unit in units:
+            gained, without = (scorer.score(side)[metric] for side in swap(first, second, np.array([unit])))
+            effect = (gained - before + after - without) / 2
+            effects[unit] += 0.0 if np.isnan(effect) else effect / len(pairs)
+    return {unit: -effect for unit, effect in effects.items()} if metric in LOWER_IS_BETTER else effects
+
+
+def _slice_metric(scorer: Scorer, judged: Judged) -> str:
+    """Choose the metric of slices: the share of units that are right, if one is scored, for any few rows have that."""
+    scores, units = scorer.score(judged), count_units(judged)
+    shares = [name for name, value in scores.items() if getattr(value, "total", None) == units]
+    return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
+
+
+def _slice_values(
+    scorer: Scorer, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
+) -> dict[str, dict[str, list[int]]]:
+    """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
+    if not units:
+        return {}
+    columns, firsts = scorer.task.COLUMNS, [numbers[0] for numbers in units]
+    slices: dict[str, dict[str, list[int]]] = {}
+    gold = [rows[number].get(columns.gold) for number in firsts]
+    if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
+        slices[columns.gold] = _group(gold, MAX_LABELS)
+    lengths = [sum(_count_words(rows[number], columns) for number in numbers) for numbers in units]
+    if len(set(lengths)) > 1:
+        slices["words"] = {
+            f"{first} to {last}": [unit for unit, length in enumerate(lengths) if first <= length <= last]
+            for first, last in quantile_bins(lengths, bins=3)
+        }
+    for name, values in extra.items():
+        slices[name] = _group([str(values[number]) for number in firsts], MAX_LABELS)
+    return slices
+
+
+def _group(values: Sequence[Any], most: int) -> dict[str, list[int]]:
+    """Group the numbers of values by value, the most frequent ones; all others are one group."""
+    counts = Counter(values)
+    frequent = [value for value, _ in counts.most_common(most if len(counts) <= most else most - 1)]
+    groups: dict[str, list[int]] = {value: [] for value in frequent}
+    for number, value in enumerate(values):
+        groups.setdefault(value if value in groups else f"{len(counts) - len(frequent)} others", []).append(number)
+    return groups
+
+
+def _count_words(row: Row, columns: Columns) -> int:
+    values = [row[name] for name in (*columns.given, *columns.optional) if name in row]
+    return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
+
+
+def _score_slice(
+    scorer: Scorer,
+    metric: str,
+    by: str,
+    value: str,
+    numbers: Sequence[int],
+    sides: tuple[Side, Side],
+    outcome: tuple[set[int], set[int]],
+) -> Slice:
+    chosen = np.array(numbers)
+    scores = [float(np.mean([scorer.score(take(one, chosen))[metric] for one in side.judged])) for side in sides]
+    won, lost = (len(units & set(numbers)) for units in outcome)
+    return Slice(by, shorten(str(value), 40), len(numbers), scores[0], scores[1], won, lost)
+
+
+def _describer(scorer: Scorer, rows: Sequence[Row], first: Side, second: Side) -> Callable[[int], ChangedRow]:
+    """Return a function that describes a row in words."""
+    columns = scorer.task.COLUMNS
+
+    def describe(number: int) -> ChangedRow:
+        row = rows[number]
+        texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+        return ChangedRow(
+            id=str(row.get("id", number)),
+            text=shorten(" | ".join(texts), 300),
+            gold=shorten(as_text(row.get(columns.gold))),
+            first=_answer(first, number),
+            second=_answer(second, number),
+        )
+
+    return describe
+
+
+def _answer(side: Side, number: int) -> str:
+    """Describe the answers of a system's runs to a row; of several seeds, how many gave each."""
+    answers = Counter(shorten(as_text(predictions[number]["prediction"])) for predictions in side.predictions)
+    if len(side.predictions) == 1:
+        return next(iter(answers))
+    if len(answers) > 3:  # numbers
+        return f"{len(answers)} answers, such as {next(iter(answers))}"
+    return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
+
+
+def as_text(value: Any) -> str:
+    """Return a value of a row or a prediction as text.
+
+    >>> as_text(["a", None]), as_text({"text": ["Rome"]}), as_text(0.123456), as_text("")
+    ('a _', 'Rome', '0.1235', '(nothing)')
+    """
+    if isinstance(value, dict):
+        value = value.get("text", value)
+    if isinstance(value, (list, tuple)):
+        return " ".join("_" if item is None else str(item) for item in value) or "(nothing)"
+    return f"{value:.4g}" if isinstance(value, float) else str(value) or "(nothing)"

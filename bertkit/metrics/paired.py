@@ -1,0 +1,223 @@
+"""Two systems on the same rows: the difference of their scores, how sure it is, and how many rows would show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from bertkit.metrics.intervals import Interval, Setting, bootstrap_intervals
+
+LEVEL = 0.05  # of two-sided tests
+POWER = 0.8
+
+Judged = Mapping[str, np.ndarray]
+"""Predictions beside gold values: arrays whose first axis is units, that is rows or queries."""
+
+Score = Callable[[Judged], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The score of a second system minus that of the first, on the same units."""
+
+    first: float
+    second: float
+    difference: float
+    interval: Interval
+    """Ends of the 95 % interval; None where there is none."""
+    p: float | None
+    """Two-sided; None where a score is undefined."""
+    test: str
+    """What `p` comes from."""
+    rows_needed: int | None = None
+    """How many rows would show this difference; None where no number would, or nobody knows."""
+    detectable: float | None = None
+    """The least difference that as many rows as these would show."""
+    mcnemar: float | None = None
+    """P of McNemar's test, of a score that is the share of units that are right."""
+    seeds_needed: int | None = None
+    """How many seeds per system would show this difference on these rows, where there are seeds."""
+    p_holm: float | None = None
+    """`p` after Holm's correction, where several systems are compared with the first."""
+
+
+def compare_paired(score: Score, first: Judged, second: Judged, *, samples: int = 2000) -> dict[str, Difference]:
+    """Compute each metric's difference, with a paired bootstrap interval and the p of a permutation test.
+
+    Args:
+        score: computes metrics from arrays such as `first`; numbers of type `Setting` are left out.
+        first: of the baseline, over the same units in the same order as `second`.
+        second: of the system that is compared with it.
+        samples: how many permutations; resamples are as many as of any interval.
+    """
+    units = count_units(first)
+    scores, others = score(first), score(second)
+    metrics = [name for name, value in scores.items() if not isinstance(value, Setting)]
+
+    def subtract(numbers: np.ndarray) -> dict[str, float]:
+        before, after = score(take(first, numbers)), score(take(second, numbers))
+        return {name: after[name] - before[name] for name in metrics}
+
+    intervals = bootstrap_intervals(subtract, units)
+    p_values, test = permutation_test(score, first, second, samples=samples)
+    discordant = count_discordant(score, first, second)
+    compared = {}
+    for name in metrics:
+        difference, interval = float(others[name] - scores[name]), intervals[name]
+        error = None if interval is None else standard_error(interval)
+        compared[name] = Difference(
+            first=float(scores[name]),
+            second=float(others[name]),
+            difference=difference,
+            interval=interval,
+            p=p_values[name],
+            test=test,
+            rows_needed=None if error is None else rows_for_power(difference, error, units),
+            detectable=None if error is None else _DETECTABLE * error,
+            mcnemar=mcnemar(*discordant[name]) if name in discordant else None,
+        )
+    return compared
+
+
+def count_units(judged: Judged) -> int:
+    """Return how many units there are: rows or queries."""
+    return len(next(iter(judged.values())))
+
+
+def take(judged: Judged, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays at some units."""
+    return {name: values[numbers] for name, values in judged.items()}
+
+
+def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return copies of both sides whose units at `numbers` have changed sides."""
+    one, other = ({name: values.copy() for name, values in judged.items()} for judged in (first, second))
+    for name in one:
+        one[name][numbers], other[name][numbers] = second[name][numbers], first[name][numbers]
+    return one, other
+
+
+def find_changed(first: Judged, second: Judged) -> np.ndarray:
+    """Find the units that two systems judge differently, in any of the arrays; shape (units that differ,)."""
+    differs = np.zeros(count_units(first), dtype=bool)
+    for name, values in first.items():
+        is_nan = values != values  # NaN equals NaN here
+        unequal = (values != second[name]) & ~(is_nan & (second[name] != second[name]))
+        differs |= unequal.reshape(len(unequal), -1).any(axis=1)
+    return np.flatnonzero(differs)
+
+
+def permutation_test(
+    score: Score, first: Judged, second: Judged, *, samples: int = 2000, seed: int = 0
+) -> tuple[dict[str, float | None], str]:
+    """Compute the two-sided p of each metric's difference under exchange of the two systems, unit by unit.
+
+    If the systems are alike, either may have made either prediction of a unit, so a random half of the units changes
+    sides (approximate randomization; Noreen 1989, Yeh 2000). The observed assignment counts as one of them, so that p
+    is never 0 and the test never too bold (Phipson and Smyth 2010). Where `samples` suffice for all assignments, each
+    is counted once and p is exact.
+
+    Units that both systems judge alike change nothing and are not exchanged.
+
+    Returns:
+        p of each metric, None where a score is undefined; and the name of the test.
+    """
+    changed = find_changed(first, second)
+    exact = len(changed) < 60 and 2 ** len(changed) <= samples
+    before, after = score(first), score(second)
+    metrics = [name for name, value in before.items() if not isinstance(value, Setting)]
+    observed = np.array([abs(after[name] - before[name]) for name in metrics])
+    count = np.zeros(len(metrics))
+    total = 2 ** len(changed) if exact else samples
+    rng = np.random.default_rng(seed)
+    for number in range(total):
+        sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
+        one, other = (score(judged) for judged in swap(first, second, changed[sides.astype(bool)]))
+        drawn = np.array([abs(other[name] - one[name]) for name in metrics])
+        # an undefined difference counts against the systems; sums that differ by rounding only are the same
+        count += ~(drawn < observed - _ROUNDING * np.maximum(observed, 1))
+    shares = count / total if exact else (count + 1) / (total + 1)
+    p_values = {
+        name: float(share) if math.isfinite(value) else None
+        for name, share, value in zip(metrics, shares, observed, strict=True)
+    }
+    return p_values, "exact permutation" if exact else "permutation"
+
+
+def count_discordant(score: Score, first: Judged, second: Judged) -> dict[str, tuple[int, int]]:
+    """Count the units that only the first system has right, and only the second, for each metric that is their share.
+
+    A metric is such a share where the score of a single unit is 0 or its most, and the score of all is their mean.
+    """
+    changed, units = find_changed(first, second), count_units(first)
+    totals = score(first), score(second)
+    names = [name for name, value in totals[0].items() if all(_is_share(total[name], units) for total in totals)]
+    if not names:
+        return {}
+    lost, won = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for unit in changed:
+        before, after = score(take(first, np.array([unit]))), score(take(second, np.array([unit])))
+        for name in names:
+            lost[name] += before[name] > after[name]
+            won[name] += after[name] > before[name]
+    hits = [{name: total[name].hits for name in names} for total in totals]  # type: ignore[attr-defined]
+    return {name: (lost[name], won[name]) for name in names if hits[1][name] - hits[0][name] == won[name] - lost[name]}
+
+
+def _is_share(value: float, units: int) -> bool:
+    return getattr(value, "total", None) == units
+
+
+def mcnemar(lost: int, won: int) -> float:
+    """Compute the exact two-sided p of McNemar's test: a fair coin for each unit that only one system has right.
+
+    >>> mcnemar(0, 5), mcnemar(3, 3)
+    (0.0625, 1.0)
+    """
+    from scipy import special
+
+    return min(1.0, 2 * float(special.bdtr(min(lost, won), lost + won, 0.5)))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Correct p of several tests, so that one among true hypotheses is rejected in 5 % of all cases (Holm 1979).
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    corrected: list[float | None] = [None] * len(p_values)
+    order = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    highest = 0.0
+    for rank, (p, number) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        corrected[number] = highest
+    return corrected
+
+
+def standard_error(interval: tuple[float, float]) -> float:
+    """Compute the standard error that a 95 % interval stands for, from its width."""
+    low, high = interval
+    return (high - low) / (2 * _QUANTILE)
+
+
+def rows_for_power(difference: float, error: float, rows: int) -> int | None:
+    """Compute how many rows would show a true difference of this size in 80 % of all cases, at p < .05; None for 0.
+
+    A standard error shrinks with the square root of the rows, and the difference must be z(.975) + z(.8) = 2.80 of
+    them (Lachin 1981, equation 1, for a paired difference; Card et al. 2020 on systems of language processing).
+
+    >>> rows_for_power(0.02, 0.01, 1000)
+    1963
+    """
+    if not difference or not math.isfinite(difference):
+        return None
+    return math.ceil(rows * (_DETECTABLE * error / difference) ** 2)
+
+
+_ROUNDING = 1e-12
+_QUANTILE = NormalDist().inv_cdf(1 - LEVEL / 2)
+_DETECTABLE = _QUANTILE + NormalDist().inv_cdf(POWER)  # standard errors

@@ -1,0 +1,1 @@
+"""Weights by depth: what is frozen, drawn anew, or trained through adapters."""

@@ -1,0 +1,120 @@
+"""Low-rank adapters of peft inside a model: added by its structure, saved apart, and merged into its weights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.layerwise.depths import children_above, encoder_layers, find_depths
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.recipe.layer_training import Lora
+
+ADAPTER = "adapter"
+"""The folder of a run that peft loads."""
+
+_NAME = "default"  # of the only adapter
+_STAGING = ".adapter"
+
+
+def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
+    """Let linear layers of an encoder train adapters in place of their weights; what is above the layers stays.
+
+    Raises:
+        RecipeError: no linear layer has such a name, or adapters there would have no effect.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    depths = find_depths(model)
+    head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=target_names(model, lora.targets),
+    )
+    inject_adapter_in_model(config, model, _NAME)
+    for weights in head:  # which peft freezes with all that has no adapter
+        weights.requires_grad_(True)
+
+
+def target_names(model: PreTrainedModel, targets: str | list[str]) -> list[str]:
+    """List the linear layers of a model's layers that get an adapter: those of attention, all, or those of some names.
+
+    An attention is what transformers calls so: projections of queries, keys and values, and that of its output.
+
+    Raises:
+        RecipeError: as `add_adapters` does.
+    """
+    if architecture_of(model.config).reads_weights:
+        what = f"training.lora: the attention of a {model.config.model_type} model reads weights, not layers"
+        raise RecipeError(f"{what}, so adapters would have no effect", "use another model")
+    in_layers = {id(module) for layer in encoder_layers(model) for module in layer.modules()}
+    in_attention = {
+        id(module)
+        for attention in model.base_model.modules()
+        if "Attention" in type(attention).__name__
+        for module in attention.modules()
+    }
+    linear = {
+        name: id(module) in in_attention
+        for name, module in model.named_modules()
+        if id(module) in in_layers and isinstance(module, nn.Linear)
+    }
+    if targets == "all-linear":
+        return list(linear)
+    if targets == "attention":
+        return [name for name, attends in linear.items() if attends]
+    endings = {name.rpartition(".")[2] for name in linear}
+    for target in targets:
+        if target not in endings:
+            known = ", ".join(sorted(endings))
+            raise RecipeError(f"training.lora.targets: no linear layer is called {target!r}", f"choose from {known}")
+    return [name for name in linear if name.rpartition(".")[2] in targets]
+
+
+def merge_adapters(model: PreTrainedModel, folder: Path | None, base: str) -> None:
+    """Merge a model's adapters into its weights, once they are saved apart in a run's folder, where one is given."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if folder is not None:
+        _save(model, folder, base)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, layer.get_base_layer())
+    vars(model).pop("peft_config", None)
+
+
+def _save(model: PreTrainedModel, folder: Path, base: str) -> None:
+    """Write the adapters and what is above the layers as a folder that peft's `PeftModel.from_pretrained` loads."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from safetensors.torch import save_file
+
+    is_encoder = getattr(model, "is_saved_as_encoder", False)  # the model that peft will load it into
+    saved: nn.Module = model.base_model if is_encoder else model
+    heads = [] if is_encoder else [one for name, one in model.named_children() if name != model.base_model_prefix]
+    above = {id(module) for module in (*children_above(model), *heads) if any(True for _ in module.parameters())}
+    whole = sorted(name for name, module in saved.named_modules() if id(module) in above)
+    config = model.peft_config[_NAME]
+    config.base_model_name_or_path, config.modules_to_save, config.inference_mode = base, whole or None, True
+    config.target_modules = sorted(name for name, one in saved.named_modules() if isinstance(one, BaseTunerLayer))
+    tensors = {
+        f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": weights.detach().cpu().contiguous()
+        for name, weights in saved.named_parameters()
+        if f".{_NAME}." in name or name.startswith(tuple(f"{module}." for module in whole))
+    }
+    staging = folder / _STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    config.save_pretrained(staging)
+    save_file(tensors, staging / "adapter_model.safetensors", metadata={"format": "pt"})
+    shutil.rmtree(folder / ADAPTER, ignore_errors=True)
+    staging.rename(folder / ADAPTER)

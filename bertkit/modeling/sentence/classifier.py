@@ -1,0 +1,122 @@
+"""A linear classifier over the vectors of texts, saved with its encoder as a folder of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertkit.errors import ModelError
+from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.info import info_of
+from bertkit.modeling.load import load_model
+from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_dense, set_up
+from bertkit.modeling.sentence.losses import VectorLoss
+from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_NEVER = -1e4  # the logit of a label that no row has
+
+
+@dataclass
+class ClassifiedOutput(VectorOutput):
+    """The vectors of texts, (rows, 1, dimension), in training their loss, and logits, (rows, labels)."""
+
+    logits: torch.Tensor | None = None
+
+
+class SentenceClassifier(SentenceHead):
+    """What is added to an encoder: pooling, a loss over the vectors, and a linear layer that no gradient reaches."""
+
+    is_saved_as_encoder = False
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        # not called `classifier`: transformers' own classes would load it, and give it the first token to read
+        self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(self, *batch: Any, **inputs: Any) -> ClassifiedOutput:
+        """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
+        output = super().forward(*batch, **inputs)
+        assert output.vectors is not None
+        return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
+
+    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
+        """Write all weights into one file, those of ``logistic`` too, and the files of sentence-transformers.
+
+        AutoModel and SentenceTransformer load the encoder of it.
+        """
+        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)
+        write_modules(Path(folder), self.sentence, self.config.hidden_size)  # type: ignore[attr-defined]
+
+
+def load_sentence_classifier(
+    folder: Path, modules: SentenceModules, labels: Sequence[str], loss: VectorLoss | None = None, *, new_head: bool
+) -> PreTrainedModel:
+    """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
+
+    Args:
+        folder: of any encoder, or of sentence-transformers.
+        modules: how vectors are made of token states; they are saved with the model.
+        labels: names in the order of the logits.
+        loss: None where the model is not trained.
+        new_head: whether the linear layer may be new; it then has to be fitted by `fit_logistic` or set.
+
+    Raises:
+        ModelError: as `bertkit.modeling.load.load_model` does, or where something other than one pooling and
+            normalization follows the encoder.
+    """
+    refuse_dense(modules, folder)
+    if len(modules.pooling) > 1:
+        what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
+        raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
+    model = load_model(_class_of, folder, labels, new_head=new_head, problem_type="single_label_classification")
+    set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
+    info_of(model).has_new_head = False  # it is fitted, or set, before anything is computed with it
+    return model
+
+
+def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int]) -> None:
+    """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
+
+    It is that of scikit-learn with its defaults, which finds the only minimum without any random draw. A label that no
+    row has is never chosen.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    # Vectors of a plain encoder are almost the same for all texts. With the center at 0 and a mean length of 1, the
+    # penalty on weights means the same for every encoder.
+    wide = vectors.astype(np.float64)
+    center = wide.mean(axis=0)
+    length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
+    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
+    weights = regression.coef_ / length
+    biases = regression.intercept_ - weights @ center
+    if len(regression.classes_) == 2:  # there is one row for both: the logit of the second label
+        weights, biases = np.concatenate([-weights, weights]) / 2, np.concatenate([-biases, biases]) / 2
+    set_head(model, {int(label): weights[row] for row, label in enumerate(regression.classes_)}, biases)
+
+
+def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.ndarray[Any, Any]) -> None:
+    """Set the weights and the bias of each label's logit, and the logits of all others to never."""
+    layer = model.logistic
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.fill_(_NEVER)
+        for (label, of_label), bias in zip(weights.items(), biases, strict=True):
+            layer.weight[label] = torch.from_numpy(of_label).to(layer.weight)
+            layer.bias[label] = float(bias)
+
+
+def _class_of(config_class: type) -> type:
+    return class_with_head(SentenceClassifier, config_class, "ForTextClassification")

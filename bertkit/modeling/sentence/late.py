@@ -1,0 +1,189 @@
+"""Late interaction: a vector per token, and the score of two texts as a sum over the tokens of the first.
+
+Each of these counts with the token of the other text that is most similar to it (ColBERT; Khattab and Zaharia 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.load import quiet_transformers
+from bertkit.modeling.sentence.formats import PROJECTION, write_late
+from bertkit.modeling.sentence.head import SentenceHead, set_up
+from bertkit.modeling.sentence.modules import Dense
+from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from bertkit.modeling.sentence.modules import SentenceModules
+
+    Vectors = np.ndarray[Any, Any]
+
+_WEIGHTS = "model.safetensors"
+_DIMENSION = 128
+_NUMBERS = 2**23  # products of tokens that are in memory at a time
+
+
+@dataclass(frozen=True)
+class LateLoss:
+    """The cross-entropy of finding each query's positive by `score_texts` among all documents of the batch."""
+
+    scale: float = 1.0
+    name: str = "mnrl"
+
+    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+        """Compute the loss of vectors (rows, texts, tokens, dimension), the first text of each row a query."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            queries = vectors[:, 0, : int((vectors[:, 0] != 0).any(dim=-1).sum(dim=-1).max())]
+            # the first texts of all rows, then the second ones, and so on: one (rows, rows, tokens, tokens) at a time
+            scores = torch.cat([score_texts(queries, each) for each in vectors[:, 1:].unbind(dim=1)], dim=1)
+            scores = self.scale * scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
+            return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+
+
+def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
+    """Score each query with each document, (queries, documents).
+
+    Args:
+        queries: vectors of length 1, (queries, tokens, dimension), all 0 where a text has no token.
+        documents: likewise.
+    """
+    products = torch.einsum("qid,njd->qnij", queries, documents)
+    products = products.masked_fill((documents == 0).all(dim=-1)[None, :, None, :], float("-inf"))
+    counted = (queries != 0).any(dim=-1)[:, None, :]
+    # `where` and not a product: minus infinity times 0 is not a number
+    return torch.where(counted, products.amax(dim=-1), 0.0).sum(dim=-1)
+
+
+def real_tokens(vectors: Vectors) -> Vectors:
+    """Return the vectors of a text's tokens (tokens, dimension) without those of padding, which are 0; a copy."""
+    kept: Vectors = vectors[(vectors != 0).any(axis=-1)]
+    return kept
+
+
+def max_sim(queries: Sequence[Vectors], documents: Sequence[Vectors]) -> Vectors:
+    """Score each query with each document, (queries, documents); each is an array (its tokens, dimension)."""
+    starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
+    stacked = np.concatenate(queries)
+    scores = np.empty((len(queries), len(documents)), dtype=np.float32)
+    for first, last in _blocks([len(document) for document in documents], _NUMBERS // len(stacked)):
+        some = documents[first:last]
+        ends = np.cumsum([0, *(len(document) for document in some)])[:-1]
+        # (tokens of all queries, tokens of these documents): the highest of each document, then sums of each query
+        highest = np.maximum.reduceat(stacked @ np.concatenate(some).T, ends, axis=1)
+        scores[:, first:last] = np.add.reduceat(highest, starts, axis=0)
+    return scores
+
+
+def _blocks(lengths: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Split documents into runs of at most so many tokens, or one document: where each begins and ends."""
+    runs, start, total = [], 0, 0
+    for number, length in enumerate(lengths):
+        total += length
+        if total > most and number > start:
+            runs.append((start, number))
+            start, total = number, length
+    return [*runs, (start, len(lengths))]
+
+
+class LateHead(SentenceHead):
+    """What is added to an encoder: a projection of token states to vectors of length 1, one per token."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        self.project(nn.Linear(config.hidden_size, 1, bias=False))
+
+    def project(self, projection: nn.Linear) -> None:
+        """Take another projection."""
+        self.projection = projection
+
+    def restore_projection(self, folder: Path) -> None:
+        """Load the projection of a checkpoint."""
+        load_projection(self.projection, folder / PROJECTION)
+
+    def _write_modules(self, folder: Path, width: int) -> None:
+        from safetensors.torch import save_file
+
+        write_late(folder, self.sentence, width, self.projection.out_features)
+        save_file({"linear.weight": self.projection.weight.detach().contiguous()}, folder / PROJECTION / _WEIGHTS)
+
+    def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        longest = max(chunk.shape[1] for chunk in vectors)
+        return torch.cat([functional.pad(chunk, (0, 0, 0, longest - chunk.shape[1])) for chunk in vectors])
+
+    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+        """Compute vectors (texts, tokens, dimension), all 0 where a text has no token."""
+        vectors = self.projection(self.run_encoder(ids, mask, segments).last_hidden_state)
+        with torch.autocast(ids.device.type, enabled=False):
+            return functional.normalize(vectors.float(), dim=-1).masked_fill(mask.unsqueeze(-1) == 0, 0.0)
+
+
+def load_projection(layer: nn.Linear, folder: Path) -> None:
+    """Load the weights of a projection.
+
+    Raises:
+        ModelError: they are missing or damaged, or do not fit.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weight = load_file(folder / _WEIGHTS)["linear.weight"]
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
+        what = f"the weights of the projection are damaged: {first_line(error)}"
+        raise ModelError(what, "fetch the model again", file=folder) from None
+
+
+def load_late_head(
+    folder: Path,
+    modules: SentenceModules,
+    dimension: int | None = None,
+    loss: LateLoss | None = None,
+    *,
+    texts_at_once: int | None = None,
+) -> PreTrainedModel:
+    """Load the encoder of a model folder in float32, to make a vector of each token.
+
+    Args:
+        folder: of any encoder, or of a `MultiVectorEncoder`, whose projection is kept.
+        modules: how texts are read; they are saved with the model.
+        dimension: of the vectors; None for that of the folder's projection, or 128.
+        loss: None where the model is not trained.
+        texts_at_once: texts of a batch that are read at once; None for as many as fit.
+
+    Raises:
+        ModelError: damaged weights, or weights that do not fit the config.
+        RecipeError: the folder's projection has another dimension.
+    """
+    quiet_transformers()
+    config = load_config(folder)
+    saved = next((module for module in modules.after if isinstance(module, Dense)), None)
+    if saved and dimension not in (None, saved.outputs):
+        what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
+        raise RecipeError(what, "leave it out, or start from another model")
+    model: Any
+    config_class: type = type(config)
+    model, report = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
+    refuse_misfit(model, report, folder)
+    projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension or _DIMENSION, bias=False)
+    if saved:
+        load_projection(projection, saved.folder)
+    else:
+        nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
+    model.project(projection)
+    refuse_non_finite(model.named_parameters(), folder)
+    set_up(model, modules, loss, texts_at_once)
+    return model

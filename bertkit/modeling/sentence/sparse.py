@@ -1,0 +1,174 @@
+"""Sparse vectors: one dimension per token of the vocabulary, most of them 0 (SPLADE; Formal et al. 2021).
+
+A text's value for a token is ln(1 + its highest logit at any position of the text), as the head of a masked language
+model computes it, and 0 where that logit is negative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from transformers import MODEL_FOR_MASKED_LM_MAPPING
+from transformers.utils import ModelOutput
+
+from bertkit.modeling.info import ModelInfo, info_of, patched_forward
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.sentence.formats import write_sparse
+from bertkit.modeling.sentence.head import VectorHead, set_up
+from bertkit.modeling.sentence.losses import find_positives, margin_mse
+from bertkit.modeling.weights import load_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.modeling.sentence.modules import SentenceModules
+
+_TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
+
+
+@dataclass
+class SparseOutput(ModelOutput):  # type: ignore[misc]
+    """The vectors of each row's texts: their values and the tokens that have them, (rows, texts, most of any text)."""
+
+    loss: torch.Tensor | None = None
+    values: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
+
+
+@dataclass
+class SparseLoss:
+    """A loss over dot products, and a penalty for what they cost (Paria et al. 2020; Formal et al. 2022).
+
+    The penalty is the square of a dimension's mean over the texts of a batch, summed over dimensions: it grows with the
+    number of operations that an inverted index needs (`FlopsLoss` of sentence-transformers). Its weight grows with the
+    square of the steps until `warmup` of training is over.
+    """
+
+    name: str
+    """``mnrl`` or ``margin_mse``."""
+    query_weight: float
+    document_weight: float
+    warmup: float = 1 / 3
+    """The share of training until the penalty has its whole weight."""
+    info: ModelInfo | None = None
+    """Of the model; knows how far training is."""
+
+    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+        """Compute the loss of vectors (rows, texts, vocabulary), the first of each row that of a query."""
+        with torch.autocast(vectors.device.type, enabled=False):
+            if self.name == "mnrl":
+                loss = find_positives(vectors, missing, 1.0)
+            else:
+                loss = margin_mse(vectors, labels, missing, 1.0)
+            penalty = self.query_weight * _mean_square(vectors[:, 0])
+            penalty = penalty + self.document_weight * _mean_square(vectors[:, 1:][~missing[:, 1:]])
+            progress = self.info.progress if self.info else 1.0
+            return loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
+
+
+def _mean_square(vectors: torch.Tensor) -> torch.Tensor:
+    return vectors.mean(dim=0).square().sum()
+
+
+class SparseHead(VectorHead):
+    """What is put before a masked language model of transformers; no weights."""
+
+    def save_pretrained(self, folder: Any, **named: Any) -> None:
+        """Write the masked language model, with the files that sentence-transformers reads beside it."""
+        super().save_pretrained(folder, **named)  # type: ignore[misc]
+        write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
+
+    def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> SparseOutput:
+        if self.training:  # type: ignore[attr-defined]
+            return SparseOutput(loss)
+        most = int((vectors > 0).sum(dim=-1).max())
+        return SparseOutput(loss, *vectors.topk(most, dim=-1))
+
+    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+        """Compute vectors (texts, vocabulary)."""
+        decoder = self.get_output_embeddings()  # type: ignore[attr-defined]
+        named = {} if segments is None else {"token_type_ids": segments}
+        # the decoder returns (texts, 1, vocabulary): no logits of all tokens are ever in memory
+        with patched_forward(decoder, partial(_find_highest, decoder, mask)):
+            outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)  # type: ignore[misc]
+        with torch.autocast(ids.device.type, enabled=False):
+            vectors: torch.Tensor = outputs.logits.squeeze(1).float().relu().log1p()
+        return vectors
+
+
+def _find_highest(decoder: Any, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """Compute the highest logit of each token of the vocabulary at any position of a text, (texts, 1, vocabulary)."""
+    highest: torch.Tensor = _Highest.apply(states, decoder.weight, decoder.bias, mask)  # type: ignore[no-untyped-call]
+    return highest.unsqueeze(1)
+
+
+class _Highest(torch.autograd.Function):
+    """The maximum over positions of a linear layer.
+
+    Only one position per text and token of the vocabulary has a gradient, and none where it is 0. So the backward pass
+    needs no product with the whole vocabulary, and less and less as vectors get sparse.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: Any, weight: Any, bias: Any, mask: Any) -> torch.Tensor:
+        """Compute (texts, vocabulary) of states (texts, tokens, width) and weights (vocabulary, width)."""
+        lengths = mask.sum(dim=1)
+        order = lengths.argsort(stable=True)  # texts of one length together, so that little padding is computed
+        values = states.new_empty((len(states), len(weight)), dtype=torch.float32)
+        positions = torch.empty(values.shape, dtype=torch.long, device=states.device)
+        for texts in order.split(max(1, _TOKENS // states.shape[1])):
+            longest = int(lengths[texts[-1]])
+            logits = functional.linear(states[texts, :longest], weight, bias)
+            logits.masked_fill_((mask[texts, :longest] == 0).unsqueeze(-1), float("-inf"))
+            of_texts = logits.max(dim=1)
+            values[texts], positions[texts] = of_texts.values.float(), of_texts.indices
+        ctx.save_for_backward(states, weight, positions)
+        ctx.has_bias = bias is not None
+        highest: torch.Tensor = values
+        return highest
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Compute the gradients of states, weights and bias from that of the output, (texts, vocabulary)."""
+        states, weight, positions = ctx.saved_tensors
+        (gradient,) = gradients
+        of_states, of_weight = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
+        for text, row in enumerate(gradient):
+            tokens = row.nonzero().squeeze(1)
+            at, factor = positions[text, tokens], row[tokens].unsqueeze(1)
+            of_weight[tokens] += factor * states[text, at]
+            of_states[text].index_add_(0, at, factor * weight[tokens])
+        return of_states.to(states.dtype), of_weight, gradient.sum(dim=0) if ctx.has_bias else None, None
+
+
+def load_sparse_head(
+    folder: Path, modules: SentenceModules, loss: SparseLoss | None = None, *, texts_at_once: int | None = None
+) -> PreTrainedModel:
+    """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
+
+    `info_of(model).new_weights` names the weights of its head that the checkpoint lacks.
+
+    Args:
+        folder: of a masked language model, or an encoder, whose head then starts from random weights.
+        modules: how texts are read; they are saved with the model.
+        loss: None where the model is not trained.
+        texts_at_once: texts of a batch that are read at once; None for as many as fit.
+
+    Raises:
+        ModelError: damaged weights, or weights that do not fit the config.
+    """
+    config = load_config(folder)
+    masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
+    # under the name of its class, which transformers writes into the config
+    model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
+    model = load_to_pretrain(model_class, folder, config)
+    set_up(model, modules, loss, texts_at_once)
+    if loss is not None:
+        loss.info = info_of(model)
+        loss.info.compares_rows = True  # the penalty does, whatever the other term
+    return model

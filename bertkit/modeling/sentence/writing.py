@@ -1,0 +1,72 @@
+"""The files that make a model folder one that a class of sentence-transformers loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, SETTINGS, SentenceModules
+from bertkit.storage.files import write_json
+
+_CLASSES = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+    "Dense": "sentence_transformers.base.modules.dense.Dense",
+    "SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+}
+
+
+def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
+    """Write the files that make a model folder one that ``SentenceTransformer(folder)`` loads.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: without dense layers.
+        width: hidden size of the encoder.
+    """
+    mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
+    pooling = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
+    later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
+    write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
+
+
+def write_folder(
+    folder: Path,
+    modules: SentenceModules,
+    later: Sequence[tuple[str, Mapping[str, Any]]],
+    *,
+    model_type: str,
+    encoder: Mapping[str, Any],
+) -> None:
+    """Write the files of sentence-transformers beside those of an encoder.
+
+    Args:
+        folder: it has config, weights and tokenizer of the encoder already.
+        modules: what they say of texts, prompts and similarity.
+        later: name and config of each module behind the encoder; number N of them is in the folder ``N_NAME``.
+        model_type: the class of sentence-transformers that loads the folder.
+        encoder: more settings of the encoder.
+    """
+    names = ["Transformer", *(name for name, _ in later)]
+    paths = ["", *(f"{number}_{name}" for number, name in enumerate(names[1:], start=1))]
+    for path, (_, content) in zip(paths[1:], later, strict=True):
+        (folder / path).mkdir(exist_ok=True)
+        write_json(folder / path / "config.json", content)
+    lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
+    write_json(folder / ENCODER_SETTINGS, {**encoder, **lengths})
+    settings = {
+        "model_type": model_type,
+        "prompts": {"query": "", "document": "", **modules.prompts},
+        "default_prompt_name": modules.default_prompt,
+        "similarity_fn_name": modules.similarity,
+        **({} if modules.dimension is None else {"truncate_dim": modules.dimension}),
+    }
+    write_json(folder / SETTINGS, settings)
+    listed = [
+        {"idx": number, "name": str(number), "path": path, "type": _CLASSES[name]}
+        for number, (name, path) in enumerate(zip(names, paths, strict=True))
+    ]
+    write_json(folder / MODULES, listed)  # last: without it the folder is a plain model

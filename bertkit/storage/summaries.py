@@ -1,0 +1,240 @@
+"""Run folders in short: what a table of runs shows, and how the settings of several differ."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from bertkit.errors import BertkitError, shorten
+from bertkit.storage import runs
+from bertkit.storage.files import is_locked
+from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+
+_LOG = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run folder, or a folder of seeds, as a row of a table."""
+
+    folder: str
+    state: str
+    """``finished``, ``running``, ``stopped``, ``failed``, ``diverged`` or ``damaged``; of seeds, how many are what."""
+    recipe: str = ""
+    model: str = ""
+    metric: str = ""
+    score: float | None = None
+    """Of the best metric on the first split; of seeds, the mean."""
+    interval: list[float] | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    bytes: int = 0
+    date: str = ""
+    seeds: int | None = None
+    """How many runs it holds, of a folder of seeds."""
+    reason: str = ""
+    """Why it failed, or what is wrong with the folder."""
+
+
+def find_runs(folder: Path) -> Iterator[RunSummary]:
+    """Yield a summary of each run folder under a folder, by name; a folder of seeds is one.
+
+    Folders that hold no run are looked into, one level deep. Nothing is raised for a damaged run: it is a row too.
+    """
+    for entry in _subfolders(folder):
+        if (found := summarize(entry)) is not None:
+            yield found
+        else:
+            yield from filter(None, map(summarize, _subfolders(entry)))
+
+
+def summarize(folder: Path) -> RunSummary | None:
+    """Summarize a run folder or a folder of seeds; None for any other folder."""
+    if os.path.lexists(folder / runs.RECORD):
+        return _summarize_run(folder)
+    return _summarize_seeds(folder) if is_seeds_folder(folder) else None
+
+
+def read_state(folder: Path, record: Mapping[str, Any]) -> str:
+    """Return the state of a run; one whose record says that it runs and whose lock is free was killed: stopped."""
+    if record["status"] == "running" and not is_locked(folder / runs.LOCK):
+        return "stopped"
+    return str(record["status"])
+
+
+def list_settings(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
+    """List what differs between runs: rows of `setting`, and the value of each run under its name.
+
+    Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not.
+    """
+    flat = {name: _flatten(_settings(record)) for name, record in records.items()}
+    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    return [
+        {"setting": key, **{name: shorten(values.get(key, "-"), 60) for name, values in flat.items()}}
+        for key in keys
+        if len({values.get(key) for values in flat.values()}) > 1
+    ]
+
+
+def list_changes(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
+    from bertkit.recipe import load_any_recipe, recipe_names
+
+    own = record.get("identity", {}).get("recipe", {})
+    if own.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
+        return []
+    shipped = _flatten(load_any_recipe(own["name"]).model_dump(mode="json"))
+    return [
+        {"setting": key, "recipe": shorten(shipped[key], 60), "run": shorten(value, 60)}
+        for key, value in _flatten({"model": record.get("model"), **own}).items()
+        if key in shipped and shipped[key] != value
+    ]
+
+
+def sort_runs(found: Sequence[RunSummary], key: str) -> list[RunSummary]:
+    """Sort runs by name, recipe, model or state, or by score, time, size or date from the highest down.
+
+    Runs that have no such value come last.
+    """
+    if key in ("score", "time", "size", "date"):
+        name = {"time": "seconds", "size": "bytes"}.get(key, key)
+        known = [run for run in found if getattr(run, name) not in (None, "")]
+        unknown = [run for run in found if getattr(run, name) in (None, "")]
+        return sorted(known, key=lambda run: getattr(run, name), reverse=True) + unknown
+    return sorted(found, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """Read the training log of a run; empty where there is none, and without the lines that are damaged."""
+    try:
+        lines = (folder / _LOG).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    entries = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            entries.append(entry)
+    return entries
+
+
+def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    identity = record.get("identity", {})
+    data = {split: digest[:12] for split, digest in identity.get("data", {}).items()}
+    machine = {key: value for key, value in record.get("machine", {}).items() if key != "reason"}
+    return {
+        **({"model": record["model"]} if "model" in record else {}),
+        **{key: value for key, value in identity.get("recipe", {}).items() if key != "model_labels"},
+        "rows": data,
+        "tuned": record.get("tuned", {}),
+        "versions": record.get("versions", {}),
+        "machine": machine,
+    }
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested mappings as one, with dotted keys and values as text.
+
+    >>> _flatten({"training": {"seed": 1, "extra": {}}, "name": "cola"})
+    {'training.seed': '1', 'name': 'cola'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat
+
+
+def _summarize_run(folder: Path) -> RunSummary:
+    size = _count_bytes(folder)
+    try:
+        record = runs.read_record(folder)
+        if record is None:
+            raise OSError(f"{runs.RECORD} is not a file")
+        return _from_record(folder, record, size)
+    except (BertkitError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = error.what if isinstance(error, BertkitError) else f"the record cannot be read: {error}"
+        return RunSummary(str(folder), "damaged", bytes=size, reason=reason)
+
+
+def _from_record(folder: Path, record: Mapping[str, Any], size: int) -> RunSummary:
+    recipe = record.get("identity", {}).get("recipe", {})
+    results = record.get("results") or [record["result"]] if "results" in record or "result" in record else []
+    result: Mapping[str, Any] = results[0] if results else {}
+    scores = result.get("scores", {})
+    metric = recipe.get("best_metric") or next(iter(scores), "")
+    training = recipe.get("training", {})
+    return RunSummary(
+        folder=str(folder),
+        state=read_state(folder, record),
+        recipe=str(recipe.get("name", "")),
+        model=str(record.get("model") or result.get("model", "")),
+        metric=metric,
+        score=scores.get(metric),
+        interval=(result.get("intervals") or {}).get(metric),
+        epochs=None if training.get("steps") else training.get("epochs"),
+        steps=record.get("steps") or training.get("steps"),
+        seconds=record.get("seconds"),
+        bytes=size,
+        date=str(record.get("finished") or record.get("started", "")),
+        reason=str(record.get("error", "")),
+    )
+
+
+def _summarize_seeds(folder: Path) -> RunSummary:
+    """Summarize a folder of seeds: what its runs have in common, the mean of their scores, and their sums."""
+    seeds = list(filter(None, (summarize(seed_folder(folder, seed)) for seed in find_seeds(folder))))
+    scores = [seed.score for seed in seeds if seed.state == "finished" and seed.score is not None]
+    counts = Counter(seed.state for seed in seeds)
+    first = next((seed for seed in seeds if seed.state != "damaged"), RunSummary(str(folder), "damaged"))
+    return RunSummary(
+        folder=str(folder),
+        state=", ".join(f"{count} {state}" for state, count in counts.items())
+        if len(counts) > 1
+        else next(iter(counts), "damaged"),
+        recipe=first.recipe,
+        model=first.model,
+        metric=first.metric,
+        score=mean(scores) if scores else None,
+        epochs=first.epochs,
+        steps=sum(seed.steps or 0 for seed in seeds) or None,
+        seconds=sum(seed.seconds or 0.0 for seed in seeds),
+        bytes=_count_bytes(folder),
+        date=max((seed.date for seed in seeds), default=""),
+        seeds=len(seeds),
+        reason="; ".join(f"{Path(seed.folder).name}: {seed.reason}" for seed in seeds if seed.reason),
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Return the folders in a folder, by name; none where it cannot be read."""
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+    return [folder / name for name in names]
+
+
+def _count_bytes(folder: Path) -> int:
+    """Add up the sizes of all files below a folder; what cannot be read, or goes meanwhile, counts nothing."""
+    total = 0
+    for path, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_size  # noqa: PTH118 - thousands of files
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,116 @@
+"""Classify texts, or pairs of texts, from a few examples per label: SetFit's way (Tunstall et al. 2022).
+
+The encoder is trained so that vectors of one label are nearer to each other than to those of another label. Logistic
+regression on the vectors of the training rows then tells the labels apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.modules import read_modules, with_options
+from bertkit.tasks import (
+    Collator,
+    DataError,
+    Feature,
+    Option,
+    Recipe,
+    RecipeError,
+    Row,
+    RunModule,
+    Setup,
+    no_details,
+    no_tuning,
+    read_option,
+    text_classification,
+)
+from bertkit.tokens.several import several_collator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLUMNS = text_classification.COLUMNS
+NAMED: bool = True
+METRICS: tuple[str, ...] = text_classification.METRICS
+OPTIONS: Mapping[str, Any] = {
+    "method": Option("contrastive", choices=("contrastive", "frozen")),
+    **{name: texts.OPTIONS[name] for name in ("scale", "pooling", "prompts")},
+}
+
+decode, compare, score = text_classification.decode, text_classification.compare, text_classification.score
+fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
+tune, details, combine = no_tuning, no_details, text_classification.combine
+
+
+def read(row: Row, recipe: Recipe) -> Row:
+    """Check the texts and the label.
+
+    Raises:
+        DataError: a text that is not text, no label, or several.
+        RecipeError: a setting of another loss.
+    """
+    if recipe.training.class_weights or recipe.training.label_smoothing:
+        what = (
+            "training.class_weights and label_smoothing are for the loss of a classifier, which few_shot does not have"
+        )
+        raise RecipeError(what, "leave them out")
+    if isinstance(row.get("label"), (list, tuple)):
+        remedy = "use the recipe `classify` with options.multi_label"
+        raise DataError("a list of labels, and few_shot learns one per row", remedy, column="label")
+    return text_classification.read(row, recipe)
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with a linear layer over its vectors, which have length 1."""
+    from bertkit.modeling.sentence.classifier import load_sentence_classifier
+    from bertkit.modeling.sentence.losses import VectorLoss
+
+    if not new_head:
+        return load_sentence_classifier(folder, read_modules(folder), setup.labels, new_head=False)
+    modules = with_options(texts.modules_of(folder, setup), pooling=None, normalize=True, prompt=None)
+    loss = VectorLoss("class_cosent", float(read_option(OPTIONS, setup.recipe, "scale")))
+    return load_sentence_classifier(folder, modules, setup.labels, loss, new_head=True)
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
+    pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
+    ids = {name: number for number, name in enumerate(setup.labels)}
+    features = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs)
+    for row, feature in zip(rows, features, strict=True):
+        if "label" in row:
+            feature["labels"] = ids[row["label"]]
+    return features
+
+
+def collator(setup: Setup) -> Collator:
+    """Build the collator: batches of shape (rows, 1, tokens)."""
+    return several_collator(setup)
+
+
+def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+    """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all."""
+    # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
+    import sklearn.linear_model  # noqa: F401
+
+    fit_head = partial(_fit_head, model, features["train"], run)
+    if read_option(OPTIONS, setup.recipe, "method") == "frozen":
+        fit_head()
+        return True
+    from bertkit.modeling.info import info_of
+
+    info_of(model).fit_head = fit_head
+    return False
+
+
+def _fit_head(model: PreTrainedModel, training: Sequence[Feature], run: RunModule) -> None:
+    import numpy as np
+
+    from bertkit.modeling.sentence.classifier import fit_logistic
+
+    vectors = np.stack([output["vectors"][0] for output in run(model, training)])
+    fit_logistic(model, vectors, [int(feature["labels"]) for feature in training])

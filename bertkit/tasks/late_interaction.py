@@ -1,0 +1,99 @@
+"""Train a vector for each token of a text, to find the text that belongs to another (ColBERT).
+
+Rows are those of `contrastive`. The score of two texts is a sum over the tokens of the first: each counts with the most
+similar token of the second (Khattab and Zaharia 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.metrics.partners import partner_ranks
+from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.formats import LATE
+from bertkit.tasks import (
+    Details,
+    Feature,
+    Option,
+    Row,
+    Setup,
+    contrastive,
+    no_fitting,
+    no_precompute,
+    no_tuning,
+    read_option,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLUMNS = contrastive.COLUMNS
+NAMED: bool = False
+METRICS: tuple[str, ...] = contrastive.METRICS
+OPTIONS: Mapping[str, Any] = {
+    "scale": Option(1.0, least=0.01, most=1000),
+    "dimension": Option(None, least=1),
+    "prompts": texts.OPTIONS["prompts"],
+    "mini_batch": texts.OPTIONS["mini_batch"],
+}
+
+read, collator, score, baselines = contrastive.read, contrastive.collator, contrastive.score, contrastive.baselines
+precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load an encoder with a projection of its tokens; that of a folder which has one is kept."""
+    from bertkit.modeling.sentence.formats import read_format
+    from bertkit.modeling.sentence.late import LateLoss, load_late_head
+
+    if not new_head:
+        texts.refuse_other_formats(folder, LATE)
+        return load_late_head(folder, read_format(folder, LATE))
+    dimension, scale, mini_batch = (
+        read_option(OPTIONS, setup.recipe, name) for name in ("dimension", "scale", "mini_batch")
+    )
+    modules, loss = texts.modules_of(folder, setup, LATE), LateLoss(float(scale))
+    return load_late_head(
+        folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
+    )
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode anchor, positive and negatives as `contrastive` does."""
+    return contrastive.encode_for(rows, setup, LATE)
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Return the scores of the anchor with positive and negatives."""
+    from bertkit.modeling.sentence.late import max_sim, real_tokens
+
+    decoded = []
+    for row, output in zip(rows, outputs, strict=True):
+        # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
+        anchor, *others = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
+        positive, *negatives = max_sim([anchor], others)[0].tolist()
+        record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
+        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+    return decoded
+
+
+def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    """Return what `contrastive` does."""
+    from bertkit.modeling.sentence.late import max_sim
+
+    if "_rank" in predictions[0]:  # of a baseline
+        return contrastive.compare(predictions, rows, setup)
+    anchors, positives = zip(*(record["_vectors"] for record in predictions), strict=True)
+    ranks = partner_ranks(
+        rows, lambda one, other: max_sim([anchors[row] for row in one], [positives[row] for row in other])
+    )
+    return contrastive.compare_ranks(predictions, ranks)
+
+
+def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+    """Report each row's rank as text."""
+    return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

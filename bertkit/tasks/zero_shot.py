@@ -1,0 +1,171 @@
+"""Classify texts by labels that are only described in words, with a model that was trained for something else.
+
+A model for natural language inference says how well a text entails the description of each label (Yin et al. 2019). Of
+an encoder for sentence vectors, the description whose vector is nearest to that of the text wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, closest
+from bertkit.modeling.load import label_names, read_config
+from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
+from bertkit.tasks import (
+    Collator,
+    Feature,
+    Option,
+    Recipe,
+    RecipeError,
+    Row,
+    Setup,
+    encode_texts,
+    load_pretrained,
+    no_details,
+    no_precompute,
+    no_tuning,
+    padding_collator,
+    read_option,
+    spelled,
+    text_classification,
+)
+from bertkit.tokens.several import several_collator
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def _read_template(value: Any) -> str:
+    if not isinstance(value, str) or value.count("{}") != 1:
+        raise ValueError("give text with {} in place of the label, such as 'This text is about {}.'")
+    return value
+
+
+def _read_descriptions(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) and text.strip() for text in value.values()):
+        raise ValueError("give a text for each label, such as {sports: 'This text is about a match.'}")
+    return value
+
+
+COLUMNS = text_classification.COLUMNS
+NAMED: bool = True
+METRICS: tuple[str, ...] = text_classification.METRICS
+OPTIONS: Mapping[str, Any] = {
+    "hypothesis_template": Option("This text is about {}.", read=_read_template),
+    "descriptions": Option({}, read=_read_descriptions),
+}
+
+_SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses have it
+
+read, compare, score = text_classification.read, text_classification.compare, text_classification.score
+fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
+precompute, tune, details = no_precompute, no_tuning, no_details
+
+
+def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
+    """Return the labels of the recipe, which are not those that the model was trained for.
+
+    Raises:
+        RecipeError: the recipe names no labels, or describes one that it does not name.
+        ModelError: the model knows neither entailment nor sentence vectors.
+    """
+    if not recipe.labels:
+        raise RecipeError("labels is missing: nothing else names them", "--set 'labels=[politics, sports]'")
+    for label in _own_descriptions(recipe):
+        if label not in recipe.labels:
+            raise RecipeError(f"options.descriptions has no label {label!r}", closest(label, recipe.labels))
+    if _find_entailment(folder) is None and not is_sentence_folder(folder):
+        names = ", ".join(label_names(read_config(folder)) or []) or "none"
+        what = f"zero-shot needs a model with a label 'entailment' (there are: {names}) or one for sentence vectors"
+        raise ModelError(what, "train one: bertkit finetune mnli", file=folder)
+    return tuple(recipe.labels)
+
+
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
+
+    Raises:
+        RecipeError: it is to be trained.
+    """
+    if new_head:
+        what = "the task family zero_shot trains nothing"
+        raise RecipeError(what, "score a model as it is: bertkit eval RECIPE --zero-shot --model MODEL")
+    if _find_entailment(folder) is None:
+        return _load_encoder(folder, setup)
+    return load_pretrained(
+        "AutoModelForSequenceClassification",
+        folder,
+        label_names(read_config(folder)) or [],
+        new_head=False,
+        problem_type="single_label_classification",
+        cls_only=setup.recipe.training.cls_only_last_layer,
+        inference=setup.inference,
+    )
+
+
+def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode each text, or for inference each text with the description of each label in turn."""
+    read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
+    if _find_entailment(_folder(setup)) is None:
+        return texts.encode_rows([[text] for text in read], setup)
+    described = _describe(setup)
+    features = encode_texts([{"text": text, "text_pair": one} for text in read for one in described], setup)
+    return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
+
+
+def collator(setup: Setup) -> Collator:
+    """Build the collator: batches of texts with descriptions, or of shape (rows, 1, tokens)."""
+    return several_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
+
+
+def decode(
+    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[dict[str, Any]]:
+    """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
+    import numpy as np
+
+    entailment = _find_entailment(_folder(setup))
+    if entailment is not None:
+        # (rows * labels, classes of inference) -> (rows, labels)
+        logits = np.array([output["logits"][entailment] for output in outputs]).reshape(len(rows), len(setup.labels))
+        outputs = [{"logits": of_row} for of_row in logits]
+    return text_classification.decode(outputs, features, rows, setup)
+
+
+def _load_encoder(folder: Path, setup: Setup) -> PreTrainedModel:
+    import numpy as np
+    import torch
+
+    from bertkit.modeling.sentence.classifier import load_sentence_classifier, set_head
+
+    modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
+    model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()
+    batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe(setup)], setup))
+    with torch.no_grad():
+        vectors = model(**batch).vectors[:, 0].numpy()
+    set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
+    return model
+
+
+def _describe(setup: Setup) -> list[str]:
+    """Return a description of each label: the recipe's own, or the label in its template."""
+    template, own = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _own_descriptions(setup.recipe)
+    return [own.get(label, template.replace("{}", label)) for label in setup.labels]
+
+
+def _own_descriptions(recipe: Recipe) -> dict[str, str]:
+    """Return the descriptions that a recipe gives, by label; YAML reads some names as numbers."""
+    return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
+
+
+def _folder(setup: Setup) -> Path:
+    return Path(setup.tokenizer.name_or_path)
+
+
+def _find_entailment(folder: Path) -> int | None:
+    """Find the output that stands for entailment, as transformers' pipeline does; None where there is none."""
+    names = label_names(read_config(folder)) or []
+    return next((number for number, name in enumerate(names) if name.lower().startswith("entail")), None)

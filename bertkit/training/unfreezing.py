@@ -1,0 +1,200 @@
+"""Learning rates by depth, and which depths are trained from which step on.
+
+Weights are frozen by `requires_grad` alone. The groups of the optimizer hold all weights that will ever be trained, so
+a checkpoint from before a weight was unfrozen fits the optimizer after it. AdamW skips a weight without a gradient, and
+counts its steps from the first one that it has.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from transformers import TrainerCallback
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.layerwise.depths import Depths, find_depths
+from bertkit.recipe import CommonTraining, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from transformers import PreTrainedModel
+
+log = logging.getLogger("bertkit")
+
+
+_COUNT = "trainable_parameters"  # in metrics.jsonl
+
+
+class Stage(NamedTuple):
+    """The lowest depth that is trained from a step on."""
+
+    step: int
+    lowest: int
+
+
+class LayerPlan:
+    """The rates and stages of one run, for a model that stays the same object until its end.
+
+    Args:
+        model: as it is trained, with what stands in for its embeddings.
+        training: settings of pretraining have neither rates nor stages.
+        rows: of one epoch; None for a stream.
+
+    Raises:
+        RecipeError: the model has no head to train first, or its epochs are not known.
+    """
+
+    def __init__(self, model: PreTrainedModel, training: CommonTraining, rows: int | None) -> None:
+        self.rates, self.stages, self.depths = dict[int, float](), list[Stage](), Depths(0, {})
+        self.held_back: list[nn.Parameter] = []
+        self.trained = ""  # what is trained in layers, where that is not all of their weights
+        if isinstance(training, Training):
+            found = find_depths(model)
+            trained = {weights: depth for weights, depth in found.of.items() if weights.requires_grad}
+            self.depths = Depths(found.layers, trained)
+            self.rates = _rates(self.depths, training)
+            self.trained = "adapters in " if training.lora else ""
+            self.stages = _stages(self.depths, training, rows, has_head=_has_head(model))
+            _report_end(self.stages, self.depths, training.total_steps(rows))
+
+    def split_groups(self, optimizer: torch.optim.Optimizer) -> None:
+        """Split an optimizer's groups by learning rate, the first of them with that of the top layer, which is logged.
+
+        An optimizer whose weights all have one rate stays as it is.
+        """
+        if len(set(self.rates.values())) < 2:
+            return
+        top = max(depth for depth in self.rates if depth <= self.depths.layers)
+        order = [top, *(depth for depth in sorted(self.rates, reverse=True) if depth != top)]
+        groups = list(optimizer.param_groups)
+        optimizer.param_groups.clear()
+        for depth in order:
+            for group in groups:
+                if params := [weights for weights in group["params"] if self.depths.of[weights] == depth]:
+                    optimizer.add_param_group({**group, "params": params, "lr": self.rates[depth]})
+
+    def start(self, step: int) -> int:
+        """Freeze what is not trained at a step; return the number of parameters that are.
+
+        Several processes wait for one another's gradients of the same weights. There the gradients of what is frozen
+        are computed, and `drop_gradients` drops them.
+        """
+        lowest = self.lowest(step)
+        frozen = self.depths.select(0, lowest - 1)
+        shares = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.held_back = frozen if shares else []
+        for weights, depth in self.depths.of.items():
+            weights.requires_grad_(shares or depth >= lowest)
+        return sum(weights.numel() for weights in self.depths.select(lowest))
+
+    def drop_gradients(self) -> None:
+        """Drop the gradients that were computed for other processes' sake only."""
+        for weights in self.held_back:
+            weights.grad = None
+
+    def lowest(self, step: int) -> int:
+        """Return the lowest depth that is trained at a step."""
+        return next((stage.lowest for stage in reversed(self.stages) if stage.step <= step), 0)
+
+    def describe_rates(self) -> str:
+        """Name the learning rate of each depth, the highest first; empty where all have one."""
+        if len(set(self.rates.values())) < 2:
+            return ""
+        names = {depth: self.describe(depth, depth) for depth in sorted(self.rates, reverse=True)}
+        return ", ".join(f"{names[depth]} {self.rates[depth]:.3g}" for depth in names)
+
+    def describe(self, lowest: int, highest: int | None = None) -> str:
+        """Name the weights from one depth to another, the head's by default: layers are counted from 0.
+
+        >>> plan = LayerPlan.__new__(LayerPlan)
+        >>> plan.depths = Depths(6, {})
+        >>> plan.describe(7), plan.describe(5), plan.describe(0), plan.describe(2, 2)
+        ('the head', 'layers 4 to 5 and the head', 'all layers, the embeddings and the head', 'layer 1')
+        """
+        layers = self.depths.layers
+        highest = layers + 1 if highest is None else highest
+        first, last = max(lowest, 1), min(highest, layers)
+        names = []
+        if first <= last:
+            one = f"layer {first - 1}" if first == last else f"layers {first - 1} to {last - 1}"
+            names.append("all layers" if last - first == layers - 1 else one)
+        names += ["the embeddings"] * (lowest == 0) + ["the head"] * (highest > layers)
+        return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
+
+
+class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
+    """Starts each stage of a plan before its first step, and says so; `record` appends to the log of the run."""
+
+    def __init__(self, plan: LayerPlan, record: Callable[[dict[str, float]], None]) -> None:
+        self.plan, self.record = plan, record
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Freeze what is not trained at the step that a run begins or goes on with."""
+        if rates := self.plan.describe_rates():
+            log.info(f"peak learning rates: {rates}")
+        if self.plan.stages:
+            count, lowest = self.plan.start(state.global_step), self.plan.lowest(state.global_step)
+            log.info(f"training {self.plan.trained}{self.plan.describe(lowest)}: {count:,} parameters")
+            if state.global_step == 0:
+                self.record({_COUNT: count})
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Unfreeze what is trained from the next step on."""
+        for before, stage in pairwise(self.plan.stages):
+            if stage.step == state.global_step:
+                count, unfrozen = self.plan.start(stage.step), self.plan.describe(stage.lowest, before.lowest - 1)
+                log.info(f"step {stage.step}: unfreezing {unfrozen}; {count:,} parameters are trained now")
+                self.record({_COUNT: count})
+
+
+def _has_head(model: PreTrainedModel) -> bool:
+    """Tell whether anything outside of the encoder is trained."""
+    encoder = set(model.base_model.parameters())
+    return any(weights.requires_grad and weights not in encoder for weights in model.parameters())
+
+
+def _rates(depths: Depths, training: Training) -> dict[int, float]:
+    """Compute the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)."""
+    decay = training.layerwise_lr_decay or 1.0
+    rates = {depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in depths.of.values()}
+    if depths.head in rates and training.head_learning_rate is not None:
+        rates[depths.head] = training.head_learning_rate
+    return rates
+
+
+def _stages(depths: Depths, training: Training, rows: int | None, *, has_head: bool) -> list[Stage]:
+    """List the stages of a run; none where the same weights are trained from the first step to the last."""
+    period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
+    bottom = min(depths.of.values())
+    if period is None and head_only_epochs is None:
+        return [Stage(0, bottom)] if bottom or training.lora else []
+    if head_only_epochs is not None and not has_head:
+        raise RecipeError("training.head_only_epochs: this model has no head with weights", "leave it out")
+    if rows is None and (period == "epoch" or head_only_epochs is not None):
+        key = "gradual_unfreezing" if period == "epoch" else "head_only_epochs"
+        what = f"training.{key}: the epochs of a stream are not known"
+        raise RecipeError(what, "leave data.streaming out, or set training.gradual_unfreezing to a number of steps")
+    epoch = training.steps_per_epoch(rows) if rows is not None else 0
+    every = epoch if period == "epoch" else period
+    step = every if head_only_epochs is None else max(1, round(head_only_epochs * epoch))
+    stages = [Stage(0, depths.head)] if has_head else []
+    if every is None:
+        return [*stages, Stage(int(step or 0), bottom)]
+    start = int(step or 0) if has_head else 0
+    lowest = range(depths.layers, bottom - 1, -1)
+    return [*stages, *(Stage(start + number * every, depth) for number, depth in enumerate(lowest))]
+
+
+def _report_end(stages: list[Stage], depths: Depths, steps: int) -> None:
+    """Say where a run ends before its last stage."""
+    if stages and stages[-1].step >= steps:
+        reached = sum(stage.step < steps for stage in stages)
+        log.warning(
+            f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of {len(stages)}; "
+            f"all would be trained from step {stages[-1].step} on"
+        )

@@ -1,0 +1,80 @@
+"""Texts to sparse vectors, with a model that is loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from bertkit.errors import UsageError, closest
+from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
+from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import load_recipe
+from bertkit.tasks.sparse import as_matrix
+from bertkit.vectors.by_role import ROLES, read_texts
+
+
+@dataclass(frozen=True)
+class SparseEmbedder:
+    """A model that turns texts into sparse vectors, one dimension per token of its vocabulary.
+
+    A vector's product with another is how well two texts fit, so a product of sparse matrices is a search. Called with
+    a batch of columns, it returns the batch with two more, for ``datasets.map`` and the like.
+
+    >>> embedder = SparseEmbedder("runs/sparse")  # doctest: +SKIP
+    >>> documents = embedder.encode(["The cat sleeps.", "A dog barks."])  # doctest: +SKIP
+    >>> (embedder.encode(["Who sleeps?"], "query") @ documents.T).toarray()  # doctest: +SKIP
+    array([[8.31, 0.42]])
+    """
+
+    model: str
+    """Run folder of the recipe ``sparse``, folder of a SparseEncoder, or hub name."""
+    precision: str = "auto"
+    column: str = "text"
+    """Column of a batch with the texts."""
+    role: str = "document"
+    """Of the texts of a batch: ``query`` or ``document``."""
+
+    @cached_property
+    def _loaded(self) -> Checkpoint:
+        recipe = load_recipe("sparse", {"model": self.model, "training.precision": self.precision})
+        return find_checkpoint(recipe).load(inference=True)
+
+    def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress = SILENT) -> Any:
+        """Compute the vectors of texts: a ``scipy.sparse.csr_array`` of shape (texts, vocabulary).
+
+        Raises:
+            ModelError: the model is no sparse encoder.
+            UsageError: there is no such role.
+        """
+        import numpy as np
+        from scipy.sparse import csr_array, vstack
+
+        if role not in ROLES:
+            raise UsageError(f"role {role!r}", closest(role, ROLES))
+        width = self._loaded.model.config.vocab_size
+        outputs = read_texts(self._loaded, texts, role, SPARSE, progress)
+        rows = [as_matrix(output["values"], output["tokens"], width) for output in outputs]
+        return vstack(rows, "csr") if rows else csr_array((0, width), dtype=np.float64)
+
+    def words(self, vector: Any, count: int = 10) -> dict[str, float]:
+        """Return the tokens of the highest values of a vector, one row of what `encode` returns."""
+        import numpy as np
+
+        best = np.argsort(-vector.data, kind="stable")[:count]
+        tokens = self._loaded.setup.tokenizer.convert_ids_to_tokens(vector.indices[best].tolist())
+        return dict(zip(tokens, vector.data[best].tolist(), strict=True))
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a batch of columns with the ``indices`` and the ``values`` of its texts' vectors."""
+        import numpy as np
+
+        vectors = self.encode(list(batch[self.column]), self.role)
+        indices, values = (np.split(part, vectors.indptr[1:-1]) for part in (vectors.indices, vectors.data))
+        return {**batch, "indices": [part.tolist() for part in indices], "values": [part.tolist() for part in values]}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the options alone, so that another process loads the model itself."""
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}

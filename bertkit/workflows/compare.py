@@ -1,0 +1,271 @@
+"""Compare finished runs by their stored predictions: differences, how sure they are, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.outputs import claimed
+from bertkit.storage.summaries import list_settings, read_log
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.differences import Changes, Side
+    from bertkit.evaluation.stored import Scorer, StoredRun, StoredSystem
+    from bertkit.metrics.paired import Difference
+
+
+@dataclass(frozen=True)
+class ComparedSystem:
+    """One of the compared runs, or folders of seeds: its scores, means over seeds where it has several."""
+
+    name: str
+    seeds: list[int | None]
+    scores: dict[str, float]
+    intervals: dict[str, tuple[float, float] | None]
+    seed_scores: dict[str, list[float]] = field(default_factory=dict)
+    """Metric -> its score for each seed; empty for a single run."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several systems beside the first, which is the baseline, on the same rows."""
+
+    recipe: str
+    task: str
+    split: str
+    rows: int
+    units: int
+    """What was resampled: rows, or queries."""
+    best_metric: str
+    systems: list[ComparedSystem]
+    differences: dict[str, dict[str, Difference]]
+    """Name of a system -> metric -> its difference from the baseline."""
+    changes: dict[str, Changes]
+    """Name of a system -> where it differs from the baseline."""
+    settings: list[dict[str, str]]
+    """What differs between the runs: `setting`, and the value of each system by its name."""
+    notes: list[str]
+    folders: dict[str, list[str]]
+    """Name of a system -> the folders of its runs."""
+
+
+def compare(
+    paths: Sequence[str | Path],
+    *,
+    recipe: Recipe | None = None,
+    split: str | None = None,
+    by: str | None = None,
+    shown: int = 5,
+    progress: Progress = SILENT,
+) -> Comparison:
+    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds`.
+
+    Args:
+        paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
+        recipe: whose metrics to compare; that of the first run by default.
+        split: whose predictions to compare; the first validation split by default.
+        by: a column of the data to slice by.
+        shown: how many rows that are won, and lost, to show.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    if len(paths) < 2:
+        raise UsageError("one run has nothing to be compared with", "name two or more")
+    if len({typed_path(path).resolve() for path in paths}) < len(paths):
+        raise UsageError("a run is named twice", "name each once")
+    with stage(progress, "reading the predictions", total=1):
+        from bertkit.evaluation.columns import read_column
+        from bertkit.evaluation.stored import align, find_scorer, read_rows, read_system
+
+        systems = [read_system(path, split) for path in paths]
+        _check_seeds(systems)
+        scorer = find_scorer(systems, recipe)
+        reference = systems[0].runs[0]
+        systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
+        rows = read_rows(reference, scorer.task)
+        extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
+    return _compare(scorer, systems, rows, extra, shown, progress)
+
+
+def _compare(
+    scorer: Scorer,
+    systems: Sequence[StoredSystem],
+    rows: Sequence[Row],
+    extra: dict[str, list[Any]],
+    shown: int,
+    progress: Progress,
+) -> Comparison:
+    from bertkit.evaluation.differences import Side, find_changes
+    from bertkit.metrics.paired import compare_paired, count_units
+    from bertkit.metrics.paired_seeds import compare_seeds
+
+    sides = [
+        Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
+        for system in systems
+    ]
+    scorer, notes = _leave_out_unstored(scorer, systems, sides)
+    notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
+    names = _short_names([system.name for system in systems])
+    differences: dict[str, dict[str, Difference]] = {}
+    changes: dict[str, Changes] = {}
+    for name, system, side in zip(names[1:], systems[1:], sides[1:], strict=True):
+        with stage(progress, f"comparing {name} with {names[0]}", total=1):
+            differences[name] = (
+                compare_seeds(scorer.score, sides[0].judged, side.judged)
+                if system.has_seeds
+                else compare_paired(scorer.score, sides[0].judged[0], side.judged[0])
+            )
+            changes[name] = find_changes(scorer, rows, sides[0], side, extra=extra, shown=shown)
+    return Comparison(
+        recipe=scorer.recipe.name,
+        task=scorer.recipe.task,
+        split=str(systems[0].runs[0].record.get("split", systems[0].runs[0].file.stem)),
+        rows=len(rows),
+        units=count_units(sides[0].judged[0]),
+        best_metric=scorer.recipe.best_metric,
+        systems=[
+            _describe(scorer, name, system, side) for name, system, side in zip(names, systems, sides, strict=True)
+        ],
+        differences=_correct(differences),
+        changes=changes,
+        settings=list_settings({name: system.runs[0].record for name, system in zip(names, systems, strict=True)}),
+        notes=notes,
+        folders={
+            name: [str(run.file.parent) for run in system.runs] for name, system in zip(names, systems, strict=True)
+        },
+    )
+
+
+def _check_seeds(systems: Sequence[StoredSystem]) -> None:
+    """Check that all systems are single runs, or all have at least two seeds."""
+    single = [system for system in systems if not system.has_seeds]
+    if single and len(single) < len(systems):
+        several = next(system for system in systems if system.has_seeds)
+        what = f"{single[0].name} is one run, and {several.name} has several seeds"
+        remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
+        raise UsageError(what, remedy)
+    for system in systems:
+        if system.has_seeds and len(system.runs) < 2:
+            what = f"only {system.runs[0].name} is finished, and the spread of seeds takes at least two"
+            raise UsageError(what, "repeat the command that trains them", file=system.name)
+
+
+def _leave_out_unstored(
+    scorer: Scorer, systems: Sequence[StoredSystem], sides: Sequence[Side]
+) -> tuple[Scorer, list[str]]:
+    """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
+
+    Raises:
+        DataError: no metric is left, or the one that counts is left out.
+    """
+    from bertkit.evaluation.stored import find_changed_scores
+
+    changed: dict[str, StoredRun] = {}
+    for system, side in zip(systems, sides, strict=True):
+        for run, judged in zip(system.runs, side.judged, strict=True):
+            changed |= dict.fromkeys(find_changed_scores(run, scorer.score(judged)), run)
+    kept = [name for name in scorer.recipe.metrics if name not in changed]
+    best = scorer.recipe.best_metric
+    if best in changed:
+        what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
+        remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
+        raise DataError(what, remedy, file=changed[best].file)
+    recipe = scorer.recipe.model_copy(update={"metrics": kept})
+    notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
+    return replace(scorer, recipe=recipe), notes
+
+
+def _describe(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+    """Collect the scores of a system, with the intervals over rows of a single run."""
+    import numpy as np
+
+    from bertkit.metrics.intervals import find_intervals
+    from bertkit.metrics.paired import count_units, take
+
+    per_run = [scorer.score(judged) for judged in side.judged]
+    scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
+    if system.has_seeds:
+        own = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
+        return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, own)
+    judged = side.judged[0]
+    found = find_intervals(per_run[0], lambda rows: scorer.score(take(judged, rows)), count_units(judged))
+    return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
+
+
+def _correct(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
+    """Correct the p of several comparisons with one baseline, metric by metric; a single one needs no correction."""
+    from bertkit.metrics.paired import holm
+
+    if len(differences) < 2:
+        return differences
+    corrected = {name: dict(of_system) for name, of_system in differences.items()}
+    for metric in next(iter(differences.values())):
+        p_values = holm([of_system[metric].p for of_system in differences.values()])
+        for of_system, p in zip(corrected.values(), p_values, strict=True):
+            of_system[metric] = replace(of_system[metric], p_holm=p)
+    return corrected
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return paths without the folders above that all of them share.
+
+    >>> _short_names(["runs/a", "runs/b"]), _short_names(["runs/a/seed-1", "runs/b/seed-1"])
+    (['a', 'b'], ['a/seed-1', 'b/seed-1'])
+    """
+    parts = [Path(name).parts for name in names]
+    shared = 0
+    while len({of_name[: shared + 1] for of_name in parts}) == 1:
+        shared += 1
+    return [
+        str(Path(*of_name[shared:])) if len(of_name) > shared else name
+        for of_name, name in zip(parts, names, strict=True)
+    ]
+
+
+def check_page(output: str | Path) -> Path:
+    """Return the path of a page that is to be written.
+
+    Raises:
+        UsageError: it has another ending than .html.
+        ResourceError: its folder is missing.
+    """
+    file = typed_path(output)
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
+    if not file.parent.is_dir():
+        raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
+    return file
+
+
+def write_page(compared: Comparison, file: Path) -> None:
+    """Write a page with scores, curves, settings and rows of compared runs.
+
+    Raises:
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    from bertkit.reports.compare import ComparedPage, write_compared
+
+    baseline = compared.systems[0].name
+    metric = compared.best_metric
+    page = ComparedPage(
+        title=f"{compared.recipe}: {', '.join(system.name for system in compared.systems)}",
+        split=compared.split,
+        rows=compared.rows,
+        metric=metric,
+        baseline=baseline,
+        systems=compared.systems,
+        differences=compared.differences,
+        changes=compared.changes,
+        settings=compared.settings,
+        notes=compared.notes,
+        logs={name: [read_log(Path(folder)) for folder in folders] for name, folders in compared.folders.items()},
+    )
+    with claimed(file):
+        write_compared(file, page)

@@ -1,0 +1,58 @@
+"""What `bertkit compare` prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from bertkit.cli.commands.compare import describe_power
+from bertkit.metrics.paired import Difference
+from bertkit.workflows.compare import Comparison
+from tests.evaluation.stored_runs import make_rows, make_run, predict
+
+ROWS = make_rows(40)
+
+
+def test_two_runs_are_a_table_a_page_and_json(run, tmp_path):
+    work = tmp_path / "work"
+    make_run(work / "runs" / "a", predict(ROWS, set(range(12))))
+    make_run(work / "runs" / "b", predict(ROWS, {12}), seed=2)
+    (work / "runs" / "a" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
+    ended = run("compare", "runs/a", "runs/b", "--rows", 1, "-o", "page.html")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("mine, validation: 40 rows; baseline: a\nb - a\n  scores\n")
+    assert re.search(r"    accuracy +0\.7000 +0\.9750 +\+0\.2750 +0\.\d+ to 0\.\d+ +<?0\.0\d+ +0\.003\n", ended.out)
+    assert "  answered differently: 13; by accuracy, b wins 12 and loses 1\n" in ended.out
+    assert "  lost by b\n    12: word" in ended.out
+    assert "    training.seed  1  2\n" in ended.out
+    page = (work / "page.html").read_text()
+    assert "b wins 12 and loses 1" in page
+    assert "Training loss" in page
+    found = json.loads(run("compare", "runs/a", "runs/b", "--json").out)
+    assert found["differences"]["b"]["accuracy"]["difference"] == 0.275
+    assert [row["id"] for row in found["changes"]["b"]["lost_rows"]] == ["12"]
+
+
+def test_a_mistake_is_answered_in_one_line(run, tmp_path):
+    make_run(tmp_path / "work" / "a", predict(ROWS, set()))
+    make_run(tmp_path / "work" / "b", predict(ROWS[1:], set()))
+    for arguments, code, message in (
+        (("a",), 2, "one run has nothing to be compared with - name two or more"),
+        (("a", "b"), 3, "39 rows, and a has 40 (b/predictions.jsonl)"),
+        (("a", "none"), 2, "neither a run folder nor stored predictions (none)"),
+        (("a", "b", "-o", "page.pdf"), 2, "the page is HTML (page.pdf) - name it page.pdf.html"),
+    ):
+        ended = run("compare", *arguments)
+        assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")
+
+
+def test_power_is_told_in_a_sentence():
+    compared = Comparison("r", "t", "s", 100, 100, "f1", [], {}, {}, [], [], {})
+    difference = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "permutation", detectable=0.14, rows_needed=196)
+    assert describe_power(difference, compared) == (
+        "power .8: 100 rows show a difference of 0.1400 in f1; one of 0.1000 takes 196 rows"
+    )
+    seeds = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "t over seeds and rows", detectable=0.14, seeds_needed=9)
+    assert describe_power(seeds, compared).endswith("one of 0.1000 takes 9 seeds, for more rows would not do")
+    nothing = Difference(0.5, 0.5, 0.0, None, 1.0, "permutation")
+    assert describe_power(nothing, compared).startswith("power: unknown")

@@ -1,0 +1,47 @@
+"""Rows drawn label by label: as many of each, by content and seed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from bertkit.data.draw import draw_per_label
+from bertkit.data.rows import Split
+from bertkit.errors import DataError
+
+ROWS = [{"text": f"row {number}", "label": "ab"[number % 3 == 0]} for number in range(60)]
+
+
+def draw(rows, count, seed=1):
+    split = Split("train", "rows.csv", rows, list(range(2, len(rows) + 2)))
+    return draw_per_label(split, "label", ["a", "b"], count, seed)
+
+
+def texts(split: Split) -> set[str]:
+    return {row["text"] for row in split.rows}
+
+
+def test_each_label_has_as_many_rows_with_their_lines():
+    drawn = draw(ROWS, 8)
+    assert Counter(row["label"] for row in drawn.rows) == {"a": 8, "b": 8}
+    assert [ROWS[line - 2] for line in drawn.lines] == drawn.rows
+    assert drawn.lines == sorted(drawn.lines)
+
+
+def test_order_and_id_change_nothing_and_the_seed_does():
+    shuffled = [{**row, "id": number} for number, row in enumerate(ROWS)]
+    random.Random(3).shuffle(shuffled)
+    assert texts(draw(shuffled, 8)) == texts(draw(ROWS, 8)) != texts(draw(ROWS, 8, seed=2))
+
+
+def test_a_larger_draw_has_the_rows_of_a_smaller_one():
+    assert texts(draw(ROWS, 4)) < texts(draw(ROWS, 16))
+
+
+def test_too_few_rows_and_several_labels_are_refused():
+    with pytest.raises(DataError, match=r"data.per_class is 21, and the label 'b' has 20 training rows \(rows.csv\)"):
+        draw(ROWS, 21)
+    with pytest.raises(DataError, match=r"this row has several \(rows.csv:2, column 'label'\)"):
+        draw([{"text": "x", "label": ["a", "b"]}], 1)

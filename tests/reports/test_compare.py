@@ -1,0 +1,37 @@
+"""The page that compares runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from bertkit.metrics.paired import Difference
+from bertkit.reports.compare import ComparedPage, write_compared
+
+
+def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path):
+    systems = [
+        SimpleNamespace(name=name, seeds=[1], scores={"f1": score}, intervals={"f1": (0.1, 0.9)}, seed_scores={})
+        for name, score in (("a", 0.5), ("b", 0.75))
+    ]
+    row = SimpleNamespace(id="7", text="<b> & é", gold="x", first="y", second="x")
+    changes = SimpleNamespace(
+        changed=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[]
+    )
+    page = ComparedPage(
+        title="a, b",
+        split="validation",
+        rows=9,
+        metric="f1",
+        baseline="a",
+        systems=systems,
+        differences={"b": {"f1": Difference(0.5, 0.75, 0.25, (0.1, 0.4), 0.0004, "permutation", rows_needed=4)}},
+        changes={"b": changes},
+        settings=[{"setting": "training.seed", "a": "1", "b": "2"}],
+        notes=["a note"],
+        logs={"a": [[{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]], "b": [[]]},
+    )
+    write_compared(tmp_path / "page.html", page)
+    text = (tmp_path / "page.html").read_text()
+    for part in ("&lt;b&gt; &amp; &#233;", "training.seed", "a note", "&lt;0.001", "+0.2500", "Training loss"):
+        assert part in text
+    assert "http" not in text.replace("http-equiv", "")
