@@ -44,7 +44,7 @@ class RepeatedScore:
 
 
 @dataclass(frozen=True)
-class Difference:
+class RecordDifference:
     """What a result may depend on, and what differs between two runs."""
 
     what: str
@@ -64,7 +64,7 @@ class Rerun:
     """Whether the files with weights have the same bytes; None where the record has no checksums."""
     first_difference: int | None
     """The first step whose logged losses or scores differ; None where none does."""
-    differences: list[Difference]
+    differences: list[RecordDifference]
 
     @property
     def scores_agree(self) -> bool:
@@ -140,14 +140,14 @@ def compare_runs(before: Path, now: Path) -> Rerun:
     )
 
 
-def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
     """List what two records say differently of what a result may depend on: versions, machine, settings, data, model.
 
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
-    [Difference(what='machine.threads', before=1, now=2)]
+    [RecordDifference(what='machine.threads', before=1, now=2)]
     """
     before, after = (dict(_flatten(_circumstances(record))) for record in (old, new))
-    return [Difference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
+    return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
 
 
 def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.storage import runs
-from bertkit.workflows.rerun import Difference, _recorded_recipe, compare_runs, find_differences, rerun
+from bertkit.workflows.rerun import RecordDifference, _recorded_recipe, compare_runs, find_differences, rerun
 from tests.conftest import distill, finetune
 from tests.test_habits import HEAVY
 from tests.workflows.test_pretrain import arguments as pretrain_arguments
@@ -87,9 +87,9 @@ def test_what_differs_is_found_in_both_records():
     new = {"versions": {"torch": "2.2"}, "machine": {"threads": 1, "device": "cpu", "reason": "as before"}}
     identity = {"data": {"train": "aa"}, "recipe": {"training": {"seed": 1}}}
     assert find_differences({**old, "identity": identity}, {**new, "identity": {"recipe": {}}}) == [
-        Difference("versions.torch", "2.1", "2.2"),
-        Difference("data.train", "aa", None),
-        Difference("settings.training.seed", 1, None),
+        RecordDifference("versions.torch", "2.1", "2.2"),
+        RecordDifference("data.train", "aa", None),
+        RecordDifference("settings.training.seed", 1, None),
     ]
 
 

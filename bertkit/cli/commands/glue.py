@@ -84,10 +84,9 @@ def command(
 
     common = common_settings(None, limit, epochs, learning_rate, batch_size, max_length, seed)
     settings = {key: value for key, value in common.items() if value is not None}
-    names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
     summary, error = glue(
         model,
-        tasks=names,
+        tasks=[name.strip() for name in tasks.split(",")] if tasks is not None else [],
         data=data,
         changes={**settings, **parse_changes(changes or [])},
         output=output,
@@ -97,8 +96,8 @@ def command(
     if json:
         values = dataclasses.asdict(summary)
         print_json(values) if error is None else end_with_error(values, error)
-        return
-    print_glue(summary)
+    else:
+        print_glue(summary)
     if error is not None:
         raise error
 

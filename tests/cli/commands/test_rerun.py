@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.cli.commands.rerun import _disagreement, print_rerun
 from bertkit.errors import UnavailableError
-from bertkit.workflows.rerun import Difference, RepeatedScore, Rerun
+from bertkit.workflows.rerun import RecordDifference, RepeatedScore, Rerun
 
 
 def test_scores_that_agree_are_said_to(capsys):
@@ -18,7 +18,7 @@ def test_scores_that_agree_are_said_to(capsys):
 
 def test_what_differs_is_named_and_ends_in_the_code_of_the_environment(capsys):
     score = RepeatedScore("validation", "f1", 0.5, 0.5 + 1e-12)
-    differences = [Difference("versions.torch", "2.1", "2.2"), Difference("data.train", "a" * 64, None)]
+    differences = [RecordDifference("versions.torch", "2.1", "2.2"), RecordDifference("data.train", "a" * 64, None)]
     result = Rerun("a b", "c", [score], False, 7, differences)
     print_rerun(result)
     out = capsys.readouterr().out
