@@ -113,7 +113,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else word for word in words]
     command = words[0]
-    if command not in {"finetune", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
+    if command not in {"finetune", "sweep", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
         "tokenizer",
         "sizes",
     }:
@@ -137,6 +137,8 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--epochs", "1", *shorten_student(words)]
     elif command == "finetune":
         more += ["--epochs", "1", "--set", "training.precision=fp32"]
+    elif command == "sweep":
+        more += ["--set", "training.precision=fp32"]
     return [*words, *more]
 
 
