@@ -72,6 +72,12 @@ def _check_run(folder: Path) -> None:
             "repeat the command that started it, or name one of its checkpoint folders",
             file=folder,
         )
+    if tasks := record.get("tasks"):
+        raise ModelError(
+            f"a run of several tasks ({', '.join(tasks)}), not one model",
+            f"name the folder of one: {folder / tasks[0]}",
+            file=folder,
+        )
     if "files" not in record:
         say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
         return
