@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +17,8 @@ from bertkit.cli.options import (
     SetOption,
     ZeroShotOption,
     load,
+    load_tasks,
+    names_several,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
@@ -75,17 +79,32 @@ def command(
     if escape_formulas and output is None:
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
     settings = {"model": model, "training.max_length": max_length, "task": "zero_shot" if zero_shot else None}
+    rows: dict[str, Any] = {"source": file, "row": single_row, "progress": TerminalProgress()}
+    predict, predict_to_file = _predictors(recipe, settings, changes)
+    if output is None:
+        print_records("predictions", predict(**rows), as_json=json)
+        return
+    count = predict_to_file(output=output, escape_formulas=escape_formulas, **rows)
+    print_file(output, count, as_json=json)
+
+
+def _predictors(
+    recipe: str, settings: dict[str, Any], changes: list[str] | None
+) -> tuple[Callable[..., Iterable[dict[str, Any]]], Callable[..., int]]:
+    """Return the functions that predict with a recipe: to be printed, and to a file."""
+    from bertkit.errors import UsageError
+
+    if names_several(recipe):
+        if settings.pop("task"):
+            raise UsageError("--zero-shot with a recipe of several tasks", "name the recipe of one task")
+        from bertkit.workflows.steps.predict_several import predict_several, predict_several_to_file
+
+        several = load_tasks(recipe, settings, changes)
+        return partial(predict_several, several), partial(predict_several_to_file, several)
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.predict import predict, predict_to_file
 
-    progress = TerminalProgress()
-    if output is None:
-        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
-        return
-    rows = predict_to_file(
-        loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
-    )
-    print_file(output, rows, as_json=json)
+    return partial(predict, loaded), partial(predict_to_file, loaded)
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
