@@ -19,6 +19,7 @@ from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
+from benchmarks.long_texts import long_texts_part, read_cases
 from benchmarks.parts import Report
 from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
@@ -35,6 +36,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "decoding": ("Choosing answers", parts.decoding_part, "decoding"),
     "linear": ("Time and tokens", parts.linear_part, "linear"),
     "quality": ("Quality", parts.quality_part, "quality"),
+    "long_texts": ("Long texts", long_texts_part, "long_texts"),
     "seeds": ("Seeds", seeds_part, "seeds"),
     "few_shot": ("Few examples", few_shot_part, "few_shot"),
     "schedules": ("Schedules for small sets", schedules_part, "schedules"),
@@ -67,6 +69,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
     files = sorted(results.glob("embedding-*.json"))
     reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    reports["long_texts"] = read_cases(results / "long_texts.jsonl")
     for name in ("quality", "seeds", "few_shot"):
         runs = results / f"{name}.jsonl"
         lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []

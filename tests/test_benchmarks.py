@@ -32,7 +32,9 @@ from benchmarks import (
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
-@pytest.mark.parametrize("name", ["groups", "load", "linear", "pictures", "quality", "schedules", "speed"])
+@pytest.mark.parametrize(
+    "name", ["groups", "load", "linear", "long_texts", "pictures", "quality", "schedules", "speed"]
+)
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
     assert tried.attempted
@@ -338,6 +340,24 @@ def test_local_layers_and_gates_of_modernbert_are_counted():
     assert count_modernbert(measured, shape) == {**shape, "intermediate": 1728}
     assert measured["short"]["rounds"][0]["squares"] == pytest.approx(100 * 128**2)
     assert measured["long"]["rounds"][0]["squares"] == pytest.approx(10 * 512**2 + 20 * 512 * 129)
+
+
+def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
+    from benchmarks.long_texts import long_texts_part
+
+    def case(way, seed, right):
+        return {
+            "key": {"task": "needle", "way": way, "seed": seed},
+            "right": right,
+            "train_seconds": 4,
+            "eval_seconds": 1,
+        }
+
+    cases = [case("head", 1, [1, 0, 0, 0]), case("head", 2, [1, 1, 0, 0]), case("tail", 1, [1, 1, 1, 0])]
+    lines = long_texts_part(cases).splitlines()
+    assert lines[0] == "**needle**, 4 documents, 2 seeds:"
+    assert lines[4] == "| `head` | 0.375 |  |  | 4 | 1 |"
+    assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
 
 
 def test_the_part_of_seeds_has_a_line_per_recipe():

@@ -26,6 +26,7 @@ from bertkit.recipe import Distillation, Recipe
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
+from bertkit.tokens.long_texts import long_text, reads_windows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -86,6 +87,9 @@ def find_teachers(
         ModelError: a teacher that is not fine-tuned, has other labels or another vocabulary, or a frozen encoder.
     """
     names = teacher_names(distillation)
+    if "long_text" in task.OPTIONS and reads_windows(recipe):
+        what = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
+        raise RecipeError(what, "--set options.long_text=head_tail")
     if recipe.data.streaming:
         raise RecipeError("teachers need all training rows before training", "leave data.streaming out")
     if distillation.matches_layers and recipe.training.gradient_checkpointing:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
+from bertkit.evaluation.calibration import read_calibration
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.recipe import Recipe
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options
+from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
@@ -54,10 +56,11 @@ class SavedCheckpoint:
     members: tuple[SavedCheckpoint, ...] = ()
     """Of an ensemble: its checkpoints, of which this is the first."""
 
-    def load(self, machine: Machine | None = None, *, inference: bool = False) -> Checkpoint:
+    def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
 
-        With `inference` the model computes outputs and no loss, and need not be one of transformers'.
+        With `calibrated`, the temperature and the thresholds that are kept beside its weights are in force. With
+        `inference`, the model computes outputs and no loss, and need not be one of transformers'.
 
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
@@ -75,14 +78,19 @@ class SavedCheckpoint:
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), tuned)
+        options = self._find_long_text() | tuned | (self._find_calibration() if calibrated else {})
+        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), options)
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
     def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
-        """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs."""
-        first = self.members[0].load(machine, inference=inference)
-        members = (first, *(saved.load(first.machine, inference=inference) for saved in self.members[1:]))
+        """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
+
+        A calibration of one of them is not one of their mean, and is left out.
+        """
+        first = self.members[0].load(machine, inference=inference, calibrated=False)
+        others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
+        members = (first, *others)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
         means = {name: fmean(values[name] for values in tuned) for name in tuned[0] if name not in self.recipe.options}
         return replace(first, setup=with_options(first.setup, means), members=members)
@@ -94,6 +102,31 @@ class SavedCheckpoint:
             return restore_hardware(self.record["machine"], "as in its run")
         config = read_config(self.folder)
         return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
+
+    def _find_calibration(self) -> dict[str, Any]:
+        """Return the temperature and thresholds of its calibration that the recipe does not set, and say so."""
+        calibration = read_calibration(self.folder, self.recipe.task)
+        if calibration is None:
+            return {}
+        options = {name: one for name, one in calibration.options().items() if name not in self.recipe.options}
+        if options:
+            log.info(calibration.describe())
+        return options
+
+    def _find_long_text(self) -> dict[str, Any]:
+        """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
+        if "long_text" not in self.task.OPTIONS or not self.record:
+            return {}
+        of_run = self.record.get("identity", {}).get("recipe", {}).get("options", {})
+        trained, own = of_run.get("long_text", "head"), self.recipe.options.get("long_text")
+        if own is not None:
+            if own != trained:
+                log.info(f"trained with long_text {trained}, used with {own}")
+            return {}
+        if trained == "head":
+            return {}
+        log.info(f"as in its run: long_text {trained}")
+        return {name: of_run[name] for name in long_texts.OPTIONS if name in of_run and name not in self.recipe.options}
 
     def _report_max_length(self, limit: int) -> None:
         """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""

@@ -12,7 +12,7 @@ from bertkit.progress import Progress
 from bertkit.tokens.features import Feature, max_tokens, padding_collator
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from bertkit.modeling.heads.several import HeadsOnEncoder
 
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids"}
@@ -23,8 +23,7 @@ class Together:
     """Checkpoints of several tasks, loaded with one encoder."""
 
     tasks: dict[str, Checkpoint]
-    joined: PreTrainedModel
-    """See `bertkit.modeling.heads.several`."""
+    joined: HeadsOnEncoder
 
     def run(self, features: Mapping[str, Sequence[Feature]], progress: Progress) -> dict[str, list[Any]]:
         """Return the outputs of each task for its features; equal inputs of several tasks go through the encoder once.
@@ -44,6 +43,7 @@ class Together:
         for name in alike:
             different |= dict(zip(keys[name], features[name], strict=True))
         if different:
+            self.joined.answering = alike
             merged = self._run_all(list(different.values()), progress)
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:

@@ -18,6 +18,7 @@ from bertkit.findings.texts import read_texts
 from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
+from bertkit.tokens.long_texts import reads_windows
 
 _MOST_ROWS = 100_000  # of a split
 _MOST_TEXTS = 20_000  # whose tokens are counted
@@ -79,7 +80,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         return [Finding("good", "tokens", "truncated", text)]
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, setup)
-    is_windowed = len(features) > len(long_rows)
+    is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
     share = len(long) / len(rows)
     what = "are read in overlapping windows" if is_windowed else "truncated"
     text = f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {what} ({spread})"

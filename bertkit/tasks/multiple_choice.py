@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.tasks import (
@@ -33,6 +35,7 @@ from bertkit.tasks import (
     load_pretrained,
     no_precompute,
     no_tuning,
+    read_option,
     score_values,
     spelled,
 )
@@ -51,7 +54,7 @@ COLUMNS = Columns(
 )
 NAMED: bool = False
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
-OPTIONS: Mapping[str, Any] = {}
+OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"
 _MOST_ROWS = 2500  # whose choices a baseline is fitted to
@@ -131,15 +134,25 @@ def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
-    decoded = []
+    decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
     for row, output in zip(rows, outputs, strict=True):
         # (choices of the batch,): another row may have had more, so this row's own come first
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
-        weights = np.exp(logits - logits.max())
-        best = int(logits.argmax())
-        probabilities = (weights / weights.sum()).tolist()
-        decoded.append({"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities})
+        weights = np.exp((logits - logits.max()) / option("temperature"))
+        best, probabilities = int(logits.argmax()), weights / weights.sum()
+        record = {"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities.tolist()}
+        decoded.append(record | calibration.decide(probabilities, range(len(probabilities)), option))
     return decoded
+
+
+def gold_probabilities(
+    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
+) -> tuple[Any, Any, Any]:
+    """Return what a calibration is fitted to: probabilities (rows, choices), gold choices (rows,), and row numbers."""
+    found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
+    for line, record in zip(found, predictions, strict=True):
+        line[: len(record["choice_probabilities"])] = record["choice_probabilities"]
+    return found, np.array([row["label"] for row in rows]), np.arange(len(rows))
 
 
 def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:

@@ -6,13 +6,15 @@ The encoder's pooled output goes through one linear layer (Devlin et al. 2019, s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.metrics import ensembles
+from bertkit.errors import closest
+from bertkit.metrics import calibration, decisions, ensembles
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -21,11 +23,12 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
+    Option,
     Recipe,
+    RecipeError,
     Row,
     Setup,
     check_texts,
-    encode_texts,
     load_pretrained,
     no_details,
     no_precompute,
@@ -35,6 +38,8 @@ from bertkit.tasks import (
     score_values,
     spelled,
 )
+from bertkit.tokens import long_texts
+from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,7 +47,16 @@ if TYPE_CHECKING:
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
-OPTIONS: Mapping[str, Any] = {"multi_label": False, "separator": "|"}
+OPTIONS: Mapping[str, Any] = {
+    "multi_label": False,
+    "separator": "|",
+    "thresholds": Option(None, read=calibration.read_thresholds),
+    **calibration.OPTIONS,
+    **long_texts.OPTIONS,
+}
+
+Numbers = np.ndarray[Any, Any]
+Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
@@ -70,21 +84,46 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
-    problem = "multi_label_classification" if _is_multi_label(setup.recipe) else "single_label_classification"
-    return load_pretrained(
+    several = _is_multi_label(setup.recipe)
+    wrong = ("abstain_below", "set_above") if several else ("thresholds",)
+    if name := next((name for name in wrong if _option(setup.recipe, name) is not None), None):
+        raise RecipeError(
+            f"options.{name} is for {'one label' if several else 'several labels'} per row", "leave it out"
+        )
+    problem = "multi_label_classification" if several else "single_label_classification"
+    return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
+
+
+def load_text_model(
+    folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str
+) -> PreTrainedModel:
+    """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
+    way, cls_only = long_texts.long_text(setup.recipe), setup.recipe.training.cls_only_last_layer
+    if way == long_texts.HIERARCHICAL:
+        from bertkit.modeling.heads.window_pooling import load_window_pooling
+
+        return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+    from bertkit.modeling.heads import windows
+
+    if not new_head:
+        windows.refuse_window_pooling(folder)
+    model = load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
-        setup.labels,
+        labels,
         new_head=new_head,
-        problem_type=problem,
-        cls_only=setup.recipe.training.cls_only_last_layer,
+        problem_type=problem_type,
+        cls_only=cls_only,
         inference=setup.inference,
     )
+    if way in long_texts.WINDOWS:
+        windows.run_on_windows(model)
+    return model
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
-    features = encode_texts(rows, setup)
+    features = long_texts.encode_long(rows, setup)
     ids = {name: number for number, name in enumerate(setup.labels)}
     for row, feature in zip(rows, features, strict=True):
         label = row.get("label")
@@ -96,32 +135,74 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator."""
-    return padding_collator(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
+    """Build the padding collator; where texts are read in windows, that of several texts."""
+    build = several_collator if long_texts.reads_windows(setup.recipe) else padding_collator
+    return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Choose each row's most probable label (or all of at least one half), with every label's probability."""
-    logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
-    if _is_multi_label(setup.recipe):
-        probabilities = 1 / (1 + np.exp(-logits))
-        chosen: list[Any] = [[setup.labels[n] for n in np.flatnonzero(row >= 0.5)] for row in probabilities]
+    """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
+
+    Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
+    """
+    several, way = _is_multi_label(setup.recipe), long_texts.long_text(setup.recipe)
+    to_probabilities = decisions.sigmoid if several else decisions.softmax
+    if way in long_texts.WINDOWS:
+        by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
+        probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
+        probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)  # the highest are more than 1
     else:
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        probabilities = weights / weights.sum(axis=1, keepdims=True)
-        chosen = [setup.labels[number] for number in probabilities.argmax(axis=1)]
+        probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
+    temper = calibration.temper_each if several else calibration.temper
+    temperature, thresholds = _option(setup.recipe, "temperature"), _thresholds(setup) if several else None
+    probabilities = temper(probabilities, temperature)
+    chosen = decisions.choose(probabilities, thresholds)
+    if way == "windows_vote":
+        chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
+    option = partial(_option, setup.recipe)
+    named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     return [
-        {"prediction": label, "probabilities": dict(zip(setup.labels, map(float, row), strict=True))}
-        for label, row in zip(chosen, probabilities, strict=True)
+        {
+            "prediction": names if several else names[0],
+            "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
+            **({} if several else calibration.decide(of_row, setup.labels, option)),
+        }
+        for names, of_row in zip(named, probabilities, strict=True)
     ]
+
+
+def gold_probabilities(
+    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Return what a calibration is fitted to: probabilities (n, labels), gold labels (n,) and their rows (n,).
+
+    Where a row may have several labels, each of them is a choice of its own between no and yes.
+    """
+    found = np.array([list(record["probabilities"].values()) for record in predictions])
+    if _is_multi_label(setup.recipe):
+        numbers = np.repeat(np.arange(len(rows)), len(setup.labels))
+        return (
+            calibration.as_pairs(found).reshape(-1, 2),
+            _indicators([row["label"] for row in rows], setup.labels).ravel(),
+            numbers,
+        )
+    return found, np.array([setup.labels.index(row["label"]) for row in rows]), np.arange(len(rows))
 
 
 def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
     of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
-    return of_each(outputs)
+    return combine_each(of_each, outputs)
+
+
+def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the outputs of several models, window by window where texts are read in windows."""
+    if "windows" not in outputs[0]:
+        return of_each(outputs)
+    count = outputs[0]["windows"]
+    return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -167,8 +248,20 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     return predicted
 
 
+def _thresholds(setup: Setup) -> Numbers:
+    """Return the least probability that chooses each label, (labels,): 0.5 unless an option says otherwise."""
+    given = _option(setup.recipe, "thresholds") or {}
+    if unknown := next((name for name in given if name not in setup.labels), None):
+        raise RecipeError(f"options.thresholds names no label {unknown!r}", closest(unknown, setup.labels))
+    return np.array([given.get(name, 0.5) for name in setup.labels])
+
+
 def _is_multi_label(recipe: Recipe) -> bool:
-    return bool(read_option(OPTIONS, recipe, "multi_label"))
+    return bool(_option(recipe, "multi_label"))
+
+
+def _option(recipe: Recipe, name: str) -> Any:
+    return read_option(OPTIONS, recipe, name)
 
 
 def _split_labels(value: Any, separator: str) -> list[str]:

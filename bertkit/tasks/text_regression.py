@@ -19,19 +19,21 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
+    Option,
     Recipe,
     Row,
     Setup,
     check_texts,
     compare_values,
-    encode_texts,
-    load_pretrained,
     no_details,
     no_precompute,
     no_tuning,
     padding_collator,
     score_values,
 )
+from bertkit.tasks.text_classification import combine_each, load_text_model
+from bertkit.tokens import long_texts
+from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,13 +41,16 @@ if TYPE_CHECKING:
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
-OPTIONS: Mapping[str, Any] = {}
+OPTIONS: Mapping[str, Any] = {  # numbers have no votes
+    **long_texts.OPTIONS,
+    "long_text": Option("head", choices=tuple(way for way in long_texts.WAYS if way != "windows_vote")),
+}
 
 _MEAN, _SHARED = "mean", "shared words"
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 compare, score = compare_values, score_values
-precompute, tune, details, combine = no_precompute, no_tuning, no_details, mean_logits
+precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -74,15 +79,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
-    model = load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        ("value",),
-        new_head=new_head,
-        problem_type="regression",
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    model = load_text_model(folder, setup, ("value",), new_head=new_head, problem_type="regression")
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model
@@ -90,7 +87,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
-    features = encode_texts(rows, setup)
+    features = long_texts.encode_long(rows, setup)
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:
             feature["labels"] = row["label"]
@@ -98,15 +95,25 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator."""
-    return padding_collator(setup, label_type="float32")
+    """Build the padding collator; where texts are read in windows, that of several texts."""
+    build = several_collator if long_texts.reads_windows(setup.recipe) else padding_collator
+    return build(setup, label_type="float32")
 
 
 def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
-    """Return the model's number for each row."""
-    return [{"prediction": float(output["logits"][0])} for output in outputs]
+    """Return the model's number for each row; of windows, their mean or the highest."""
+    way, logits = long_texts.long_text(setup.recipe), [output["logits"] for output in outputs]
+    if way in long_texts.WINDOWS:
+        counts = [int(output["windows"]) for output in outputs]
+        logits = [long_texts.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
+    return [{"prediction": float(of_row[0])} for of_row in logits]
+
+
+def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+    """Combine the outputs of several models for a text to those with the mean of their numbers."""
+    return combine_each(mean_logits, outputs)
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -70,11 +70,16 @@ def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
+    from bertkit.modeling.heads.windows import sum_over_windows
+
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
         # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
         outputs = model(**batch)
         if loss:
+            windows = outputs.get("windows")
+            if windows is not None:
+                return {"gold": sum_over_windows(loss, outputs.logits, batch["labels"], windows)}
             return {"gold": loss(outputs.logits, batch["labels"])}
         items = count_on_device(batch)
         # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.

@@ -55,7 +55,7 @@ def evaluate(
     folder = None if output is None else typed_path(output)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
-        splits = judge_training_rows(saved, _splits_to_score(saved, split), training_rows)
+        splits = judge_training_rows(saved, splits_to_score(saved, split), training_rows)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
@@ -154,7 +154,7 @@ def _check_output(folder: Path, splits: dict[str, Split]) -> None:
         ) from None
 
 
-def _splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Split]:
+def splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Split]:
     """Read the splits to score, with gold values as the checkpoint's label names."""
     recipe, task = saved.recipe, saved.task
 

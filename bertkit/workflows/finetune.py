@@ -21,7 +21,9 @@ from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
+from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import Run, open_run
@@ -99,7 +101,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     with stage(progress, "tokenizing"):
         features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
-        _report_lengths(features["train"], len(inputs.splits["train"].rows), max_tokens(setup))
+        _report_lengths(features["train"], len(inputs.splits["train"].rows), setup, task)
     report_foreign(setup.tokenizer, model, features.get("train") or features[inputs.validation.name])
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = not inputs.supervision.trains or task.precompute(
@@ -215,13 +217,23 @@ class Scorer:
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-def _report_lengths(features: Sequence[Feature], rows: int, longest: int) -> None:
-    from bertkit.tokens.feature_cache import longest_of
+def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: Task) -> None:
+    """Say how many windows the training rows are read in, or how many are truncated and what reads more of them."""
+    from bertkit.tokens.feature_cache import lengths_of, longest_of
 
-    if len(features) > rows:
-        log.info(f"training: {rows:,} rows in {len(features):,} overlapping windows of up to {longest} tokens")
+    longest, limit = max_tokens(setup), int(setup.tokenizer.model_max_length)
+    windows, has_choice = len(features), "long_text" in task.OPTIONS
+    if has_choice and reads_windows(setup.recipe):
+        windows = int((lengths_of(features) // longest_of(features)).sum())
+    if windows > rows:
+        log.info(f"training: {rows:,} rows in {windows:,} overlapping windows of up to {longest} tokens")
         return
     full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
-        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated")
+        remedies = [f"--max-length {limit}"] if limit > longest else []
+        remedies += ["--set options.long_text=windows_mean"] if has_choice else []
+        more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
+        log.info(
+            f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated{more}"
+        )

@@ -148,6 +148,7 @@ def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
 
 
 def open_records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:
+    """Return the records to predict: those of a file, or the one row."""
     if row is not None:
         return [(1, row)]
     if source is None:

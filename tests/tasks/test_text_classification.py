@@ -74,6 +74,38 @@ def test_all_labels_of_at_least_one_half_are_chosen():
     assert list(records[0]["probabilities"].values()) == pytest.approx(expit([0.0, -0.1, 3.0]).tolist())
 
 
+def decide(logits, way, **changes):
+    """The prediction and the probabilities of a row with these logits, (windows, labels), in a wider batch."""
+    padded = np.concatenate([logits, np.full((2, len(logits[0])), np.nan)])
+    setup = setup_of("abc", **{"options.long_text": way, **changes})
+    [record] = task.decode([{"logits": padded, "windows": np.float32(len(logits))}], [], [], setup)
+    return record["prediction"], list(record["probabilities"].values())
+
+
+def test_windows_of_a_row_are_combined_to_one_label():
+    logits = np.log([[0.5, 0.4, 0.1], [0.5, 0.4, 0.1], [0.05, 0.9, 0.05]])
+    assert decide(logits, "windows_mean") == ("b", pytest.approx([0.35, 1.7 / 3, 0.25 / 3]))
+    assert decide(logits, "windows_max") == ("b", pytest.approx([0.5 / 1.5, 0.9 / 1.5, 0.1 / 1.5]))
+    assert decide(logits, "windows_vote") == ("a", pytest.approx([0.35, 1.7 / 3, 0.25 / 3]))
+    assert decide(logits[1:], "windows_vote")[0] == "b"  # one each: the mean decides
+
+
+def test_windows_of_a_row_with_several_labels_are_combined_label_by_label():
+    logits = np.log(np.array([[0.9, 0.4, 0.6], [0.2, 0.4, 0.6]]) / (1 - np.array([[0.9, 0.4, 0.6], [0.2, 0.4, 0.6]])))
+    assert decide(logits, "windows_mean", **SEVERAL) == (["a", "c"], pytest.approx([0.55, 0.4, 0.6]))
+    assert decide(logits, "windows_max", **SEVERAL) == (["a", "c"], pytest.approx([0.9, 0.4, 0.6]))
+    assert decide(logits[1:], "windows_vote", **SEVERAL)[0] == ["c"]
+    assert decide(logits, "windows_vote", **SEVERAL)[0] == ["a", "c"]  # at least half of the windows
+
+
+@pytest.mark.parametrize(("way", "axes"), [("windows_mean", 3), ("hierarchical", 3), ("tail", 2)])
+def test_a_batch_of_windows_has_an_axis_for_them(way, axes):
+    setup = setup_of(**{"options.long_text": way, "training.max_length": 8})
+    features = task.encode([{"text": "good film " * 9, "label": "good"}, {"text": "bad", "label": "bad"}], setup)
+    batch = task.collator(setup)(features)
+    assert batch["input_ids"].dim() == axes and batch["labels"].tolist() == [1, 0]
+
+
 def test_ids_are_compared_in_the_order_of_the_recipe():
     setup = setup_of(("good", "bad"), labels=["bad", "good"], metrics=["f1"], best_metric="f1")
     rows = [{"label": "good"}, {"label": "bad"}, {"label": "good"}]
@@ -146,3 +178,12 @@ def test_the_baseline_knows_the_labels_only():
     rows = [{"label": ["joy"]}, {"label": ["joy", "fear"]}, {"label": ["fear"]}, {"label": ["joy"]}]
     setup = setup_of(("joy", "fear"), **SEVERAL)
     assert predict(rows, [{}], setup) == {"most frequent label": [["joy"]]}
+
+
+def test_models_of_an_ensemble_are_combined_window_by_window():
+    one, other = (np.log([[0.9, 0.05, 0.05], [0.2, 0.6, 0.2], [np.nan] * 3]), np.log([[0.5, 0.25, 0.25]] * 3))
+    outputs = [{"logits": logits, "windows": np.float32(2)} for logits in (one, other)]
+    setup = setup_of("abc", **{"options.long_text": "windows_mean"})
+    combined = task.combine(outputs, {}, setup)
+    [record] = task.decode([combined], [], [], setup)
+    assert list(record["probabilities"].values()) == pytest.approx([0.525, 0.2875, 0.1875])

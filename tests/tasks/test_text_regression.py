@@ -55,6 +55,14 @@ def test_a_text_that_is_not_text_is_refused(setup):
         task.read({"text": "a", "text_pair": 7}, setup.recipe)
 
 
+def test_numbers_of_windows_have_a_mean_or_a_highest_and_no_votes():
+    outputs = [{"logits": np.array([[1.0], [4.0], [np.nan]]), "windows": 2.0}]
+    for way, number in (("windows_mean", 2.5), ("windows_max", 4.0)):
+        setup = Setup(load_recipe("stsb", {"options.long_text": way}), make_tokenizer(), ("value",))
+        assert task.decode(outputs, [], [], setup) == [{"prediction": number}]
+    assert "windows_vote" not in task.OPTIONS["long_text"].choices
+
+
 def test_rows_go_to_scores(setup):
     rows = [{"text": "good", "text_pair": "fine", "label": 4.0}, {"text": "bad", "text_pair": "good", "label": 1.0}]
     features = task.encode(rows, setup)

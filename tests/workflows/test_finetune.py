@@ -81,7 +81,38 @@ def test_rows_that_are_truncated_are_counted(run, tiny_model, toy_data):
     write_csv(toy_data / "train.csv", rows)
     ended = finetune(run, tiny_model, toy_data, "--epochs", 0.1)
     assert ended.code == 0, ended.err
-    assert "training rows that reach 64 tokens: 1 (1.0 %); longer ones are truncated" in ended.err
+    line = "training rows that reach 64 tokens: 1 (1.0 %); longer ones are truncated (to read more: "
+    assert f"{line}--set options.long_text=windows_mean)" in ended.err
+
+
+def test_a_run_reads_long_texts_in_its_own_way_whatever_the_recipe_of_eval(run, tiny_model, toy_data):
+    way = ["--max-length", 8, "--set", "options.long_text=windows_mean", "--set", "options.overlap=2"]
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 4, *way, "--json")
+    assert ended.code == 0, ended.err
+    assert "training: 96 rows in 1" in ended.err and " overlapping windows of up to 8 tokens" in ended.err
+    scores = json.loads(ended.out)["results"][0]["scores"]
+    plain = ["classify", "--model", "runs/classify", "--data", toy_data, "--max-length", 8, "--json"]
+    again = run("eval", *plain)
+    assert "as in its run: long_text windows_mean" in again.err
+    assert json.loads(again.out)["results"][0]["scores"] == scores
+    other = run("eval", *plain, "--set", "options.long_text=tail")
+    assert "trained with long_text windows_mean, used with tail" in other.err
+
+
+@pytest.mark.parametrize("way", ["tail", "windows_mean", "hierarchical"])
+@pytest.mark.slow
+def test_a_killed_run_of_windows_resumes_bit_identically(zygote, tiny_model, toy_data, tmp_path, way):
+    from tests.kills import TRAINING_STEP, check_equal
+
+    command = ["finetune", "classify", "--model", str(tiny_model), "--data", str(toy_data), "--output", "run"]
+    command += [str(part) for part in (*LEARN, "--epochs", 2, "--max-length", 8)]
+    command += ["--set", "training.evaluate_every=3", "--set", f"options.long_text={way}", "--set", "options.overlap=2"]
+    for name, fault in (("whole", None), ("broken", {"function": TRAINING_STEP, "when": "before", "call": 8})):
+        (tmp_path / name).mkdir()
+        code, text = zygote.run(tmp_path / name, command, fault)
+        assert code == (0 if fault is None else -9), text
+    assert zygote.run(tmp_path / "broken", command)[0] == 0
+    check_equal(tmp_path / "broken" / "run", tmp_path / "whole" / "run")
 
 
 def test_a_dry_run_writes_nothing(run, tiny_model, toy_data):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -34,19 +32,39 @@ EscapeOption = Annotated[
         help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
     ),
 ]
+PrecisionOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+CoverageOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
+        metavar="P",
+        show_default=False,
+    ),
+]
+AbstainOption = Annotated[
+    float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False)
+]
+FileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
+        "or `-` for stdin.",
+        show_default=False,
+    ),
+]
 
 
 def command(
     recipe: RecipeArgument,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
-            "or `-` for stdin.",
-            show_default=False,
-        ),
-    ] = None,
+    file: FileArgument = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
     text: Annotated[
         str | None,
@@ -60,6 +78,9 @@ def command(
             show_default=False,
         ),
     ] = None,
+    precision: PrecisionOption = None,
+    coverage: CoverageOption = None,
+    abstain_below: AbstainOption = None,
     output: RecordsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
@@ -78,33 +99,31 @@ def command(
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if escape_formulas and output is None:
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
-    settings = {"model": model, "training.max_length": max_length, "task": "zero_shot" if zero_shot else None}
-    rows: dict[str, Any] = {"source": file, "row": single_row, "progress": TerminalProgress()}
-    predict, predict_to_file = _predictors(recipe, settings, changes)
-    if output is None:
-        print_records("predictions", predict(**rows), as_json=json)
-        return
-    count = predict_to_file(output=output, escape_formulas=escape_formulas, **rows)
-    print_file(output, count, as_json=json)
-
-
-def _predictors(
-    recipe: str, settings: dict[str, Any], changes: list[str] | None
-) -> tuple[Callable[..., Iterable[dict[str, Any]]], Callable[..., int]]:
-    """Return the functions that predict with a recipe: to be printed, and to a file."""
-    from bertkit.errors import UsageError
-
+    if precision is not None and abstain_below is not None:
+        raise UsageError("--precision and --abstain-below", "give one or the other")
+    settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
+    settings["task"] = "zero_shot" if zero_shot else None
     if names_several(recipe):
-        if settings.pop("task"):
-            raise UsageError("--zero-shot with a recipe of several tasks", "name the recipe of one task")
-        from bertkit.workflows.steps.predict_several import predict_several, predict_several_to_file
+        if zero_shot or precision or abstain_below or coverage:
+            what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
+            raise UsageError(what, "name the recipe of one task")
+        from bertkit.workflows.steps.predict_several import predict_several as predict
+        from bertkit.workflows.steps.predict_several import predict_several_to_file as predict_to_file
 
-        several = load_tasks(recipe, settings, changes)
-        return partial(predict_several, several), partial(predict_several_to_file, several)
-    loaded = load(recipe, settings, changes)
-    from bertkit.workflows.predict import predict, predict_to_file
+        loaded: Any = load_tasks(recipe, settings, changes)
+    else:
+        from bertkit.workflows.calibrate import with_thresholds
+        from bertkit.workflows.predict import predict, predict_to_file
 
-    return partial(predict, loaded), partial(predict_to_file, loaded)
+        loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
+    progress = TerminalProgress()
+    if output is None:
+        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        return
+    rows = predict_to_file(
+        loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
+    )
+    print_file(output, rows, as_json=json)
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ class HeadsOnEncoder(nn.Module):
         encoder = max((model.base_model for model in models.values()), key=lambda base: len(list(base.children())))
         super().__init__(encoder.config)  # that of transformers' class; see `join_heads`
         self.models = dict(models)
+        self.answering = list(models)
         self.own_encoders = {name: model.base_model for name, model in models.items()}
         self.heads = nn.Module()
         for name, model in models.items():
@@ -48,10 +49,10 @@ class HeadsOnEncoder(nn.Module):
         return self
 
     def forward(self, task: str | None = None, **batch: Any) -> Any:
-        """Run the model of a task; without a task run all, and the encoder once.
+        """Run the model of a task; without a task run all that are `answering`, and the encoder once.
 
         Returns:
-            what the task's model returns; of all models, ``task.output`` -> tensor.
+            what the task's model returns; of several models, ``task.output`` -> tensor.
         """
         if task is not None:
             return self.models[task](**batch)
@@ -68,8 +69,8 @@ class HeadsOnEncoder(nn.Module):
         with patched_forward(encoder, encode_once):
             return {
                 f"{name}.{field}": value
-                for name, model in self.models.items()
-                for field, value in model(**batch).items()
+                for name in self.answering
+                for field, value in self.models[name](**batch).items()
                 if isinstance(value, torch.Tensor)
             }
 

@@ -65,6 +65,8 @@ def _find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
         ModelError: the folder holds no finished run of these tasks.
     """
     folder = typed_path(several.recipe.model)
+    if not folder.is_dir():
+        raise ModelError(f"no such folder: {folder}", "--model names the folder of a run of several tasks")
     record = runs.read_record(folder) or {}
     if "tasks" not in record:
         raise ModelError("not a run of several tasks", "name the folder of one with --model", file=folder)

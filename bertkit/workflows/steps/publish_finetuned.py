@@ -268,6 +268,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
 def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
+    head = head.replace("WindowClassification", "SequenceClassification")
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
@@ -291,9 +292,8 @@ def _teachers(recipe: Recipe) -> list[str]:
 
 
 def _as_text(column: str, value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return (" " if column == "tokens" else " | ").join(map(str, value))
-    return str(value)
+    separator = " " if column == "tokens" else " | "
+    return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _rows_text(rows: int | None, digest: str) -> str:

@@ -6,14 +6,12 @@ import dataclasses
 import logging
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, run_part
@@ -27,7 +25,7 @@ from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tokens.features import Setup
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.workflows.finetune import Scorer, score_baselines
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
@@ -58,7 +56,8 @@ class _Head:
 
     inputs: FinetuneInputs
     checkpoint: Checkpoint
-    features: Mapping[str, Any]
+    features: dict[str, Any]
+    """Those of each split, once it is encoded."""
     baselines: ScoredBaselines
     scorer: Scorer
 
@@ -124,7 +123,9 @@ def read_several(several: SeveralTasks, output: str | Path | None) -> SeveralInp
     folder = runs.run_folder(output, recipe.name)
     for name, own in several.recipes.items():
         if own.best_metric in LOWER_IS_BETTER:
-            what = f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
+            what = (
+                f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
+            )
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
     tasks = {name: read_inputs(own, folder / name) for name, own in several.recipes.items()}
     settings = recipe.model_dump(mode="json", include={"name", "sampling", "training"})
@@ -134,9 +135,7 @@ def read_several(several: SeveralTasks, output: str | Path | None) -> SeveralInp
     }
     together = json_fingerprint(identity)  # no run of one task alone is the same
     tasks = {
-        name: replace(
-            task, plan=replace(task.plan, identity={**task.plan.identity, "trained_together": together[:12]})
-        )
+        name: replace(task, plan=replace(task.plan, identity={**task.plan.identity, "trained_together": together[:12]}))
         for name, task in tasks.items()
     }
     first = next(iter(tasks.values())).plan
@@ -209,7 +208,6 @@ def _encode(name: str, head: _Head, progress: Progress) -> None:
     from bertkit.tokens.feature_cache import encode_split
 
     checkpoint, task = head.checkpoint, head.inputs.task
-    assert isinstance(head.features, dict)
     for split_name, split in head.inputs.splits.items():
         head.features[split_name] = encode_split(split, checkpoint.setup, task.encode)
     report_foreign(checkpoint.setup.tokenizer, checkpoint.model, head.features["train"])
@@ -253,18 +251,14 @@ def _fit(
 
 def _score_step(heads: Mapping[str, _Head], model: Any, step: int) -> dict[str, float]:
     """Score all tasks after a step: each metric as ``task_metric``, the mean of the best metrics, and of the losses."""
-    scores = {
-        name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()
-    }
+    scores = {name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()}
     mean = fmean(of_task[heads[name].inputs.recipe.best_metric] for name, of_task in scores.items())
     loss = fmean(of_task["loss"] for of_task in scores.values())
     named = {f"{name}_{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
     return {"loss": loss, MEAN: mean, **named}
 
 
-def _publish_task(
-    name: str, head: _Head, run: Run, fit_result: FitResult, scored: Mapping[str, Any]
-) -> list[Result]:
+def _publish_task(name: str, head: _Head, run: Run, fit_result: FitResult, scored: Mapping[str, Any]) -> list[Result]:
     """Publish a task as a run of its own, whose checkpoints are those of the run of all tasks."""
     from bertkit.workflows.steps.publish_finetuned import publish
 
@@ -288,14 +282,12 @@ def _publish_task(
     return publish(head.inputs, own_run, own_result, checkpoint, scored, head.baselines)
 
 
-def _publish(
-    inputs: SeveralInputs, run: Run, fit_result: FitResult, results: Mapping[str, list[Result]]
-) -> None:
+def _publish(inputs: SeveralInputs, run: Run, fit_result: FitResult, results: Mapping[str, list[Result]]) -> None:
     """Write the record of the whole run, after all tasks are finished."""
     recipe = inputs.recipe
     best = {name: of_task[0].scores[inputs.tasks[name].recipe.best_metric] for name, of_task in results.items()}
     values = [math.nan if value is None else value for value in best.values()]
-    scores = {MEAN: fmean(values), **{name: value for name, value in best.items()}}
+    scores = {MEAN: fmean(values), **best}
     log.info(f"best step {fit_result.best_step}: mean of {', '.join(best)} {scores[MEAN]:.4f}")
     whole = Result(
         recipe=recipe.name,

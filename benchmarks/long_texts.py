@@ -1,0 +1,202 @@
+"""Ways to read long documents: their scores beside those of truncation, and what they cost.
+
+    python -m benchmarks.long_texts --model DIR --data DIR [--seeds 1 2 3]
+
+Documents of 400 to 2,000 words are made of sentences of `mlm_text`. In `needle`, one sentence of SST-2 at a random
+place tells the label. In `majority`, seven sentences of SST-2 are spread over the text, and the label is that of most.
+All ways start from one model that was fine-tuned on sentences of SST-2, and read the same documents. Those of windows
+are trained alike, so one run is scored in three ways.
+
+Every case is one line of the output file; one that is there already is not repeated, so the same command goes on where
+it was stopped; after a change of bertkit, take the old lines out. All of them take half an hour of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyarrow import parquet
+
+from benchmarks.cases import ROOT
+
+TASKS = {"needle": 1, "majority": 7}  # -> sentences of SST-2 in a document
+WINDOWS = ("windows_mean", "windows_max", "windows_vote")
+TRAINED = ("head", "tail", "head_tail", "windows_mean", "hierarchical")
+LENGTH = 256
+_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_SPLITS = ("train", "validation")
+
+
+def make_document(
+    filler: Sequence[str], sentences: Sequence[tuple[str, int]], planted: int, words: int, draw: random.Random
+) -> dict[str, str]:
+    """Make a document of about so many words, with sentences that tell its label at random places among the others.
+
+    >>> make_document(["a b c."], [("good .", 1)], 1, 6, random.Random(0))
+    {'text': 'a b c. good . a b c.', 'label': 'positive'}
+    """
+    text: list[str] = []
+    while sum(sentence.count(" ") + 1 for sentence in text) < words:
+        text.append(draw.choice(filler))
+    chosen = [draw.choice(sentences) for _ in range(planted)]
+    for sentence, _ in chosen:
+        text.insert(draw.randint(0, len(text)), sentence)
+    positive = sum(label for _, label in chosen) * 2 > planted
+    return {"text": " ".join(text), "label": "positive" if positive else "negative"}
+
+
+def make_documents(data: Path, task: str, split: str, count: int) -> list[dict[str, str]]:
+    """Make the documents of a split; no sentence of one split is in the other."""
+    draw = random.Random(f"{task} {split}")
+    texts = parquet.read_table(data / "mlm_text" / f"{split}.parquet", columns=["text"])["text"].to_pylist()
+    filler = [part for text in texts for part in _SENTENCE.split(text.strip()) if 4 <= part.count(" ") <= 40]
+    table = parquet.read_table(data / "glue" / "sst2" / f"{split}.parquet", columns=["sentence", "label"]).to_pylist()
+    sentences = [(row["sentence"].strip(), row["label"]) for row in table if row["sentence"].count(" ") >= 4]
+    return [make_document(filler, sentences, TASKS[task], draw.randint(400, 2000), draw) for _ in range(count)]
+
+
+def write_rows(rows: Sequence[dict[str, str]], file: Path) -> None:
+    """Write rows as lines of JSON."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def key_of(task: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what identifies a case."""
+    counts = {name: getattr(options, name) for name in ("train", "validation", "sentences", "epochs", "overlap")}
+    return {"task": task, "way": way, "seed": seed, "max_length": LENGTH, **counts}
+
+
+def read_cases(file: Path) -> list[dict[str, Any]]:
+    """Read the cases of the output file; a line that a kill left incomplete is skipped."""
+    cases = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            cases.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return cases
+
+
+def start_model(options: argparse.Namespace, folder: Path) -> Path:
+    """Fine-tune the model that all ways start from on sentences of SST-2; labels are those of the documents."""
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.finetune import finetune
+
+    names = ("negative", "positive")
+    for split in _SPLITS:
+        file = options.data / "glue" / "sst2" / f"{split}.parquet"
+        table = parquet.read_table(file, columns=["sentence", "label"]).slice(0, options.sentences).to_pylist()
+        write_rows(
+            [{"text": row["sentence"], "label": names[row["label"]]} for row in table], folder / f"{split}.jsonl"
+        )
+    settings = {"model": str(options.model), "data.source": str(folder), "training.epochs": 1}
+    finetune(load_recipe("classify", {**settings, "labels": list(names)}), output=folder / "run")
+    return folder / "run"
+
+
+def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start: Path, data: Path) -> Iterator[Any]:
+    """Train in a way and yield each case that it is scored as."""
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.evaluate import evaluate
+    from bertkit.workflows.finetune import finetune
+
+    settings = {
+        "model": str(start),
+        "data.source": str(data),
+        "labels": ["negative", "positive"],
+        "metrics": ["accuracy"],
+        "training.max_length": LENGTH,
+        "training.batch_size": 16,
+        "training.learning_rate": 5e-5,
+        "training.epochs": options.epochs,
+        "training.seed": seed,
+        "options.overlap": options.overlap,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.process_time()
+        finetune(load_recipe("classify", {**settings, "options.long_text": way}), output=Path(folder, "run"))
+        seconds = time.process_time() - begin
+        for scored in WINDOWS if way in WINDOWS else (way,):
+            recipe = load_recipe("classify", {**settings, "model": f"{folder}/run", "options.long_text": scored})
+            begin = time.process_time()
+            evaluate(recipe, output=Path(folder, scored))
+            predictions = Path(folder, scored, "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+            right = [int(row["prediction"] == row["label"]) for row in map(json.loads, predictions)]
+            yield {
+                "key": key_of(task, scored, seed, options),
+                "right": right,
+                "train_seconds": round(seconds, 1),
+                "eval_seconds": round(time.process_time() - begin, 1),
+            }
+
+
+def long_texts_part(cases: Sequence[dict[str, Any]]) -> str:
+    """Build a table per task: accuracy over seeds, and the difference from truncation with its paired interval."""
+    lines = []
+    for task in TASKS:
+        by_way: dict[str, list[dict[str, Any]]] = {}
+        for case in cases:
+            if case["key"]["task"] == task:
+                by_way.setdefault(case["key"]["way"], []).append(case)
+        if "head" not in by_way:
+            continue
+        head = np.mean([case["right"] for case in by_way["head"]], axis=0)
+        documents, seeds = len(head), len(by_way["head"])
+        lines += ["", f"**{task}**, {documents} documents, {seeds} seeds:", ""]
+        lines += ["| long_text | accuracy | above head | 95% interval | core seconds to train | to score |"]
+        lines += ["|---|---:|---:|---:|---:|---:|"]
+        draws = np.random.default_rng(0).integers(0, documents, size=(2000, documents))
+        for way, of_way in by_way.items():
+            right = np.mean([case["right"] for case in of_way], axis=0)  # (documents,), the share of seeds
+            difference = right - head
+            low, high = np.quantile(difference[draws].mean(axis=1), [0.025, 0.975])
+            seconds = [np.mean([case[name] for case in of_way]) for name in ("train_seconds", "eval_seconds")]
+            numbers = [f"{right.mean():.3f}"]
+            numbers += ["", ""] if way == "head" else [f"{difference.mean():+.3f}", f"{low:+.3f} to {high:+.3f}"]
+            lines.append(f"| `{way}` | {' | '.join([*numbers, *(f'{value:.0f}' for value in seconds)])} |")
+    return "\n".join(lines).strip()
+
+
+def main() -> None:
+    """Run what is not there yet, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--train", type=int, default=160, help="documents to train on")
+    parser.add_argument("--validation", type=int, default=140, help="documents to score")
+    parser.add_argument("--sentences", type=int, default=4000, help="sentences of SST-2 for the first model")
+    parser.add_argument("--epochs", type=float, default=1)
+    parser.add_argument("--overlap", type=int, default=32)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "long_texts.jsonl")
+    options = parser.parse_args()
+    done = [case["key"] for case in read_cases(options.output)]
+    cases = [(task, way, seed) for seed in options.seeds for task in options.tasks for way in TRAINED]
+    missing = [case for case in cases if key_of(*case, options) not in done]
+    with tempfile.TemporaryDirectory() as folder:
+        start = start_model(options, Path(folder, "start")) if missing else None
+        for task, way, seed in missing:
+            data = Path(folder, task)
+            for split in _SPLITS:
+                write_rows(make_documents(options.data, task, split, getattr(options, split)), data / f"{split}.jsonl")
+            assert start is not None
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            found = list(run_cases(task, way, seed, options, start, data))
+            with options.output.open("a", encoding="utf-8") as stream:
+                stream.writelines(json.dumps(case) + "\n" for case in found)
+    print(long_texts_part(read_cases(options.output)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""`bertkit calibrate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bertkit.cli.options import (
+    CheckpointOption,
+    DataOption,
+    JsonOption,
+    LimitOption,
+    MaxLengthOption,
+    RecipeArgument,
+    SetOption,
+    load,
+)
+from bertkit.cli.output import format_interval, format_rows, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.calibrate import CalibrationResult
+
+NAME = "calibrate"
+ORDER = 3
+EXAMPLE = "bertkit calibrate cola --model runs/cola --data demo"
+
+
+def command(
+    recipe: RecipeArgument,
+    model: CheckpointOption,
+    data: DataOption = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split to calibrate on; `all` takes every row of a file.",
+            metavar="SPLIT",
+            show_default="the first validation split",
+        ),
+    ] = None,
+    max_length: MaxLengthOption = None,
+    limit: LimitOption = None,
+    training_rows: Annotated[
+        Literal["refuse", "drop", "keep"],
+        typer.Option(
+            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` them.",
+            metavar="CHOICE",
+        ),
+    ] = "refuse",
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Calibrate the probabilities of a fine-tuned checkpoint.
+
+    Fits a temperature to rows that the checkpoint was not trained on, and thresholds where rows have several labels.
+    They are kept in calibration.json beside the weights; `eval` and `predict` apply them and say so.
+    """
+    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    loaded = load(recipe, settings, changes)
+    from bertkit.workflows.calibrate import calibrate
+
+    result = calibrate(loaded, split=split, training_rows=training_rows, progress=TerminalProgress())
+    if json:
+        print_json(dataclasses.asdict(result))
+    else:
+        _print(result)
+
+
+def _print(result: CalibrationResult) -> None:
+    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)} ({result.source})")
+    if result.training_rows:
+        print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
+    print_text(f"  temperature {result.temperature:.4g}")
+    table = []
+    for name in result.before:
+        sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
+        ends = {side: f"{one['value']:.4f} ({format_interval(one['interval'])})" for side, one in sides}
+        table.append({"measure": name, **ends})
+    print_table("on rows that the temperature was not fitted to (95% CI)", table)
+    if result.f1_macro is not None:
+        kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
+        before, after = (result.f1_macro[name] for name in ("before", "after"))
+        print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
+        print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
+    shown = [
+        {
+            "precision": one["asked"],
+            "abstain below": one["threshold"],
+            "answered": one["coverage"],
+            "right": one["precision"],
+        }
+        if "threshold" in one
+        else {"precision": one["asked"], "abstain below": "not shown", "answered": "", "right": ""}
+        for one in result.abstention
+    ]
+    if shown:
+        print_table("thresholds that have a precision, with 95% confidence", shown)
+        print_table("risk and coverage", result.risk_coverage)
+    print_text(f"  written: {result.file}")

@@ -1,0 +1,55 @@
+"""`bertkit runs rm`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line, printable
+
+NAME = "rm"
+ORDER = 3
+EXAMPLE = "bertkit runs rm runs/cola"
+
+
+def command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.", show_default=False)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete run folders, with their models, checkpoints and scores.
+
+    What is no run folder, or is being written, is refused before anything is deleted. After a kill, repeat the command.
+    """
+    from bertkit.storage.removal import check_removable, remove_run
+
+    chosen = list(dict.fromkeys(folders))
+    for folder in chosen:
+        check_removable(folder)
+    if not yes and not _agrees(chosen):
+        return
+    for folder in chosen:
+        remove_run(folder)
+    if json:
+        print_json({"removed": list(map(str, chosen))})
+        return
+    for folder in chosen:
+        print_line(f"{folder}: deleted")
+
+
+def _agrees(folders: list[Path]) -> bool:
+    """Ask on stderr whether to delete folders; whoever cannot be asked has to say --yes."""
+    from bertkit.errors import UsageError
+
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether to delete", "add --yes")
+    names = printable(", ".join(map(str, folders)))
+    sys.stderr.write(f"Delete {names}? This cannot be undone. [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,95 @@
+"""`bertkit runs show`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import (
+    format_duration,
+    format_interval,
+    format_number,
+    print_json,
+    print_pairs,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bertkit.storage.summaries import RunSummary
+
+NAME = "show"
+ORDER = 2
+EXAMPLE = "bertkit runs show runs/cola"
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Show what a run was, how it ended and what it scored.
+
+    Settings are shown where they differ from the shipped recipe of that name.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.storage.runs import read_record
+    from bertkit.storage.summaries import list_changes, summarize
+
+    run = summarize(folder)
+    if run is None:
+        raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
+    record: Mapping[str, Any] = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
+    changes, scores = list_changes(record), _scores(record)
+    if json:
+        settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
+        print_json({**dataclasses.asdict(run), "scores": scores, "settings": settings, "versions": _versions(record)})
+        return
+    print_pairs("run", _facts(run, record), as_json=False)
+    print_table("scores", [{**row, "95% CI": format_interval(row["95% CI"])} for row in scores])
+    print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+
+
+def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
+    machine = record.get("machine", {})
+    facts = {
+        "run": run.folder,
+        "state": run.state,
+        "reason": run.reason,
+        "recipe": run.recipe,
+        "model": run.model,
+        "mean score" if run.seeds else "score": ""
+        if run.score is None
+        else f"{run.metric} {format_number(run.score).strip()}",
+        "seeds": str(run.seeds or ""),
+        "steps": str(run.steps or ""),
+        "time": "" if run.seconds is None else format_duration(run.seconds),
+        "size": f"{run.bytes / 1e6:,.1f} MB",
+        "date": run.date,
+        "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
+        "versions": ", ".join(f"{name} {version}" for name, version in _versions(record).items()),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _versions(record: Mapping[str, Any]) -> dict[str, str]:
+    return dict(record.get("versions", {}))
+
+
+def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row per split and metric of a run's results."""
+    results = record.get("results") or ([record["result"]] if "result" in record else [])
+    return [
+        {
+            "split": result.get("split", ""),
+            "metric": metric,
+            "score": score,
+            "95% CI": (result.get("intervals") or {}).get(metric),
+        }
+        for result in results
+        for metric, score in result.get("scores", {}).items()
+    ]

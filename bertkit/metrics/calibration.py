@@ -1,0 +1,229 @@
+"""Probabilities that mean what they say: temperature, calibration errors, thresholds, abstention, prediction sets.
+
+Probabilities are arrays (rows, labels) whose rows sum to 1; a label that a row lacks has probability 0. A yes-or-no
+label is a row of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.metrics.intervals import find_intervals
+from bertkit.recipe.options import Option
+
+Numbers = np.ndarray[Any, Any]
+
+OPTIONS: Mapping[str, Any] = {
+    "temperature": Option(1.0, least=0.01, most=100),
+    "abstain_below": Option(None, least=0, most=1),
+    "set_above": Option(None, least=0, most=1),
+}
+"""Options of the families that choose one label of several."""
+
+
+def read_thresholds(value: Any) -> dict[str, float] | None:
+    """Read thresholds by label; raises ValueError with what they must be."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not all(
+        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in value.values()
+    ):
+        raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
+    return {str(name): float(one) for name, one in value.items()}
+
+
+BINS, FOLDS = 15, 5
+LEVELS = 20  # of coverage
+
+
+def temper(probabilities: Numbers, temperature: float) -> Numbers:
+    """Divide the logits behind probabilities by a temperature (Guo et al. 2017, section 4.2); 1 changes nothing."""
+    if temperature == 1:
+        return probabilities
+    with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
+        logits = np.log(probabilities) / temperature
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    tempered: Numbers = weights / weights.sum(axis=-1, keepdims=True)
+    return tempered
+
+
+def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
+    """Do what `temper` does with probabilities of labels that are independent of each other."""
+    return probabilities if temperature == 1 else temper(as_pairs(probabilities), temperature)[..., 1]
+
+
+def as_pairs(probabilities: Numbers) -> Numbers:
+    """Return probabilities of yes-or-no labels as rows of two: (..., 2)."""
+    return np.stack([1 - probabilities, probabilities], axis=-1)
+
+
+def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
+    """Find the temperature with the least negative log likelihood of gold labels, between 0.05 and 20.
+
+    Args:
+        probabilities: of shape (rows, labels).
+        gold: indexes of labels, shape (rows,).
+    """
+    from scipy.optimize import minimize_scalar
+
+    # the likelihood is a concave function of 1 / temperature, so there is one minimum
+    found = minimize_scalar(
+        lambda power: _nll(temper(probabilities, math.exp(-power)), gold),
+        bounds=(-math.log(20), math.log(20)),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
+    return float(f"{math.exp(-found.x):.4g}")
+
+
+def temper_across(probabilities: Numbers, gold: Numbers, groups: Numbers) -> Numbers:
+    """Temper each fold of rows by a temperature that was fitted to the other folds; groups of rows stay together."""
+    tempered = np.empty_like(probabilities)
+    for is_held_out in folds(groups):
+        temperature = fit_temperature(probabilities[~is_held_out], gold[~is_held_out])
+        tempered[is_held_out] = temper(probabilities[is_held_out], temperature)
+    return tempered
+
+
+def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
+    """Split rows at random into folds of whole groups: for each fold, which rows are in it, shape (rows,)."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    fold = np.random.default_rng(0).permutation(len(names)) % min(count, len(names))
+    return [fold[numbers] == number for number in range(fold.max() + 1)]
+
+
+def _nll(probabilities: Numbers, gold: Numbers) -> float:
+    likelihood = probabilities[np.arange(len(gold)), gold]
+    return float(-np.log(np.maximum(likelihood, np.finfo(float).tiny)).mean())
+
+
+def calibration_errors(confidence: Numbers, right: Numbers) -> dict[str, float]:
+    """Compute how far confidence is from accuracy.
+
+    ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many rows (Nixon et al.
+    2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance in
+    bins of equally many rows, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
+
+    Args:
+        confidence: probability of the label that was chosen, shape (rows,).
+        right: whether it was right, 0 or 1, shape (rows,).
+    """
+    width = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    rank = np.empty(len(confidence), dtype=int)
+    rank[np.argsort(confidence, kind="stable")] = np.arange(len(confidence)) * BINS // len(confidence)
+    errors = {}
+    for name, bins in (("ece", width), ("adaptive_ece", rank)):
+        sizes, means, shares = _bin(bins, confidence, right)
+        errors[name] = float((sizes * np.abs(means - shares)).sum() / len(confidence))
+    chance = shares * (1 - shares) / np.maximum(sizes - 1, 1)
+    errors["squared_error_debiased"] = float((sizes * ((means - shares) ** 2 - chance)).sum() / len(confidence))
+    return errors
+
+
+def _bin(bins: Numbers, confidence: Numbers, right: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the sizes, the mean confidence and the share right of all bins that are not empty."""
+    sizes = np.bincount(bins, minlength=BINS)
+    sums = [np.bincount(bins, values, minlength=BINS) for values in (confidence, right)]
+    is_filled = sizes > 0
+    means, shares = (values[is_filled] / sizes[is_filled] for values in sums)
+    return sizes[is_filled], means, shares
+
+
+def describe_calibration(probabilities: Numbers, gold: Numbers) -> dict[str, dict[str, Any]]:
+    """Compute calibration errors and negative log likelihood, each with its 95 % bootstrap interval over rows."""
+    confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
+
+    def score(rows: Numbers) -> dict[str, float]:
+        return {**calibration_errors(confidence[rows], right[rows]), "nll": _nll(probabilities[rows], gold[rows])}
+
+    scores = score(np.arange(len(gold)))
+    ends = find_intervals(scores, score, len(gold)).ends
+    return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
+
+
+def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
+    """Find the threshold on the probability of a label that has the best F1, as the middle of a gap; 0.5 without gold.
+
+    Args:
+        probabilities: of the label, shape (rows,).
+        gold: whether a row has it, 0 or 1, shape (rows,).
+    """
+    if not gold.any():
+        return 0.5
+    order = np.argsort(-probabilities, kind="stable")
+    sorted_values, hits = probabilities[order], np.cumsum(gold[order])
+    f1 = 2 * hits / (np.arange(1, len(gold) + 1) + gold.sum())
+    # a threshold between equal probabilities cannot be had
+    f1[:-1][sorted_values[:-1] == sorted_values[1:]] = -1
+    best = int(f1.argmax())
+    below = sorted_values[best + 1] if best + 1 < len(gold) else 0.0
+    return float(f"{(sorted_values[best] + below) / 2:.6g}")
+
+
+class Abstention(NamedTuple):
+    """A threshold on confidence, and what came of it on the rows that it was chosen on."""
+
+    threshold: float
+    coverage: float
+    """The share of the rows that are answered."""
+    precision: float
+    """The share of these that are right."""
+
+
+def find_abstention(confidence: Numbers, right: Numbers, precision: float, *, risk: float = 0.05) -> Abstention | None:
+    """Find the threshold that answers most rows with at least this precision, wrong with probability `risk` at most.
+
+    Precision holds for new rows of the same distribution, with probability 1 - `risk` over the rows here. Twenty levels
+    of coverage are tested, each by an exact binomial test (the lower end of Clopper and Pearson's interval) at a
+    twentieth of the risk, as in Geifman and El-Yaniv 2017, section 3. Given the least confident row of a level, those
+    above it are independent draws of all that are more confident, so that the test is exact for a threshold there.
+
+    Returns:
+        None where no threshold can be shown to have the precision.
+    """
+    from scipy.stats import binom
+
+    ranks = {round(len(confidence) * level / LEVELS) for level in range(1, LEVELS)}
+    ordered = np.sort(confidence)[::-1]
+    thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
+    for threshold in thresholds:  # those that answer most rows come first
+        is_answered = confidence >= threshold
+        answered, hits = int(is_answered.sum()), int(right[is_answered].sum())
+        if answered and binom.cdf(answered - hits, answered, 1 - precision) <= risk / LEVELS:
+            return Abstention(threshold, answered / len(confidence), hits / answered)
+    return None
+
+
+def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> list[tuple[float, float, float]]:
+    """Return (coverage, precision, threshold) where the most confident twentieth of the rows is answered, and so on."""
+    order = np.argsort(-confidence, kind="stable")
+    hits = np.cumsum(right[order])
+    ends = sorted({max(1, round(len(order) * point / points)) for point in range(1, points + 1)})
+    return [(end / len(order), float(hits[end - 1] / end), float(confidence[order][end - 1])) for end in ends]
+
+
+def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
+    """Find the least probability of a label in a prediction set that holds the gold label with this probability.
+
+    Split conformal prediction with 1 - probability as the score (Sadinle et al. 2019): the set of a new row holds its
+    gold label with at least this probability, over the rows here and the new one.
+    """
+    rows = len(gold_probabilities)
+    rank = math.ceil((rows + 1) * coverage)
+    return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
+
+
+def decide(probabilities: Numbers, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
+    """Return what a prediction adds by the options: ``abstain``, and ``prediction_set``, the likeliest first."""
+    added: dict[str, Any] = {}
+    if option("abstain_below") is not None:
+        added["abstain"] = bool(probabilities.max() < option("abstain_below"))
+    if option("set_above") is not None:
+        order = np.argsort(-probabilities, kind="stable")
+        likely = [names[n] for n in order if probabilities[n] >= option("set_above")]
+        added["prediction_set"] = likely or [names[order[0]]]
+    return added

@@ -1,0 +1,74 @@
+"""A head over the windows of a text: attention over their vectors, and a classifier ("hierarchical")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from bertkit.modeling.heads.generic import EncoderHead, class_with_head
+from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
+from bertkit.modeling.load import load_model
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+class WindowPooling(EncoderHead):
+    """What is added to an encoder: attention over the vectors of a row's windows, and a classifier.
+
+    The weights of the windows are those of Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2): a softmax
+    over the windows. The vector of a window is the last hidden state of its first token.
+    """
+
+    reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
+        self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
+        rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
+        self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
+        self.post_init()  # type: ignore[attr-defined]
+
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        labels: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        is_window = find_windows(attention_mask)
+
+        def run(input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> torch.Tensor:
+            states = self.run_encoder(input_ids, attention_mask, token_type_ids, **named).last_hidden_state
+            first: torch.Tensor = states[:, 0]
+            return first
+
+        first = run_windows(run, inputs)
+        # (rows, windows, width), zero where a row lacks a window, whose weight is zero as well
+        vectors = first.new_zeros(*is_window.shape, first.shape[-1]).index_put((is_window,), first).float()
+        scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
+        weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
+        pooled = (weights[..., None] * vectors).sum(dim=1)
+        logits = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        config: Any = self.config  # type: ignore[attr-defined]
+        loss = None if labels is None else text_loss(config)(logits, labels) / len(logits)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
+
+
+def load_window_pooling(
+    folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str, cls_only: bool
+) -> PreTrainedModel:
+    """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
+    find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
+    return load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)

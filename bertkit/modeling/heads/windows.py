@@ -1,0 +1,122 @@
+"""Rows that are read in several windows, on each of which a model's head runs.
+
+A batch has ``input_ids`` and the like of shape (rows, windows, tokens). A window that a row lacks is a single token, as
+`several_collator` makes it, and is not computed. All windows of a row are in one micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from transformers.utils import ModelOutput
+
+from bertkit.errors import ModelError
+from bertkit.modeling.load import read_config
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+CLASS_ENDING = "ForWindowClassification"  # of the classes of `bertkit.modeling.heads.window_pooling`
+_TOKENS = 2**14  # that are computed at once without gradients; a batch has more only if a single row has
+
+
+@dataclass
+class WindowLogits(ModelOutput):  # type: ignore[misc]
+    """Outputs of a model that runs on each window."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    """Of shape (rows, windows, labels); NaN where a row lacks a window."""
+    windows: torch.Tensor | None = None
+    """The number of windows of each row, shape (rows,)."""
+
+
+def refuse_window_pooling(folder: Path) -> None:
+    """Refuse a checkpoint whose trained head reads the vectors of windows, where another one is to be run.
+
+    Raises:
+        ModelError: it is one.
+    """
+    if (read_config(folder).get("architectures") or [""])[0].endswith(CLASS_ENDING):
+        raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
+
+
+def run_on_windows(model: PreTrainedModel) -> None:
+    """Let a model with a head for single texts run on each window of a row.
+
+    The loss is the mean over rows of the mean over a row's windows: a long text weighs no more than a short one.
+    """
+    model.forward = partial(_forward, model.forward, model.config)
+
+
+def _forward(
+    forward: Any,
+    config: PretrainedConfig,
+    *,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    **named: torch.Tensor,
+) -> Any:
+    is_window = find_windows(attention_mask)
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
+    found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
+    logits = found.new_full((*is_window.shape, found.shape[-1]), torch.nan).index_put((is_window,), found)
+    windows = is_window.sum(dim=1)
+    loss = None
+    if labels is not None:
+        loss = sum_over_windows(text_loss(config), logits, labels, windows) / len(logits)
+    return WindowLogits(loss=loss, logits=logits, windows=windows)
+
+
+def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:
+    """Tell which windows a batch has, (rows, windows): all but those of a single token."""
+    return attention_mask.sum(dim=-1) > 1
+
+
+def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
+    """Sum over rows the mean of a row's losses, one per window.
+
+    Args:
+        loss: the sum of the losses of logits (n, labels) and n labels.
+        logits: of shape (rows, windows, labels).
+        labels: of shape (rows,) or (rows, labels).
+        windows: the number of windows of each row, shape (rows,).
+    """
+    # rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it
+    total = logits.new_zeros(())
+    for count in torch.unique(windows).tolist():
+        rows = windows == count
+        repeated = labels[rows].repeat_interleave(count, dim=0)
+        total = total + loss(logits[rows, :count].flatten(0, 1), repeated) / count
+    return total
+
+
+def run_windows(run: Callable[..., torch.Tensor], inputs: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
+    """Run a model on the windows that rows have, as a batch of texts: (windows of all rows, ...)."""
+    mask = inputs["attention_mask"]
+    assert mask is not None
+    is_window = find_windows(mask)
+    flat = {name: values[is_window] for name, values in inputs.items() if values is not None}
+    count = len(flat["input_ids"]) if torch.is_grad_enabled() else max(1, _TOKENS // mask.shape[-1])
+    chunks = zip(*(torch.split(values, count) for values in flat.values()), strict=True)
+    return torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
+
+
+def text_loss(config: PretrainedConfig) -> Loss:
+    """Return the loss of transformers' heads for texts as a sum over rows."""
+    if config.problem_type == "regression":
+        return lambda logits, labels: functional.mse_loss(logits.squeeze(-1), labels, reduction="sum")
+    if config.problem_type == "multi_label_classification":  # a mean over labels
+        return lambda logits, labels: (
+            functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[-1]
+        )
+    return lambda logits, labels: functional.cross_entropy(logits, labels, reduction="sum")

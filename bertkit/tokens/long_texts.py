@@ -1,0 +1,124 @@
+"""Texts that do not fit the model: which of their tokens are read, in one input or in several windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bertkit.recipe import Recipe, Row
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.answer_spans import window_slices
+from bertkit.tokens.features import Feature, Setup, encode_texts, find_template, token_budget, tokenize_texts
+
+Numbers = np.ndarray[Any, Any]
+
+SHORTENED = ("head", "tail", "head_tail")
+WINDOWS = ("windows_mean", "windows_max", "windows_vote")
+HIERARCHICAL = "hierarchical"
+WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
+
+OPTIONS: Mapping[str, Any] = {
+    "long_text": Option("head", choices=WAYS),
+    "head_share": Option(0.25, least=0.01, most=0.99),  # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
+    "overlap": 64,
+}
+"""Options of the families that read a text or a pair as one row of classes or as a number."""
+
+
+def long_text(recipe: Recipe) -> str:
+    """Return how the recipe of such a family reads a text that does not fit."""
+    return str(read_option(OPTIONS, recipe, "long_text"))
+
+
+def reads_windows(recipe: Recipe) -> bool:
+    """Tell whether a text becomes a feature of several windows, whatever its length."""
+    return long_text(recipe) not in SHORTENED
+
+
+def encode_long(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, as `long_text` says where it does not fit.
+
+    With windows, ``input_ids`` and the like are one list of numbers per window, and there is one where a text fits.
+
+    Of a pair that does not fit, a text that takes no more than half of the tokens stays whole, and the longer one (the
+    second, if both are equally long) gets what is left. If both are longer, each gets half. With windows, the longer
+    one is read in windows, each beside the other, of which no more than that half is read.
+    """
+    way, overlap, share = (read_option(OPTIONS, setup.recipe, name) for name in ("long_text", "overlap", "head_share"))
+    if not rows:
+        return []
+    if way == "head":
+        return encode_texts(rows, setup)
+    columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
+    template = find_template(setup.tokenizer, pair=len(columns) == 2)
+    budget = token_budget(setup, template)
+    encoded = [tokenize_texts(setup.tokenizer, [row[column] for row in rows]) for column in columns]
+    shorten = partial(_last, share=share if way == "head_tail" else 0.0)
+    features = []
+    for number, texts in enumerate(zip(*encoded, strict=True)):
+        tokens = [text.ids for text in texts]
+        if way in SHORTENED:
+            features.append({"row": number, **template.fill(*shorten_texts(tokens, budget, shorten))})
+            continue
+        windows = [template.fill(*window) for window in _split_texts(tokens, budget, overlap)]
+        features.append({"row": number, **{name: [window[name] for window in windows] for name in windows[0]}})
+    return features
+
+
+def shorten_texts(
+    texts: Sequence[list[int]], budget: int, shorten: Callable[[list[int], int], list[int]]
+) -> list[list[int]]:
+    """Shorten one text or two to `budget` tokens together, as the tokenizers library does with ``longest_first``."""
+    return [shorten(text, size) for text, size in zip(texts, _sizes(texts, budget), strict=True)]
+
+
+def _sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
+    """Return how many tokens each text keeps.
+
+    >>> _sizes([[0] * 9], 6), _sizes([[0] * 2, [0] * 9], 7), _sizes([[0] * 9, [0] * 8], 7)
+    ([6], [2, 5], [4, 3])
+    """
+    sizes = [len(text) for text in texts]
+    if sum(sizes) <= budget:
+        return sizes
+    if len(sizes) == 1:
+        return [budget]
+    short = min(min(sizes), budget // 2)
+    return [budget - short, short] if sizes[0] > sizes[1] else [short, budget - short]
+
+
+def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
+    """Keep `size` tokens: this share of them from the beginning, at least one if there is any, the rest from the end.
+
+    >>> _last([1, 2, 3, 4, 5, 6], 4, share=0.25), _last([1, 2, 3, 4, 5, 6], 4, share=0.0), _last([1, 2], 4, share=0.5)
+    ([1, 4, 5, 6], [3, 4, 5, 6], [1, 2])
+    """
+    if len(tokens) <= size:
+        return tokens
+    head = min(max(round(size * share), 1), size - 1) if share and size > 1 else 0
+    return [*tokens[:head], *tokens[len(tokens) - (size - head) :]]
+
+
+def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[list[list[int]]]:
+    """Split the longer text into windows, and put the beginning of the other beside each."""
+    if sum(map(len, texts)) <= budget:
+        return [list(texts)]
+    sizes = _sizes(texts, budget)
+    longer = max(range(len(texts)), key=lambda number: (len(texts[number]), number))
+    slices = window_slices(len(texts[longer]), sizes[longer], min(overlap, sizes[longer] // 2))
+    return [
+        [text[window] if number == longer else text[: sizes[number]] for number, text in enumerate(texts)]
+        for window in slices
+    ]
+
+
+def combine_windows(values: Numbers, way: str) -> Numbers:
+    """Combine what the windows of a row came to, (windows, labels), to one value per label, (labels,).
+
+    ``windows_vote`` has the mean as well.
+    """
+    combined: Numbers = values.max(axis=0) if way == "windows_max" else values.mean(axis=0)
+    return combined

@@ -1,0 +1,163 @@
+"""Fit a temperature, and thresholds, to rows that a checkpoint was not trained on; keep them beside its weights."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Split
+from bertkit.errors import UsageError
+from bertkit.evaluation.calibration import (
+    CALIBRATION_FILE,
+    SavedCalibration,
+    read_calibration,
+    thresholds_for,
+    write_calibration,
+)
+from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe
+from bertkit.storage.outputs import claimed
+from bertkit.workflows.evaluate import splits_to_score
+from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
+
+log = logging.getLogger("bertkit")
+
+_LEAST_ROWS = 20
+_PRECISIONS = (0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """What a calibration found; ``before`` and ``after`` are of rows that the temperature was not fitted to."""
+
+    model: str
+    split: str
+    source: str
+    rows: int
+    temperature: float
+    before: dict[str, dict[str, Any]]
+    """Measure -> ``value`` and ``interval``."""
+    after: dict[str, dict[str, Any]]
+    file: str
+    thresholds: dict[str, float] | None = None
+    f1_macro: dict[str, float] | None = None
+    """With several labels per row: ``before`` with 0.5 for all labels, and ``after`` with thresholds of other rows."""
+    abstention: list[dict[str, Any]] = field(default_factory=list)
+    """Precision that is asked for -> ``threshold``, ``coverage`` and ``precision``; None where it cannot be shown."""
+    risk_coverage: list[dict[str, float]] = field(default_factory=list)
+    training_rows: int = 0
+
+
+def calibrate(
+    recipe: Recipe, *, split: str | None = None, training_rows: Choice = "refuse", progress: Progress = SILENT
+) -> CalibrationResult:
+    """Calibrate the checkpoint `recipe.model` on the first validation split of its recipe, or on `split`.
+
+    Raises:
+        UsageError: a task family without probabilities, a checkpoint that is not in a folder of one's own, or too few
+            rows.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    with stage(progress, "reading the data", total=1):
+        saved = find_checkpoint(recipe)
+        if not hasattr(saved.task, "gold_probabilities"):
+            raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
+        if not Path(recipe.model).is_dir():
+            what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
+            raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
+        name, rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).items()))
+        if len(rows.rows) < _LEAST_ROWS:
+            raise UsageError(f"{len(rows.rows)} rows are too few to calibrate on", f"give at least {_LEAST_ROWS}")
+    with claimed(saved.folder / CALIBRATION_FILE):
+        with stage(progress, f"loading {recipe.model_name}"):
+            checkpoint = saved.load(inference=True, calibrated=False)
+        scored = score_split(checkpoint, rows, progress)
+        return _fit(saved, name, rows, scored)
+
+
+def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> CalibrationResult:
+    import numpy as np
+
+    from bertkit.metrics import calibration as metrics
+    from bertkit.modeling.load import fingerprint
+
+    found, gold, groups = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
+    temperature = metrics.fit_temperature(found, gold)
+    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, gold, groups)
+    several = len(gold) > len(split.rows)
+    confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
+    thresholds, f1 = None, None
+    if several:
+        shape = (len(split.rows), -1)
+        yes, is_gold = (values.reshape(shape) for values in (tempered[:, 1], gold))
+        tuned = [metrics.tune_threshold(yes[:, n], is_gold[:, n]) for n in range(yes.shape[1])]
+        f1 = _compare_f1(yes, is_gold)
+        if f1["after"] > f1["before"]:
+            thresholds = dict(zip(scored.setup.labels, tuned, strict=True))
+    calibration = SavedCalibration(
+        model=fingerprint(saved.folder),
+        task=saved.recipe.task,
+        split=name,
+        source=split.source,
+        rows=len(split.rows),
+        temperature=temperature,
+        thresholds=thresholds,
+        confidence=[] if several else [float(f"{value:.7g}") for value in confidence],
+        right=[] if several else right.tolist(),
+        gold=[] if several else [float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]],
+    )
+    write_calibration(saved.folder, calibration)
+    abstentions = [] if several else [(one, metrics.find_abstention(confidence, right, one)) for one in _PRECISIONS]
+    curve = [] if several else metrics.risk_coverage(confidence, right)
+    return CalibrationResult(
+        model=saved.recipe.model,
+        split=name,
+        source=split.source,
+        rows=len(split.rows),
+        temperature=temperature,
+        before=metrics.describe_calibration(found, gold),
+        after=metrics.describe_calibration(across, gold),
+        file=str(saved.folder / CALIBRATION_FILE),
+        thresholds=thresholds,
+        f1_macro=f1,
+        abstention=[{"asked": asked, **(one._asdict() if one else {})} for asked, one in abstentions],
+        risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],
+        training_rows=len(split.training_rows),
+    )
+
+
+def _compare_f1(yes: Any, gold: Any) -> dict[str, float]:
+    """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds."""
+    import numpy as np
+
+    from bertkit.metrics import calibration as metrics
+
+    chosen = np.zeros_like(gold, dtype=bool)
+    for is_held_out in metrics.folds(np.arange(len(gold))):
+        rest = ~is_held_out
+        tuned = [metrics.tune_threshold(yes[rest, n], gold[rest, n]) for n in range(gold.shape[1])]
+        chosen[is_held_out] = yes[is_held_out] >= np.array(tuned)
+    both = {"before": yes >= 0.5, "after": chosen}
+    return {
+        name: float(np.mean(2 * (one & (gold == 1)).sum(axis=0) / np.maximum(one.sum(axis=0) + gold.sum(axis=0), 1)))
+        for name, one in both.items()
+    }
+
+
+def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:
+    """Return the recipe with the thresholds that its checkpoint's calibration has for a precision or a coverage.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.evaluation.calibration.thresholds_for`.
+    """
+    if precision is None and coverage is None:
+        return recipe
+    saved = find_checkpoint(recipe)
+    options, lines = thresholds_for(read_calibration(saved.folder, recipe.task), recipe, precision, coverage)
+    for line in lines:
+        log.info(line)
+    return recipe.model_copy(update={"options": {**recipe.options, **options}})

@@ -1,0 +1,85 @@
+"""The file of a calibration: written, read, refused where it is damaged or of other weights; thresholds from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.evaluation.calibration import (
+    CALIBRATION_FILE,
+    SavedCalibration,
+    read_calibration,
+    thresholds_for,
+    write_calibration,
+)
+from bertkit.modeling.load import fingerprint
+from bertkit.recipe import load_recipe
+
+ONE = SavedCalibration(
+    model="",
+    task="text_classification",
+    split="validation",
+    source="rows.csv",
+    rows=200,
+    temperature=1.5,
+    confidence=[0.9] * 150 + [0.6] * 50,
+    right=[1] * 150 + [0] * 50,
+    gold=[0.9] * 150 + [0.4] * 50,
+)
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    copy = shutil.copytree(tiny_model, tmp_path / "model")
+    write_calibration(copy, replace(ONE, model=fingerprint(copy)))
+    return copy
+
+
+def test_what_is_written_is_read(folder, tiny_model):
+    assert read_calibration(folder, ONE.task) == replace(ONE, model=fingerprint(folder))
+    assert read_calibration(folder, "multiple_choice") is None
+    assert read_calibration(tiny_model, ONE.task) is None
+
+
+def test_a_damaged_one_and_one_of_other_weights_are_refused(folder):
+    file = folder / CALIBRATION_FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "0"}))
+    with pytest.raises(ModelError, match="the calibration is of other weights than those beside it") as raised:
+        read_calibration(folder, ONE.task)
+    assert raised.value.remedy == "run `bertkit calibrate` again, or delete it"
+    for content in ("{", '{"temperature": 1}', "[]"):
+        file.write_text(content)
+        with pytest.raises(ModelError, match="the calibration is damaged"):
+            read_calibration(folder, ONE.task)
+
+
+def test_what_is_in_force_is_said():
+    assert ONE.options() == {"temperature": 1.5}
+    assert ONE.describe() == "calibrated on validation (200 rows): temperature 1.5"
+    several = replace(ONE, thresholds={"joy": 0.25, "fear": 0.5})
+    assert several.describe().endswith("temperature 1.5; thresholds joy 0.25, fear 0.5")
+    assert several.options() == {"temperature": 1.5, "thresholds": {"joy": 0.25, "fear": 0.5}}
+
+
+def test_a_precision_and_a_coverage_become_options():
+    options, lines = thresholds_for(ONE, load_recipe("classify"), 0.95, 0.8)
+    assert 0.6 < options["abstain_below"] <= 0.9 and options["set_above"] == 0.4
+    assert "of the 200 rows, 75.0% are answered, 100.0% of these right" in lines[0]
+    assert lines[1] == "coverage 0.8: prediction_set has each label of probability 0.4000 or more"
+
+
+def test_what_cannot_be_promised_is_refused():
+    recipe = load_recipe("classify", {"model": "runs/x"})
+    with pytest.raises(UsageError, match="--precision 95 is no share - give a number between 0 and 1"):
+        thresholds_for(ONE, recipe, 95, None)
+    with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999 on the 200 rows \(rows.csv\)"):
+        thresholds_for(ONE, recipe, 0.999, None)
+    for missing in (None, replace(ONE, confidence=[])):
+        with pytest.raises(
+            UsageError, match=r"has no calibration of one label .* - bertkit calibrate classify --model r"
+        ):
+            thresholds_for(missing, recipe, 0.9, None)
