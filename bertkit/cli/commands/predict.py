@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -103,26 +104,27 @@ def command(
         raise UsageError("--precision and --abstain-below", "give one or the other")
     settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
     settings["task"] = "zero_shot" if zero_shot else None
+    to_records: Callable[..., Any]
+    to_file: Callable[..., int]
     if names_several(recipe):
         if zero_shot or precision or abstain_below or coverage:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
-        from bertkit.workflows.steps.predict_several import predict_several as predict
-        from bertkit.workflows.steps.predict_several import predict_several_to_file as predict_to_file
+        from bertkit.workflows.steps import predict_several
 
         loaded: Any = load_tasks(recipe, settings, changes)
+        to_records, to_file = predict_several.predict_several, predict_several.predict_several_to_file
     else:
+        from bertkit.workflows import predict
         from bertkit.workflows.calibrate import with_thresholds
-        from bertkit.workflows.predict import predict, predict_to_file
 
         loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
+        to_records, to_file = predict.predict, predict.predict_to_file
     progress = TerminalProgress()
     if output is None:
-        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
-    rows = predict_to_file(
-        loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
-    )
+    rows = to_file(loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress)
     print_file(output, rows, as_json=json)
 
 

@@ -16,7 +16,9 @@ def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption 
 
     settings = parse_changes(changes or [])
     is_several = names_several(recipe)
-    for loaded in load_several(recipe, settings).recipes.values() if is_several else [load_any_recipe(recipe, settings)]:
+    for loaded in (
+        load_several(recipe, settings).recipes.values() if is_several else [load_any_recipe(recipe, settings)]
+    ):
         if isinstance(loaded, PretrainRecipe):
             from bertkit.objectives import load_objective
 
