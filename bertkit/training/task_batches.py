@@ -35,10 +35,12 @@ def share_steps(rows: Sequence[int], steps: int, sampling: float) -> list[int]:
     [3, 1]
     """
     weights = np.asarray(rows, dtype=float) ** sampling
-    exact = (steps - len(rows)) * weights / weights.sum()
-    shares = np.floor(exact).astype(int) + 1
-    for task in np.argsort(np.floor(exact) - exact, kind="stable")[: steps - shares.sum()]:
-        shares[task] += 1
+    exact = steps * weights / weights.sum()
+    shares = np.maximum(np.floor(exact), 1).astype(int)
+    while shares.sum() < steps:
+        shares[np.argmax(exact - shares)] += 1
+    while shares.sum() > steps:  # of tasks that are due less than one
+        shares[np.argmax(np.where(shares > 1, shares - exact, -np.inf))] -= 1
     return [int(share) for share in shares]
 
 

@@ -16,7 +16,7 @@ from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, run_part
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import SeveralRecipe, SeveralTasks, write_yaml
@@ -189,8 +189,8 @@ def _load_head(name: str, inputs: FinetuneInputs, run: Run, progress: Progress) 
     baselines = score_baselines(inputs, setup)
     model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
     info = info_of(model)
-    is_frozen = not all(weights.requires_grad for weights in model.base_model.parameters())
-    if info.compares_rows or info.fit_head or is_frozen or getattr(model, "is_saved_as_encoder", False):
+    reads_kept_states = tagger_head(model.config) is not None
+    if info.compares_rows or info.fit_head or reads_kept_states or getattr(model, "is_saved_as_encoder", False):
         raise _refuse(name, inputs)
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
