@@ -41,8 +41,8 @@ class SeveralRecipe(Section):
         if len(tasks) < 2:
             raise ValueError("must name two tasks at least")
         for name in tasks:
-            if not re.fullmatch(r"[A-Za-z]\w*", name) or name in cls.model_fields:
-                raise ValueError(f"the name of a task must be a word and no key of recipes, and {name!r} is not")
+            if not re.fullmatch(r"[A-Za-z]\w*", name) or name in (*cls.model_fields, MEAN):
+                raise ValueError(f"the name of a task must be a word and no key of this recipe, and {name!r} is not")
         return tasks
 
 

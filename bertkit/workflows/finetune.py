@@ -109,7 +109,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     )
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
-    scorer = Scorer(inputs, checkpoint, features, progress)
+    scorer = StepScorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
@@ -129,7 +129,7 @@ def score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     return baselines
 
 
-def _fit(inputs: FinetuneInputs, scorer: Scorer) -> FitResult:
+def _fit(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
@@ -178,7 +178,7 @@ class _WithoutTrain(Mapping[str, Sequence[Feature]]):
         return 1 + len(self.in_memory)
 
 
-class Scorer:
+class StepScorer:
     """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
 
     def __init__(

@@ -104,28 +104,39 @@ def command(
         raise UsageError("--precision and --abstain-below", "give one or the other")
     settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
     settings["task"] = "zero_shot" if zero_shot else None
-    to_records: Callable[..., Any]
-    to_file: Callable[..., int]
-    if names_several(recipe):
-        if zero_shot or precision or abstain_below or coverage:
-            what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
-            raise UsageError(what, "name the recipe of one task")
-        from bertkit.workflows.steps import predict_several
-
-        loaded: Any = load_tasks(recipe, settings, changes)
-        to_records, to_file = predict_several.predict_several, predict_several.predict_several_to_file
-    else:
-        from bertkit.workflows import predict
-        from bertkit.workflows.calibrate import with_thresholds
-
-        loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
-        to_records, to_file = predict.predict, predict.predict_to_file
+    to_records, to_file, loaded = _find_predictors(recipe, settings, changes, precision=precision, coverage=coverage)
     progress = TerminalProgress()
     if output is None:
         print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
     rows = to_file(loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress)
     print_file(output, rows, as_json=json)
+
+
+def _find_predictors(
+    recipe: str,
+    settings: dict[str, Any],
+    changes: list[str] | None,
+    *,
+    precision: float | None,
+    coverage: float | None,
+) -> tuple[Callable[..., Any], Callable[..., int], Any]:
+    """Return what predicts records, what predicts to a file, and the recipe that both take."""
+    from bertkit.errors import UsageError
+
+    if names_several(recipe):
+        if precision or coverage or settings["options.abstain_below"] or settings["task"]:
+            what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
+            raise UsageError(what, "name the recipe of one task")
+        from bertkit.workflows.steps import predict_several
+
+        several = load_tasks(recipe, settings, changes)
+        return predict_several.predict_several, predict_several.predict_several_to_file, several
+    from bertkit.workflows import predict
+    from bertkit.workflows.calibrate import with_thresholds
+
+    loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
+    return predict.predict, predict.predict_to_file, loaded
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:

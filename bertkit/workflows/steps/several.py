@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +25,9 @@ from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Setup
 from bertkit.tokens.vocabulary import report_foreign
-from bertkit.workflows.finetune import Scorer, score_baselines
+from bertkit.workflows.finetune import StepScorer, score_baselines
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
-from bertkit.workflows.steps.run import Run, RunPlan, finish, finished_record, open_run, without_folder, write_settings
-from bertkit.workflows.steps.training_rows import write_training_rows
+from bertkit.workflows.steps.run import Run, RunPlan, open_run
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +56,7 @@ class _Head:
     features: dict[str, Any]
     """Those of each split, once it is encoded."""
     baselines: ScoredBaselines
-    scorer: Scorer
+    scorer: StepScorer
 
 
 def finetune_several(
@@ -157,6 +154,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.heads.several import join_heads
     from bertkit.modeling.layerwise.prepare import prepare_depths
+    from bertkit.workflows.steps.publish_several import publish_run, publish_task
 
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {inputs.recipe.model}"):
@@ -174,8 +172,12 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     joined.separate()
     if not runs.is_main_process():
         return []
-    results = {name: _publish_task(name, head, run, fit_result, scored[name]) for name, head in heads.items()}
-    _publish(inputs, run, fit_result, results)
+    results = dict[str, list[Result]]()
+    for name, head in heads.items():
+        checkpoint = replace(head.checkpoint, setup=scored[name][head.inputs.validation.name].setup)
+        results[name] = publish_task(head.inputs, run, fit_result, checkpoint, scored[name], head.baselines)
+    best = {name: head.inputs.recipe.best_metric for name, head in heads.items()}
+    publish_run(inputs.recipe, run, fit_result, results, best)
     return [result for of_task in results.values() for result in of_task]
 
 
@@ -195,7 +197,7 @@ def _load_head(name: str, inputs: FinetuneInputs, run: Run, progress: Progress) 
     model.config.pad_token_id = setup.tokenizer.pad_token_id
     checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
     features = dict[str, Any]()
-    return _Head(inputs, checkpoint, features, baselines, Scorer(inputs, checkpoint, features, progress))
+    return _Head(inputs, checkpoint, features, baselines, StepScorer(inputs, checkpoint, features, progress))
 
 
 def _refuse(name: str, inputs: FinetuneInputs) -> RecipeError:
@@ -250,64 +252,9 @@ def _fit(
 
 
 def _score_step(heads: Mapping[str, _Head], model: Any, step: int) -> dict[str, float]:
-    """Score all tasks after a step: each metric as ``task_metric``, the mean of the best metrics, and of the losses."""
+    """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
     scores = {name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()}
     mean = fmean(of_task[heads[name].inputs.recipe.best_metric] for name, of_task in scores.items())
     loss = fmean(of_task["loss"] for of_task in scores.values())
-    named = {f"{name}_{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
+    named = {f"{name}.{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
     return {"loss": loss, MEAN: mean, **named}
-
-
-def _publish_task(name: str, head: _Head, run: Run, fit_result: FitResult, scored: Mapping[str, Any]) -> list[Result]:
-    """Publish a task as a run of its own, whose checkpoints are those of the run of all tasks."""
-    from bertkit.workflows.steps.publish_finetuned import publish
-
-    plan = head.inputs.plan
-    plan.folder.mkdir(exist_ok=True)
-    shared = {key: run.record[key] for key in ("started", "command", "machine", "seconds")}
-    own_run = Run(plan, {**runs.new_record(plan.identity, **plan.facts), **shared}, run.start)
-    runs.write_record(plan.folder, own_run.record)
-    write_training_rows(plan.folder, head.inputs.trained)
-    prefix = f"eval_{name}_"
-    history = [
-        {
-            key.replace(prefix, "eval_"): value
-            for key, value in entry.items()
-            if not key.startswith("eval_") or key.startswith(prefix)
-        }
-        for entry in fit_result.history
-    ]
-    own_result = replace(fit_result, history=history, best=None, last=None)
-    checkpoint = replace(head.checkpoint, setup=scored[head.inputs.validation.name].setup)
-    return publish(head.inputs, own_run, own_result, checkpoint, scored, head.baselines)
-
-
-def _publish(inputs: SeveralInputs, run: Run, fit_result: FitResult, results: Mapping[str, list[Result]]) -> None:
-    """Write the record of the whole run, after all tasks are finished."""
-    recipe = inputs.recipe
-    best = {name: of_task[0].scores[inputs.tasks[name].recipe.best_metric] for name, of_task in results.items()}
-    values = [math.nan if value is None else value for value in best.values()]
-    scores = {MEAN: fmean(values), **best}
-    log.info(f"best step {fit_result.best_step}: mean of {', '.join(best)} {scores[MEAN]:.4f}")
-    whole = Result(
-        recipe=recipe.name,
-        model=recipe.model,
-        split="validation",
-        scores={name: None if value is None or math.isnan(value) else value for name, value in scores.items()},
-        rows=sum(of_task[0].rows for of_task in results.values()),
-        seconds=run.seconds,
-    )
-    # whole folders can be moved: the recipe names those in it
-    tasks = {name: f"{name}/recipe.yaml" for name in results}
-    write_settings(run, recipe.model_copy(update={"tasks": tasks, "data": {}}), fit_result, private=[])
-    record = finished_record(
-        run,
-        fit_result,
-        round(run.seconds, 3),
-        results=[without_folder(dataclasses.asdict(whole))],
-        task_results={
-            name: [without_folder(dataclasses.asdict(result)) for result in of_task]
-            for name, of_task in results.items()
-        },
-    )
-    finish(run, record, fit_result, [])

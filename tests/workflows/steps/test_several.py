@@ -77,7 +77,7 @@ def test_both_tasks_are_learned_and_the_best_step_has_the_highest_mean(finished)
     evaluations = [entry for entry in read_lines(finished / "metrics.jsonl") if "eval_mean" in entry]
     best = max(evaluations, key=lambda entry: entry["eval_mean"])
     assert (best["step"], best["eval_mean"]) == (record["best_step"], pytest.approx(scores["mean"]))
-    assert best["eval_topic_f1_macro"] == scores["topic"]
+    assert best["eval_topic.f1_macro"] == scores["topic"]
     assert {"loss", "loss_topic", "loss_words"} <= read_lines(finished / "metrics.jsonl")[0].keys()
 
 
