@@ -131,9 +131,15 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
     results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
     print_results(results, as_json=json)
     if results and not json:
+        from bertkit.tasks import example_row, load_task
+
         folder = shlex.quote(str(Path(str(results[0].folder)).parent))
+        rows = {example_row(load_task(own), own) for own in several.recipes.values()}
         print_line("\nNext:")
-        print_line(f'  bertkit predict {folder}/recipe.yaml --model {folder} --text "..."')
+        # tasks that read different columns are predicted from a file that has them all
+        print_line(
+            f"  bertkit predict {folder}/recipe.yaml --model {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
+        )
         for name in several.recipes:
             print_line(f"  bertkit eval {folder}/{name}/recipe.yaml --model {folder}/{name}")
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -57,17 +55,19 @@ def publish_task(
 
 
 def publish_run(
-    recipe: SeveralRecipe, run: Run, fit_result: FitResult, results: Mapping[str, list[Result]], best: Mapping[str, str]
+    recipe: SeveralRecipe,
+    run: Run,
+    fit_result: FitResult,
+    results: Mapping[str, list[Result]],
+    scores: Mapping[str, float | None],
 ) -> None:
-    """Write the record of the whole run, after all tasks are finished; `best` is the best metric of each task."""
-    scores = {name: of_task[0].scores[best[name]] for name, of_task in results.items()}
-    mean = fmean(math.nan if score is None else score for score in scores.values())
-    log.info(f"best step {fit_result.best_step}: the mean of {', '.join(scores)} is {mean:.4f}")
+    """Write the record of the whole run, after all tasks are finished; `scores` are the mean and each task's best."""
+    log.info(f"best step {fit_result.best_step}: the mean of {', '.join(results)} is {scores[MEAN]:.4f}")
     whole = Result(
         recipe=recipe.name,
         model=recipe.model,
         split="validation",
-        scores={MEAN: null_for_nan(mean), **scores},
+        scores=null_for_nan(scores),
         rows=sum(of_task[0].rows for of_task in results.values()),
         seconds=run.seconds,
     )

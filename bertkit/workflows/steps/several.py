@@ -176,8 +176,11 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     for name, head in heads.items():
         checkpoint = replace(head.checkpoint, setup=scored[name][head.inputs.validation.name].setup)
         results[name] = publish_task(head.inputs, run, fit_result, checkpoint, scored[name], head.baselines)
-    best = {name: head.inputs.recipe.best_metric for name, head in heads.items()}
-    publish_run(inputs.recipe, run, fit_result, results, best)
+    best = {name: results[name][0].scores[head.inputs.recipe.best_metric] for name, head in heads.items()}
+    mean = _mean_of_best(
+        heads, {name: scored[name][head.inputs.validation.name].scores for name, head in heads.items()}
+    )
+    publish_run(inputs.recipe, run, fit_result, results, {MEAN: mean, **best})
     return [result for of_task in results.values() for result in of_task]
 
 
@@ -254,7 +257,15 @@ def _fit(
 def _score_step(heads: Mapping[str, _Head], model: Any, step: int) -> dict[str, float]:
     """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
     scores = {name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()}
-    mean = fmean(of_task[heads[name].inputs.recipe.best_metric] for name, of_task in scores.items())
+    mean = _mean_of_best(heads, scores)
     loss = fmean(of_task["loss"] for of_task in scores.values())
     named = {f"{name}.{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
     return {"loss": loss, MEAN: mean, **named}
+
+
+def _mean_of_best(heads: Mapping[str, _Head], scores: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the mean of the best metrics of all tasks; those of a task family in percent count as shares of 1."""
+    return fmean(
+        scores[name][head.inputs.recipe.best_metric] / getattr(head.inputs.task, "HIGHEST", 1.0)
+        for name, head in heads.items()
+    )
