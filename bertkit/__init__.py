@@ -17,6 +17,8 @@ _PUBLIC = {
     "load_pretrain_recipe": "bertkit.recipe",
     "finetune": "bertkit.workflows.finetune",
     "finetune_seeds": "bertkit.workflows.steps.seeds",
+    "make_search": "bertkit.recipe.space",
+    "sweep": "bertkit.workflows.sweep",
     "pretrain": "bertkit.workflows.pretrain",
     "distill": "bertkit.workflows.distill",
     "evaluate": "bertkit.workflows.evaluate",

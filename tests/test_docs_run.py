@@ -37,6 +37,7 @@ NOT_RUN = {
     "bertkit eval --benchmark": "needs the package mteb and rows of the hub; tests/vectors/test_benchmark.py has some",
     "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
     "bertkit finetune classify --data stanfordnlp/imdb": "reads rows of the hub; tests/cli/test_hub.py does that",
+    "bertkit glue --model google-bert/bert-base-uncased": "reads all of GLUE from the hub",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
 }
 """Beginning of a line -> why no test runs it."""
@@ -112,7 +113,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     words = ["demo" if word == "google-bert/bert-base-uncased" else word for word in words]
     words = ["1s" if word == "2h" else word for word in words]
     command = words[0]
-    if command not in {"finetune", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
+    if command not in {"finetune", "sweep", "distill", "pretrain", "bench", "eval", "check"} or words[1] in {
         "tokenizer",
         "sizes",
     }:
@@ -136,6 +137,8 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--epochs", "1", *shorten_student(words)]
     elif command == "finetune":
         more += ["--epochs", "1", "--set", "training.precision=fp32"]
+    elif command == "sweep":
+        more += ["--set", "training.precision=fp32"]
     return [*words, *more]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import shutil
@@ -9,11 +10,14 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertkit.cli import stdio
 from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
+
+if TYPE_CHECKING:
+    from bertkit.errors import BertkitError
 
 _SCHEMA = 2
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
@@ -59,6 +63,15 @@ def print_text(line: str) -> None:
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
     print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
+
+
+def end_with_error(values: Mapping[str, Any], error: BertkitError) -> NoReturn:
+    """Print what a command has found all the same and its error, as one JSON object, and end with the error's code."""
+    import typer
+
+    print_json({**values, "status": "error", "error": error.as_dict()})
+    logging.getLogger("bertkit").error(f"error: {error}")
+    raise typer.Exit(error.exit_code)
 
 
 def print_records(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.output import (
+    end_with_error,
     format_interval,
     format_number,
     format_rows,
@@ -56,15 +57,8 @@ def end_seeds(summary: SeedsSummary, error: BertkitError | None, *, as_json: boo
         BertkitError: that run's; as JSON, it is printed in the same object as the summary.
     """
     if as_json:
-        failed = {} if error is None else {"status": "error", "error": error.as_dict()}
-        print_json({**dataclasses.asdict(summary), **failed})
-        if error is not None:
-            import logging
-
-            import typer
-
-            logging.getLogger("bertkit").error(f"error: {error}")
-            raise typer.Exit(error.exit_code)
+        values = dataclasses.asdict(summary)
+        print_json(values) if error is None else end_with_error(values, error)
         return
     print_seeds(summary)
     if error is not None:

@@ -192,7 +192,7 @@ def _reasons(scores: dict[str, float]) -> dict[str, str]:
 
 
 def find_intervals(task: Task, scored: Scored) -> Intervals:
-    """Compute the 95 % interval of each score over rows (of rankings, over queries).
+    """Compute the 95% interval of each score over rows (of rankings, over queries).
 
     See `bertkit.metrics.intervals.find_intervals`.
     """

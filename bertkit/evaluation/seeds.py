@@ -113,9 +113,7 @@ def summarize_split(
     `setup` has the recipe, the tokenizer and the labels, which all runs share.
     """
     finished = [run for run in runs if run.status == "finished"]
-    compared = {
-        run.seed: _read_compared(folder / run.folder, records[run.seed], task, split, setup) for run in finished
-    }
+    compared = {run.seed: read_compared(folder / run.folder, records[run.seed], task, split, setup) for run in finished}
     intervals, reasons = _find_intervals(finished, compared, task, split.name)
     spreads = {
         metric: describe_spread(
@@ -144,7 +142,7 @@ def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in stream]
 
 
-def _read_compared(
+def read_compared(
     run: Path, record: Mapping[str, Any], task: Task, split: Split, setup: Setup
 ) -> tuple[Compared, Setup] | None:
     """Compare a run's stored predictions with the gold values; None where what is stored does not suffice."""

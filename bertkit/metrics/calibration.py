@@ -134,7 +134,7 @@ def _bin(bins: Numbers, confidence: Numbers, right: Numbers) -> tuple[Numbers, N
 
 
 def describe_calibration(probabilities: Numbers, gold: Numbers) -> dict[str, dict[str, Any]]:
-    """Compute calibration errors and negative log likelihood, each with its 95 % bootstrap interval over rows."""
+    """Compute calibration errors and negative log likelihood, each with its 95% bootstrap interval over rows."""
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
 
     def score(rows: Numbers) -> dict[str, float]:

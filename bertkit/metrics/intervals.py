@@ -35,7 +35,7 @@ class Share(float):
         return float(self), self.hits, self.total, self.to_score
 
     def interval(self) -> tuple[float, float]:
-        """Compute the 95 % interval of the score from that of its share."""
+        """Compute the 95% interval of the score from that of its share."""
         low, high = wilson_interval(self.hits, self.total)
         return self.to_score(low), self.to_score(high)
 
@@ -46,7 +46,7 @@ class Setting(float):
 
 @dataclass(frozen=True)
 class Intervals:
-    """The 95 % interval of each metric, None where there is none."""
+    """The 95% interval of each metric, None where there is none."""
 
     ends: dict[str, Interval] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)

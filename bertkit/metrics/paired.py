@@ -28,7 +28,7 @@ class Difference:
     second: float
     difference: float
     interval: Interval
-    """Ends of the 95 % interval; None where there is none."""
+    """Ends of the 95% interval; None where there is none."""
     p: float | None
     """Two-sided; None where a score is undefined."""
     test: str
@@ -199,7 +199,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 
 
 def standard_error(interval: tuple[float, float]) -> float:
-    """Compute the standard error that a 95 % interval stands for, from its width."""
+    """Compute the standard error that a 95% interval stands for, from its width."""
     low, high = interval
     return (high - low) / (2 * _QUANTILE)
 

@@ -77,7 +77,7 @@ def average_queries(scores: Mapping[str, np.ndarray], queries: np.ndarray | None
 
 
 def query_intervals(scores: Mapping[str, np.ndarray], *, samples: int = 1000) -> Intervals:
-    """Compute the 95 % interval of each average over resampled queries."""
+    """Compute the 95% interval of each average over resampled queries."""
     queries = len(next(iter(scores.values())))
     return find_intervals(
         average_queries(scores), lambda chosen: average_queries(scores, chosen), queries, samples=samples

@@ -26,7 +26,7 @@ class Spread:
     expected_best: list[float]
     """Expected best score of 1, 2, ... runs; see `expected_best`."""
     interval: Interval = None
-    """95 % interval of the mean over seeds and rows together; see `mean_interval`."""
+    """95% interval of the mean over seeds and rows together; see `mean_interval`."""
     no_interval: str | None = None
     """Why there is no interval."""
 

@@ -174,7 +174,7 @@ class Objective(Protocol):
 def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
     """Compute the share of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
 
-    On held-out text it is 15 %, whatever the recipe says.
+    On held-out text it is 15%, whatever the recipe says.
     """
     if progress is None:
         return HELD_OUT_RATE
@@ -202,7 +202,7 @@ def read_shares(value: Any) -> tuple[float, float, float]:
 def replacement_shares(
     options: Mapping[str, Any], setup: PretrainSetup, progress: float | None
 ) -> tuple[float, float, float]:
-    """Return the recipe's ``mask_random_keep``; on held-out text it is 80, 10 and 10 %, whatever the recipe says."""
+    """Return the recipe's ``mask_random_keep``; on held-out text it is 80, 10 and 10%, whatever the recipe says."""
     return MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, setup.recipe, "mask_random_keep"))
 
 

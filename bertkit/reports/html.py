@@ -51,7 +51,7 @@ class Facts:
     device: str = ""
     seed: int | None = None
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    """Metric -> ends of its 95 % interval over rows; None where there is none."""
+    """Metric -> ends of its 95% interval over rows; None where there is none."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
     no_interval: Mapping[str, str] = field(default_factory=dict)
     """Metric -> why it has no interval."""

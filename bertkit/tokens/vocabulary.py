@@ -19,7 +19,7 @@ log = logging.getLogger("bertkit")
 
 _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 # Published vocabularies are padded to a multiple of 128 at most, or reserve up to 1 % of their tokens. Half of BERT's
-# vocabularies differ by 5 %.
+# vocabularies differ by 5%.
 _PADDED, _MISSING = 128, 0.04
 _ROWS = 100
 _MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6

@@ -74,6 +74,11 @@ def distill(
     """
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(_with_distillation(recipe), output)
+    return distill_inputs(inputs, fresh=fresh, progress=progress)
+
+
+def distill_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> Distilled:
+    """Do what `distill` does with inputs that are read already."""
     results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare, inputs, progress))
     wait_for_all()
     folder = inputs.plan.folder

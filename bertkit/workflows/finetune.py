@@ -234,6 +234,4 @@ def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: 
         remedies = [f"--max-length {limit}"] if limit > longest else []
         remedies += ["--set options.long_text=windows_mean"] if has_choice else []
         more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
-        log.info(
-            f"training rows that reach {longest} tokens: {full:,} ({share:.1f} %); longer ones are truncated{more}"
-        )
+        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f}%); longer ones are truncated{more}")

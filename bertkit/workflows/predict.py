@@ -94,8 +94,15 @@ def _predict(
     """Do what `predict` does; `in_columns` gives each probability a field of its own."""
     if row is not None:
         saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
-    name = str(source or "--row")
-    chunks = read_chunks(open_records(source, row, saved.recipe), saved, name)
+    records = open_records(source, row, saved.recipe)
+    return predict_records(saved, records, str(source or "--row"), progress, in_columns=in_columns)
+
+
+def predict_records(
+    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress, *, in_columns: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Do what `predict` does with rows that are read elsewhere; errors call them by `name`."""
+    chunks = read_chunks(records, saved, name)
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
     refuse_clash(first[0][0], predicted_fields(saved, in_columns), name)

@@ -32,7 +32,11 @@ def pretrain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    inputs = read_inputs(recipe, output, progress)
+    return run_inputs(read_inputs(recipe, output, progress), fresh=fresh, progress=progress)
+
+
+def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pretrained:
+    """Do what `pretrain` does with inputs that are read already."""
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved

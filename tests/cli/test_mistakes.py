@@ -311,7 +311,7 @@ def test_errors_as_json(run):
             ["finetune", "cola", "--weight-decay", "0"],
             "no option is called --weight-decay - write --set training.weight_decay=...",
         ),
-        (["finetune", "cola", "--seeed", "0"], "no option is called --seeed - did you mean --seed?"),
+        (["finetune", "cola", "--seeed", "0"], "no option is called --seeed - did you mean --seed or --seeds?"),
         (["finetune", "cola", "-x"], "no option is called -x - see `bertkit finetune --help`"),
         (["predict", "cola", "--lr", "0"], "no option is called --lr - see `bertkit predict --help`"),
         (["finetune", "cola", "--epochs"], "--epochs needs a value - write --epochs VALUE"),

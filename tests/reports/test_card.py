@@ -83,7 +83,7 @@ def test_unknown_facts_are_absent() -> None:
     text = model_card(Facts("mine", "c", "./m", "test", 2, "f1", {"f1": 0.5}), card)
     data = ModelCard(text).data.to_dict()
     assert not {"language", "license", "base_model", "datasets"} & set(data)
-    for word in ("None", "## Labels", "## Training", "Fingerprint", "95 %", "with seed"):
+    for word in ("None", "## Labels", "## Training", "Fingerprint", "95%", "with seed"):
         assert word not in text
 
 

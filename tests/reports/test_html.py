@@ -154,8 +154,8 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     pairs = [("a", "a")] * 3 + [("a", "b")] + [("b", "b")] * 2
     examples = [Example(str(number), [("text", "x")], *pair) for number, pair in enumerate(pairs)]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
-    assert 'title="a predicted as b: 1 of 4">1<small>25 %</small>' in page
-    assert 'title="b predicted as b: 2 of 2">2<small>100 %</small>' in page
+    assert 'title="a predicted as b: 1 of 4">1<small>25%</small>' in page
+    assert 'title="b predicted as b: 2 of 2">2<small>100%</small>' in page
     assert "1 of 1 wrong rows" in parsed.text
     assert "behavior" not in parsed.ids  # the rows have neither probabilities nor lengths
 

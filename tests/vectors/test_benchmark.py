@@ -14,7 +14,8 @@ import pytest
 from scipy.stats import spearmanr
 
 from bertkit.errors import UnavailableError, UsageError
-from bertkit.modeling.sentence.modules import SentenceModules, write_modules
+from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.modeling.sentence.writing import write_modules
 from bertkit.progress import SILENT
 from bertkit.vectors.benchmark import BenchmarkModel, run_benchmark
 from bertkit.vectors.embedder import Embedder

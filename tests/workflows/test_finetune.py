@@ -81,7 +81,7 @@ def test_rows_that_are_truncated_are_counted(run, tiny_model, toy_data):
     write_csv(toy_data / "train.csv", rows)
     ended = finetune(run, tiny_model, toy_data, "--epochs", 0.1)
     assert ended.code == 0, ended.err
-    line = "training rows that reach 64 tokens: 1 (1.0 %); longer ones are truncated (to read more: "
+    line = "training rows that reach 64 tokens: 1 (1.0%); longer ones are truncated (to read more: "
     assert f"{line}--set options.long_text=windows_mean)" in ended.err
 
 

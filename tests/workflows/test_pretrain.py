@@ -28,7 +28,7 @@ def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
 
 def test_a_model_learns_more_than_frequencies(run):
     shape = ["--set", "model_options.hidden_size=64", "--set", "model_options.initializer_range=0.05"]
-    ended = run(*arguments(*shape, "--learning-rate", "5e-3", "--batch-size", "16", "--limit", 1500, steps=300))
+    ended = run(*arguments(*shape, "--learning-rate", "5e-3", "--batch-size", "16", "--limit", 1500, steps=240))
     assert ended.code == 0, ended.err
     result = json.loads(Path("run/run.json").read_text())["result"]
     assert result["scores"]["loss"] < result["baselines"]["token frequencies"]["loss"] - 0.5

@@ -41,7 +41,7 @@ class Step(NamedTuple):
     precision: float
     """Share of duplicates among them."""
     low: float
-    """Lower end of its 95 % interval."""
+    """Lower end of its 95% interval."""
     recall: float
     """Their share of all duplicates."""
     pairs: int

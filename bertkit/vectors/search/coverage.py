@@ -34,12 +34,12 @@ class Coverage:
         return self.read / self.characters if self.characters else 1.0
 
     def __str__(self) -> str:
-        """Return the share in percent, rounded down, so that 100 % means all.
+        """Return the share in percent, rounded down, so that 100% means all.
 
         >>> str(Coverage(1, 0, 1999, 2000)), str(Coverage(1, 0, 2, 2))
-        ('99.9 %', '100 %')
+        ('99.9%', '100%')
         """
-        return "100 %" if self.read == self.characters else f"{int(1000 * self.share) / 10} %"
+        return "100%" if self.read == self.characters else f"{int(1000 * self.share) / 10}%"
 
 
 def find_truncated(texts: Sequence[str], embedder: Embedder) -> dict[int, int]:

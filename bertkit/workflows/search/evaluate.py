@@ -38,11 +38,11 @@ class RankingScores:
     ranking: str
     scores: dict[str, float]
     intervals: dict[str, Interval]
-    """The 95 % interval of each score, over queries; None where there is none."""
+    """The 95% interval of each score, over queries; None where there is none."""
     gains: dict[str, float] = field(default_factory=dict)
     """How much better each score is than that of the ranking before; empty for the first."""
     gain_intervals: dict[str, Interval] = field(default_factory=dict)
-    """The 95 % interval of each gain, over the differences of queries."""
+    """The 95% interval of each gain, over the differences of queries."""
 
 
 @dataclass(frozen=True)

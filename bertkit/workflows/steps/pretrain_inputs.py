@@ -68,8 +68,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
     source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
-    model_folder = hub.find_model(recipe.model) if recipe.model else None
-    tokenizer_folder = model_folder or _find_tokenizer(str(recipe.tokenizer))
+    model_folder, tokenizer_folder = _find_folders(recipe)
     with stage(progress, "loading torch and transformers"):
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
     recipe = setup.recipe
@@ -83,16 +82,32 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
         identity={
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
-            "model": fingerprint(model_folder) if model_folder else "new",
-            "tokenizer": fingerprint(
-                tokenizer_folder, weights=bool(model_folder) or not hub.is_cached(tokenizer_folder)
-            ),
+            **_digests(model_folder, tokenizer_folder),
         },
         facts={"model": recipe.model or recipe.size},
         model_type=setup.config.model_type,
         widths=product_widths(setup.config.to_dict()),
     )
     return PretrainInputs(plan, objective, setup, corpus)
+
+
+def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
+    """Return what the identity of a run has of its model and its tokenizer, without anything heavy."""
+    return _digests(*_find_folders(recipe))
+
+
+def _find_folders(recipe: PretrainRecipe) -> tuple[Path | None, Path]:
+    """Find the folder of the model, None for a new one, and that of the tokenizer."""
+    model_folder = hub.find_model(recipe.model) if recipe.model else None
+    return model_folder, model_folder or _find_tokenizer(str(recipe.tokenizer))
+
+
+def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str]:
+    with_weights = bool(model_folder) or not hub.is_cached(tokenizer_folder)
+    return {
+        "model": fingerprint(model_folder) if model_folder else "new",
+        "tokenizer": fingerprint(tokenizer_folder, weights=with_weights),
+    }
 
 
 def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:

@@ -238,7 +238,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
 def _find_machine(plan: RunPlan) -> Machine:
     """Return the machine that a new run computes on, and how."""
     if plan.machine is not None:
-        return restore_hardware(dict(plan.machine), "as the other seeds")
+        return restore_hardware(dict(plan.machine), "as in another run")
     return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
 
 

@@ -204,7 +204,7 @@ def use_threads(machine: Mapping[str, Any] | None) -> None:
     import torch
 
     if torch.get_num_threads() != machine["threads"]:
-        log.info(f"threads: {machine['threads']}, as the other seeds")
+        log.info(f"threads: {machine['threads']}, as in another run")
         torch.set_num_threads(machine["threads"])
 
 

@@ -47,7 +47,7 @@ def test_a_passage_says_where_it_is_in_its_document(documents, tiny_model, caplo
         "end": 37,
         "title": "Films",
     }
-    assert caplog.messages == ["passages: 3, of texts: 2; 100 % of the text reaches the model"]
+    assert caplog.messages == ["passages: 3, of texts: 2; 100% of the text reaches the model"]
 
 
 def test_a_text_file_is_one_document(here, tiny_model):

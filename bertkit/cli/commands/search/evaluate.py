@@ -47,7 +47,7 @@ def command(
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
-    nDCG@10, MRR@10, MAP and recall, with 95 % intervals over queries.
+    nDCG@10, MRR@10, MAP and recall, with 95% intervals over queries.
     """
     from bertkit.vectors.reranker import Reranker
     from bertkit.workflows.search import evaluate
@@ -76,13 +76,13 @@ def print_scores(result: SearchScores, *, as_json: bool) -> None:
         {"ranking": of.ranking, **{name: format_interval(ends) for name, ends in of.intervals.items()}}
         for of in result.rankings
     ]
-    print_table("95 % intervals over queries", intervals)
+    print_table("95% intervals over queries", intervals)
     gains = [
         {
             "ranking": of.ranking,
             "over": before.ranking,
             _SCORE: f"{of.gains[_SCORE]:+.4f}",
-            "95 % interval": format_interval(of.gain_intervals[_SCORE]),
+            "95% interval": format_interval(of.gain_intervals[_SCORE]),
         }
         for before, of in pairwise(result.rankings)
     ]

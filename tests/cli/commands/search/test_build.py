@@ -21,7 +21,7 @@ def test_what_is_printed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
-        "  100 % of the text reaches the model",
+        "  100% of the text reaches the model",
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
     ]
     assert lines[3] == "  hnsw finds 98.5% of the 10 nearest of 1,200 rows in 0.25 ms"

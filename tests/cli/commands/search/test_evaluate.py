@@ -30,12 +30,12 @@ def test_each_ranking_has_its_scores_intervals_and_gain(capsys):
         "    ranking  ndcg@10     map",
         "    vectors   0.5000  0.4000",
         "    hybrid    0.7500  0.5000",
-        "  95 % intervals over queries",
+        "  95% intervals over queries",
         "    ranking           ndcg@10  map",
         "    vectors  0.4000 to 0.6000  n/a",
         "    hybrid   0.7000 to 0.8000  n/a",
         "  gains, query by query",
-        "    ranking     over  ndcg@10     95 % interval",
+        "    ranking     over  ndcg@10      95% interval",
         "    hybrid   vectors  +0.2500  0.2000 to 0.3000",
     ]
     print_scores(result, as_json=True)

@@ -16,7 +16,7 @@ def test_passages_are_json_lines_with_their_characters(run, tiny_model):
     passages = [json.loads(line) for line in ended.out.splitlines()]
     assert [passage["id"] for passage in passages] == ["book.txt#1", "book.txt#2"]
     assert [text[passage["start"] : passage["end"]] for passage in passages] == [p["text"] for p in passages]
-    assert ended.last == "passages: 2, of texts: 1; 100 % of the text reaches the model"
+    assert ended.last == "passages: 2, of texts: 1; 100% of the text reaches the model"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""`bertkit rerun`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import FreshOption, JsonOption
+from bertkit.cli.output import end_with_error, format_number, print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.errors import BertkitError
+    from bertkit.workflows.rerun import Rerun
+
+NAME = "rerun"
+ORDER = 3
+EXAMPLE = "bertkit rerun runs/cola"
+
+_DIGEST = 12  # hex digits of a checksum that are shown
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="New run folder.", metavar="DIR", show_default="RUN-rerun")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Where its data is now.", metavar="DATA", show_default="as in the run")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Where its model is now.", metavar="MODEL", show_default="as in the run"),
+    ] = None,
+    ignore_changes: Annotated[
+        bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")
+    ] = False,
+    fresh: FreshOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Repeat a finished run, and compare its scores and weights with the first ones.
+
+    Settings, seed, precision and number of threads are those of its record. Data and model are compared with their
+    checksums before training. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
+    """
+    from bertkit.workflows.rerun import rerun
+
+    changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
+    result = rerun(
+        run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh, progress=TerminalProgress()
+    )
+    error = None if result.scores_agree else _disagreement(result)
+    if json:
+        values = {**dataclasses.asdict(result), "scores_agree": result.scores_agree}
+        print_json(values) if error is None else end_with_error(values, error)
+        return
+    print_rerun(result)
+    if error is not None:
+        raise error
+
+
+def print_rerun(result: Rerun) -> None:
+    """Print the scores of both runs, whether the weights are the same, and what differs around them."""
+    print_text(f"{result.run}, repeated in {result.folder}")
+    print_table("scores", [_score_line(score) for score in result.scores])
+    print_table(
+        "what differs",
+        [{"": item.what, "before": _cell(item.before), "now": _cell(item.now)} for item in result.differences],
+    )
+    if not result.differences:
+        print_text("  No difference in versions, machine, settings, data or model.")
+    weights = {True: "the same to the last bit", False: "different", None: "not known, since the run has no checksums"}
+    print_text(f"  Weights: {weights[result.weights_agree]}.")
+    if result.first_difference is not None:
+        print_text(f"  The logs differ from step {result.first_difference} on.")
+    if result.scores_agree:
+        print_line("  Scores: the same to the last digit.")
+
+
+def _score_line(score: Any) -> dict[str, str]:
+    known = score.before is not None and score.now is not None
+    difference = f"{score.now - score.before:+.2g}" if known and score.now != score.before else ""
+    return {
+        "metric": f"{score.split} {score.metric}",
+        "before": format_number(score.before).strip(),
+        "now": format_number(score.now).strip(),
+        "difference": difference or ("none" if score.before == score.now else "n/a"),
+    }
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
+    return text[:_DIGEST] if is_digest else text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _disagreement(result: Rerun) -> BertkitError:
+    from bertkit.errors import UnavailableError
+
+    found = [item.what for item in result.differences]
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    remedy = f"make these as they were: {', '.join(found[:4])}{more}" if found else "nothing that is recorded differs"
+    what = f"the scores are not those of {shlex.quote(result.run)}"
+    return UnavailableError(what, remedy, file=result.folder)

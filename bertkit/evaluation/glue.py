@@ -1,0 +1,179 @@
+"""The GLUE benchmark: its tasks, its averages, and the files that its leaderboard reads (Wang et al. 2019)."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from bertkit.errors import DataError
+from bertkit.recipe import Recipe
+from bertkit.storage.files import write_bytes
+
+TEST_SCORES = "test server, Devlin et al. 2019, table 1"
+"""Where the published scores are from."""
+_RANGE = (0.0, 5.0)  # of STS-B
+_DATE = (1980, 1, 1, 0, 0, 0)  # in the archive, so that equal files make equal archives
+
+
+@dataclass(frozen=True)
+class LeaderboardFile:
+    """A file of a submission, and the rows that it is about."""
+
+    name: str
+    split: str
+    """Name of the rows on the hub."""
+    rows: int
+    """The number that the leaderboard wants."""
+    config: str = ""
+    """Configuration of the data set, where it is not that of the task."""
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """A task of GLUE, whose recipe has the same name."""
+
+    name: str
+    metrics: tuple[str, ...]
+    """Those of the leaderboard, whose mean is the task's score; the first is that of the BERT paper."""
+    files: tuple[LeaderboardFile, ...]
+    splits: Mapping[str, str]
+    """Validation split -> what published scores call the test rows like it."""
+    writes_names: bool = False
+    """Whether its files have label names; otherwise they have the numbers of labels."""
+
+
+def _task(name: str, metrics: Sequence[str], file: str, rows: int, *, writes_names: bool = False) -> GlueTask:
+    return GlueTask(name, tuple(metrics), (LeaderboardFile(file, "test", rows),), {"validation": "test"}, writes_names)
+
+
+_MNLI = GlueTask(
+    "mnli",
+    ("accuracy",),
+    (
+        LeaderboardFile("MNLI-m.tsv", "test_matched", 9796),
+        LeaderboardFile("MNLI-mm.tsv", "test_mismatched", 9847),
+        LeaderboardFile("AX.tsv", "test", 1104, config="ax"),
+    ),
+    {"validation": "test_matched", "validation_mismatched": "test_mismatched"},
+    writes_names=True,
+)
+
+TASKS = {
+    task.name: task
+    for task in (
+        _task("cola", ["matthews_correlation"], "CoLA.tsv", 1063),
+        _task("sst2", ["accuracy"], "SST-2.tsv", 1821),
+        _task("mrpc", ["f1", "accuracy"], "MRPC.tsv", 1725),
+        _task("stsb", ["spearmanr", "pearsonr"], "STS-B.tsv", 1379),
+        _task("qqp", ["f1", "accuracy"], "QQP.tsv", 390_965),
+        _MNLI,
+        _task("qnli", ["accuracy"], "QNLI.tsv", 5463, writes_names=True),
+        _task("rte", ["accuracy"], "RTE.tsv", 3000, writes_names=True),
+        _task("wnli", ["accuracy"], "WNLI.tsv", 146),
+    )
+}
+"""Name -> task, in the order of the leaderboard."""
+
+FILES = [file.name for task in TASKS.values() for file in task.files]
+"""The names of all files of a submission."""
+
+Scores = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""Task -> validation split -> metric -> score."""
+
+
+def leaderboard_average(scores: Scores) -> float | None:
+    """Compute the mean over all nine tasks; None where a score is missing.
+
+    A task with several metrics has their mean as its score, and MNLI that of its two splits (Wang et al. 2019).
+    """
+    return _mean(
+        _mean(_score(scores, task.name, split, metric) for split in task.splits for metric in task.metrics)
+        for task in TASKS.values()
+    )
+
+
+def paper_average(scores: Scores) -> float | None:
+    """Compute the average of the BERT paper; None where a score is missing.
+
+    It is the mean of nine columns: both of MNLI, F1 of MRPC and QQP, Spearman of STS-B, and no WNLI.
+    """
+    columns = [(task, split) for task in TASKS.values() for split in task.splits if task.name != "wnli"]
+    return _mean(_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
+
+
+def missing_scores(scores: Scores) -> list[str]:
+    """List the scores that the leaderboard's average lacks, by task, or by task and split or metric."""
+    missing = []
+    for task in TASKS.values():
+        found = scores.get(task.name)
+        if found is None:
+            missing.append(task.name)
+            continue
+        missing += [f"{task.name} {split}" for split in task.splits if split not in found]
+        of_found = [(split, metric) for split in task.splits if split in found for metric in task.metrics]
+        missing += [f"{task.name} {metric}" for split, metric in of_found if found[split].get(metric) is None]
+    return missing
+
+
+def published_scores(recipe: Recipe, test_split: str, metric: str) -> dict[str, float]:
+    """Return model -> the score of the BERT paper on the test rows, of the models whose score the recipe names."""
+    return {
+        entry.model: float(entry.scores()[metric])
+        for entry in recipe.published
+        if entry.split == test_split and metric in entry.scores()
+    }
+
+
+def submission_lines(
+    task: GlueTask, file: LeaderboardFile, labels: Sequence[str], records: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return the lines of a file of a submission, after its header, from predictions as `predict` makes them.
+
+    Rows are in the order of their column ``idx``, where they have one.
+
+    Raises:
+        DataError: a number of rows, an ``idx`` or a label that the leaderboard does not take.
+    """
+    if len(records) != file.rows:
+        what = f"{len(records):,} rows, where the leaderboard wants {file.rows:,} for {file.name}"
+        raise DataError(what, "use the test rows of GLUE")
+    indices = [record.get("idx", number) for number, record in enumerate(records)]
+    if sorted(map(str, indices)) != sorted(map(str, range(file.rows))):
+        raise DataError(f"idx is not 0 to {file.rows - 1:,}, each once", "use the test rows of GLUE", column="idx")
+    cells = {int(index): _cell(task, labels, record) for index, record in zip(indices, records, strict=True)}
+    return [f"{index}\t{cells[index]}" for index in range(file.rows)]
+
+
+def write_zip(archive: Path, files: Sequence[Path]) -> None:
+    """Write the files of a submission into an archive, whole or not at all."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as stream:
+        for file in files:
+            stream.writestr(zipfile.ZipInfo(file.name, _DATE), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    write_bytes(archive, content.getvalue())
+
+
+def _cell(task: GlueTask, labels: Sequence[str], record: Mapping[str, Any]) -> str:
+    prediction = record["prediction"]
+    if not labels:
+        if not math.isfinite(prediction):
+            raise DataError("a prediction is not a finite number", "train with a lower learning rate")
+        return f"{min(max(prediction, _RANGE[0]), _RANGE[1]):.4f}"
+    if prediction not in labels:
+        raise DataError(f"the label {prediction!r} is none of {', '.join(labels)}", "use the labels of the recipe")
+    return str(prediction) if task.writes_names else str(labels.index(prediction))
+
+
+def _score(scores: Scores, task: str, split: str, metric: str) -> float | None:
+    return scores.get(task, {}).get(split, {}).get(metric)
+
+
+def _mean(values: Any) -> float | None:
+    known = list(values)
+    return None if None in known else fmean(known)

@@ -1,0 +1,197 @@
+"""What a sweep searches: keys of a recipe with values or a range of each, and the points of a grid or of random search.
+
+>>> parse_axis("training.batch_size=16,32").values
+(16, 32)
+>>> parse_axis("training.learning_rate=log:1e-5..1e-4").scale
+'log'
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import RecipeError, UsageError, closest, shorten
+from bertkit.recipe.yaml import read_value
+
+Point = dict[str, Any]
+"""Recipe key -> value: the settings of one trial."""
+
+BERT_GRID = (
+    "training.batch_size=16,32",
+    "training.learning_rate=5e-5,4e-5,3e-5,2e-5",
+    "training.epochs=2,3,4",
+)
+"""Devlin et al. 2019, section 4.1 and appendix A.3."""
+
+METHODS = ("grid", "random", "tpe")
+MOST_TRIALS = 1000
+_USUAL_TRIALS = 24  # as many as BERT's grid has points
+_INSIDE = 0.3819  # of a range: no whole number, where those are wanted
+_DRAWS = 20_000  # in a row that all yield points known already
+_RANGE = re.compile(r"(log|float|int):(.*)\.\.(.*)")
+_SCALES = re.compile(r"(log|float|int):")
+_EXAMPLES = "write e.g. training.batch_size=16,32 or training.learning_rate=log:1e-5..1e-4"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key that is searched: a list of values, or the whole numbers or real numbers of a range."""
+
+    key: str
+    text: str
+    """As it was typed, after the ``=``."""
+    scale: str
+    """``list``, ``int``, ``float``, or ``log``: a range of real numbers, each order of magnitude as likely."""
+    values: tuple[Any, ...] = ()
+    """All values of a list or of whole numbers; none for real numbers."""
+    low: float = 0
+    high: float = 0
+
+    def draw(self, rng: random.Random) -> Any:
+        """Draw a value, each as likely."""
+        if self.values:
+            return rng.choice(self.values)
+        share = rng.random()
+        if self.scale == "log":
+            return self.round(math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))))
+        return self.round(self.low + share * (self.high - self.low))
+
+    def round(self, value: float) -> float:
+        """Round a real number to four digits, which people can read and type, within the range."""
+        return min(max(float(f"{value:.4g}"), self.low), self.high)
+
+    @property
+    def extremes(self) -> tuple[Any, ...]:
+        """The values that show whether a recipe takes the axis: those of a list, or ends and inside of a range."""
+        if self.scale == "list":
+            return self.values
+        if self.scale == "int":
+            return self.values[0], self.values[-1]
+        return self.low, self.high, self.round(self.low + _INSIDE * (self.high - self.low))
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the points of a space are chosen, and how many of them."""
+
+    method: str
+    axes: tuple[Axis, ...]
+    trials: int
+
+    def points(self, seed: int) -> Iterator[Point]:
+        """Yield the points of a grid in order, or distinct random ones; the n-th follows from the seed and n alone."""
+        if self.method == "grid":
+            for values in itertools.product(*(axis.values for axis in self.axes)):
+                yield dict(zip((axis.key for axis in self.axes), values, strict=True))
+            return
+        rng, seen, misses = random.Random(seed), set[str](), 0
+        while misses < _DRAWS:
+            point = {axis.key: axis.draw(rng) for axis in self.axes}
+            misses += 1
+            if (name := name_point(point)) not in seen:
+                seen.add(name)
+                misses = 0
+                yield point
+        raise UsageError(f"the space has only {len(seen):,} points", f"--trials {len(seen)}")
+
+    def describe(self) -> dict[str, Any]:
+        """Return what makes two searches the same, whatever their number of trials."""
+        return {"search": self.method, "space": {axis.key: axis.text for axis in self.axes}}
+
+
+def name_point(point: Mapping[str, Any]) -> str:
+    """Write a point as ``key=value, ...``.
+
+    >>> name_point({"training.batch_size": 16, "training.learning_rate": 5e-5})
+    'training.batch_size=16, training.learning_rate=5e-05'
+    """
+    return ", ".join(f"{key}={name_value(value)}" for key, value in point.items())
+
+
+def name_value(value: Any) -> str:
+    """Write a value of a recipe as `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def make_search(method: str, space: Iterable[str], trials: int | None) -> Search:
+    """Return the search that options describe; BERT's grid where they name no space.
+
+    Raises:
+        UsageError: no such search, a space that it cannot search, or a number of trials that it cannot have.
+    """
+    if method not in METHODS:
+        raise UsageError(f"--search {shorten(method)}", closest(method, METHODS))
+    axes = tuple(map(parse_axis, list(space) or BERT_GRID))
+    for axis in axes:
+        if [other.key for other in axes].count(axis.key) > 1:
+            raise UsageError(f"--space names {axis.key} twice", "name all its values at once, separated by commas")
+        if method == "grid" and not axis.values:
+            what = f"--space {axis.key}={axis.text} has no end of values, so that there is no grid"
+            raise UsageError(what, "name some: 1e-5,2e-5; or --search random, --search tpe")
+    size = math.prod(len(axis.values) for axis in axes) if all(axis.values for axis in axes) else math.inf
+    if method == "grid" and trials is not None and trials != size:
+        raise UsageError(f"--trials {trials} of a grid of {size:,} points", "leave --trials out, or --search random")
+    if trials is None:
+        trials = int(size) if method == "grid" else min(_USUAL_TRIALS, int(min(size, MOST_TRIALS)))
+    if trials < 1:
+        raise UsageError(f"--trials {trials}", "name how many points are tried")
+    if trials > size:
+        raise UsageError(f"--trials {trials:,} of a space of {size:,} points", "at most that many, or --search grid")
+    if trials > MOST_TRIALS:
+        raise UsageError(f"a sweep of {trials:,} trials", f"search less: at most {MOST_TRIALS:,} are trained")
+    return Search(method, axes, trials)
+
+
+def parse_axis(text: str) -> Axis:
+    """Read ``key=value,value``, ``key=int:2..4``, ``key=float:0..0.3`` or ``key=log:1e-5..1e-4``; values are YAML.
+
+    Raises:
+        UsageError: something else.
+    """
+    key, equals, named = (part.strip() for part in text.partition("="))
+    if not equals or not key or not named:
+        raise UsageError(f"--space {shorten(text)} is not key=values", _EXAMPLES)
+    if _SCALES.match(named):
+        return _parse_range(key, named)
+    try:
+        values = read_value(f"[{named}]")
+    except RecipeError as error:
+        raise UsageError(f"--space {shorten(text)}: {error.what}", _EXAMPLES) from None
+    if not isinstance(values, list):
+        raise UsageError(f"--space {shorten(text)} is not key=values", _EXAMPLES)
+    if len(values) < 2:
+        raise UsageError(f"--space {shorten(text)} names one value", f"name several, or --set {shorten(text)}")
+    names = list(map(name_value, values))
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--space {key} names {shorten(name)} twice", "name each value once")
+    return Axis(key, named, "list", tuple(values))
+
+
+def _parse_range(key: str, named: str) -> Axis:
+    what = f"--space {key}={shorten(named)}"
+    found = _RANGE.fullmatch(named)
+    number = int if named.startswith("int:") else float
+    try:
+        if found is None:
+            raise ValueError
+        scale, low, high = found[1], number(found[2]), number(found[3])
+    except ValueError:
+        kind = "whole numbers" if number is int else "numbers"
+        raise UsageError(f"{what} is not a range of {kind}", "write e.g. log:1e-5..1e-4 or int:2..4") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(f"{what}: the first number is not below the second", "write the smaller one first")
+    if scale == "log" and low <= 0:
+        raise UsageError(f"{what}: a range of orders of magnitude begins above zero", "or write float:")
+    if scale == "int":
+        if high - low >= MOST_TRIALS:
+            raise UsageError(f"{what} has more than {MOST_TRIALS:,} numbers", "name a shorter range")
+        return Axis(key, named, scale, tuple(range(int(low), int(high) + 1)), low, high)
+    return Axis(key, named, scale, (), low, high)

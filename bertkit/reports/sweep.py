@@ -1,0 +1,96 @@
+"""The page of a sweep: which settings score how, in parallel coordinates and key by key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
+from bertkit.reports import svg
+from bertkit.reports.html import duration_text, score_text
+from bertkit.storage.files import write_text
+
+
+@dataclass(frozen=True)
+class Track:
+    """An axis of a picture: its name, its ticks as (label, position), and the position of each trial, from 0 to 1."""
+
+    name: str
+    ticks: list[tuple[str, float]]
+    positions: list[float]
+
+
+def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
+    """Write report.html of a folder of a sweep.
+
+    Args:
+        folder: that of the sweep.
+        summary: what ``sweep.json`` holds of it, by the names of `bertkit.evaluation.sweeps.SweepSummary`.
+        command: the command that trained it.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(score=score_text, duration=duration_text, value=name_value)
+    metric = summary["best_metric"]
+    finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
+    scores = [trial["scores"][metric] for trial in finished]
+    names = [f"{trial['folder']}: {trial['scores'][metric]:.4f}" for trial in finished]
+    points = [trial["settings"] for trial in finished]
+    axes = [parse_axis(f"{key}={text}") for key, text in summary["space"].items()]
+    page = environment.get_template("sweep.html.j2").render(
+        summary=summary,
+        command=command,
+        finished=finished,
+        hovers=[f"{name}, {name_point(point)}" for name, point in zip(names, points, strict=True)],
+        keys=[make_track(axis, [point[axis.key] for point in points]) for axis in axes],
+        scores=make_score_track(metric, scores),
+    )
+    write_text(folder / "report.html", page)
+
+
+def make_track(axis: Axis, values: Sequence[Any]) -> Track:
+    """Place values on the axis of a key: evenly where it has a list of them, else as far as the number is."""
+    if axis.scale == "list":
+        order = _sort_numbers(axis.values)
+        at = {name_value(value): (place + 0.5) / len(order) for place, value in enumerate(order)}
+        return Track(axis.key, list(at.items()), [at[name_value(value)] for value in values])
+
+    def place(value: float) -> float:
+        if axis.scale == "log":
+            return math.log(value / axis.low) / math.log(axis.high / axis.low)
+        return (value - axis.low) / (axis.high - axis.low)
+
+    middle = [number for number in svg.ticks(axis.low, axis.high) if axis.low < number < axis.high]
+    if axis.scale == "log":
+        low, high = math.log10(axis.low), math.log10(axis.high)
+        middle = [10.0**power for power in range(math.floor(low) + 1, math.ceil(high))]
+    elif axis.scale == "int":
+        middle = [number for number in middle if number == int(number)]
+    ends = [axis.low, *middle, axis.high]
+    return Track(axis.key, [(f"{end:g}", place(end)) for end in ends], list(map(place, values)))
+
+
+def make_score_track(metric: str, scores: Sequence[float]) -> Track:
+    """Place the trials on the axis of their scores."""
+    if not scores:
+        return Track(metric, [], [])
+    ticks = svg.ticks(min(scores), max(scores))
+    low, width = ticks[0], ticks[-1] - ticks[0]
+    return Track(metric, [(f"{tick:g}", (tick - low) / width) for tick in ticks], [(s - low) / width for s in scores])
+
+
+def _sort_numbers(values: Sequence[Any]) -> list[Any]:
+    """Sort values that are numbers; leave others in the order in which they were named."""
+    are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return sorted(values) if are_numbers else list(values)

@@ -1,0 +1,171 @@
+"""A folder of a sweep: run folders of one recipe under different settings, and a summary of them.
+
+runs/cola-sweep/
+├── space.json              what is searched and how; written first
+├── trial-0001.json ...     the settings of each trial, written before it starts
+├── trial-0001/ ...         ordinary run folders
+├── report.html
+└── sweep.json              the trials, their scores and the best; written last
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage import files, runs
+from bertkit.storage.fingerprints import json_fingerprint
+
+SPACE = "space.json"
+SUMMARY = "sweep.json"
+_TRIAL = "trial-"
+_SCHEMA = 1
+_CHECKSUM = "sha256"
+
+
+def trial_folder(folder: Path, number: int) -> Path:
+    """Return the run folder of a trial.
+
+    >>> trial_folder(Path("runs/cola-sweep"), 7)
+    PosixPath('runs/cola-sweep/trial-0007')
+    """
+    return folder / f"{_TRIAL}{number:04}"
+
+
+def find_trials(folder: Path) -> list[int]:
+    """List the trials whose settings are known, in order."""
+    numbers = [file.stem.removeprefix(_TRIAL) for file in folder.glob(f"{_TRIAL}*.json")]
+    return sorted(int(number) for number in numbers if number.isdecimal())
+
+
+def read_settings(folder: Path, number: int) -> dict[str, Any] | None:
+    """Read the settings of a trial, recipe key -> value; None where it has none yet."""
+    content = _read(_settings_file(folder, number))
+    return None if content is None else dict(content["settings"])
+
+
+def write_settings(folder: Path, number: int, settings: Mapping[str, Any]) -> None:
+    """Write the settings of a trial, whole or not at all."""
+    _write(_settings_file(folder, number), {"settings": settings})
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """Read the summary of a sweep; None where there is none."""
+    return _read(folder / SUMMARY)
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary of a sweep, whole or not at all."""
+    _write(folder / SUMMARY, summary)
+
+
+def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
+    """Check, without writing, that a folder may be used for a sweep of this space.
+
+    Raises:
+        UsageError: it holds a run, another sweep, or something else.
+        ResourceError: it is a file.
+    """
+    another = "choose another --output"
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError("there is a file where the folder of the sweep should be", another, file=folder)
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder holds a single run", another, file=folder)
+    there = _read(folder / SPACE)
+    if there is None:
+        ours = {".lock", files.temporary_of(folder / SPACE).name}
+        if folder.is_dir() and any(entry.name not in ours for entry in folder.iterdir()):
+            raise UsageError("the folder holds something that is not a sweep", another, file=folder)
+        return
+    changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
+    if changed:
+        raise UsageError(
+            f"the folder holds another sweep ({'; '.join(changed)})",
+            f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside",
+            file=folder,
+        )
+
+
+@contextmanager
+def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: bool) -> Iterator[None]:
+    """Create the folder and hold its lock; with `join`, work beside the process that holds it.
+
+    With `fresh`, an earlier sweep is moved aside first.
+
+    Raises:
+        UsageError: as `check_folder` does, or nothing is there to join.
+        ResourceError: it cannot be written, or another process is at work on it.
+    """
+    if fresh and (folder / SPACE).is_file():
+        with _locked(folder), ExitStack() as idle:
+            for number in find_trials(folder):
+                if not claim_trial(folder, number, idle):
+                    raise ResourceError("another process trains a trial of this sweep", "wait for it", file=folder)
+            folder.rename(runs.free_name(folder.with_name(f"{folder.name}.before")))
+    check_folder(folder, space)
+    if join:
+        if not (folder / SPACE).is_file():
+            raise UsageError("there is no sweep to join", "leave --join out to begin it", file=folder)
+        yield
+        return
+    with ExitStack() as lock:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(_locked(folder))
+            if not (folder / SPACE).is_file():
+                _write(folder / SPACE, space)
+        except OSError as error:
+            what = f"the folder of the sweep cannot be written: {error.strerror}"
+            raise ResourceError(what, "choose another --output", file=folder) from None
+        yield
+
+
+def choosing(folder: Path) -> AbstractContextManager[None]:
+    """Wait until no other process chooses a trial, and hold the lock to choose one."""
+    return files.locked(folder / ".choosing.lock")
+
+
+def claim_trial(folder: Path, number: int, held: ExitStack) -> bool:
+    """Take a trial and hold its lock in `held`; False where another process has it.
+
+    The system releases the lock when the process ends, however it ends: no trial stays taken by a dead one. It is held
+    around the lock of the run folder, which a run takes only once its rows are read.
+    """
+    try:
+        held.enter_context(files.locked(folder / f".{_TRIAL}{number:04}.lock", refuse=ResourceError))
+    except ResourceError:
+        return False
+    return True
+
+
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    def refuse(holder: str) -> ResourceError:
+        return ResourceError(f"{holder} is at work on this sweep", "--join shares the work with it", file=folder)
+
+    return files.locked(folder / ".lock", refuse=refuse)
+
+
+def _settings_file(folder: Path, number: int) -> Path:
+    return folder / f"{_TRIAL}{number:04}.json"
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Read an object that `_write` has written; None where there is no such file."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or content.pop(_CHECKSUM, None) != json_fingerprint(content):
+        raise ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
+    return content
+
+
+def _write(file: Path, content: Mapping[str, Any]) -> None:
+    as_read = json.loads(files.to_json({"schema_version": _SCHEMA, **content}))
+    files.write_json(file, {**as_read, _CHECKSUM: json_fingerprint(as_read)})

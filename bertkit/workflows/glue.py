@@ -1,0 +1,228 @@
+"""All tasks of GLUE with one model: ordinary runs in one folder, one table, and a submission to the leaderboard."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit import hub
+from bertkit.errors import BertkitError, DataError, ResourceError, StoppedError, UsageError, closest
+from bertkit.evaluation.glue import TASKS
+from bertkit.evaluation.glue_summary import GlueRun, GlueSummary, summarize
+from bertkit.evaluation.scoring import Result
+from bertkit.modeling.load import fingerprint
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.storage import runs
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import write_json
+from bertkit.workflows.finetune import finetune
+from bertkit.workflows.steps.finetune_inputs import read_inputs
+from bertkit.workflows.steps.submission import make_submission
+
+log = logging.getLogger("bertkit")
+
+SUMMARY = "glue.json"
+_SCHEMA = 1
+
+
+@dataclass
+class _State:
+    """What is known of the tasks so far."""
+
+    recipes: dict[str, Recipe]
+    finished: dict[str, list[Result]] = field(default_factory=dict)
+    missing: dict[str, DataError] = field(default_factory=dict)
+    failed: dict[str, BertkitError] = field(default_factory=dict)
+
+    def fail(self, name: str, error: BertkitError) -> None:
+        """Note that a task has failed, and say so."""
+        log.warning(f"{name} failed: {error}")
+        self.failed[name] = error
+
+    @property
+    def pending(self) -> list[str]:
+        """The tasks that are to be trained."""
+        ended = {*self.finished, *self.missing, *self.failed}
+        return [name for name in self.recipes if name not in ended]
+
+    @property
+    def unfinished(self) -> dict[str, GlueRun]:
+        """The tasks that were asked for and are not finished, and why."""
+        missing = {name: GlueRun(name, "missing", str(error)) for name, error in self.missing.items()}
+        return missing | {name: GlueRun(name, "failed", str(error)) for name, error in self.failed.items()}
+
+
+def glue(
+    model: str,
+    *,
+    tasks: Sequence[str] = (),
+    data: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    progress: Progress = SILENT,
+) -> tuple[GlueSummary, BertkitError | None]:
+    """Fine-tune a model on each task, and resume or keep what is there; a task that fails does not end the others.
+
+    Finished runs of other tasks in the folder, if they started from the same model, count with the settings they have.
+
+    Args:
+        model: hub name, directory or ``demo``.
+        tasks: names of tasks; by default, all of them.
+        data: ``demo``, or a directory with a folder for each task; by default, the hub.
+        changes: dotted recipe key -> value, for all tasks.
+        output: the folder of all runs.
+        fresh: move earlier runs aside.
+        progress: says how far it is.
+
+    Returns:
+        the summary, which is in ``glue.json`` too, and the error of the first task that failed.
+
+    Raises:
+        UsageError: an unknown task, or a folder that holds something else or other runs.
+        ModelError: no such model.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    state = _State(_load_recipes(model, tasks, data, dict(changes or {})))
+    state.missing = _find_missing(state.recipes, data, tasks)
+    folder = runs.run_folder(output, "glue")
+    _check_folder(folder)
+    model_folder = hub.find_model(model)
+    with _claimed(folder):
+        _check_tasks(state, folder, fresh, progress)
+        for name in state.pending:
+            log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
+            try:
+                state.finished[name] = finetune(
+                    state.recipes[name], output=folder / name, fresh=fresh, progress=progress
+                )
+            except StoppedError:
+                raise
+            except BertkitError as error:
+                state.fail(name, error)
+        _add_others(state, folder, fingerprint(model_folder))
+        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
+        submitted = {name: state.recipes[name] for name in state.finished}
+        if submitted and not any(recipe.data.limit for recipe in submitted.values()):
+            with disk_errors(folder):
+                summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
+        _write(summary)
+    return summary, next((_name_task(name, error) for name, error in state.failed.items()), None)
+
+
+def _load_recipes(model: str, tasks: Sequence[str], data: str | None, changes: dict[str, Any]) -> dict[str, Recipe]:
+    for name in tasks:
+        if name not in TASKS:
+            raise UsageError(f"no task of GLUE is called {name!r}", closest(name, TASKS))
+    folder = typed_path(data) if data not in (None, "demo") else None
+    if folder is not None and not folder.is_dir():
+        raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=data)
+    recipes = {}
+    for name in [name for name in TASKS if name in tasks or not tasks]:
+        source = {} if data is None else {"data.source": "demo" if folder is None else str(folder / name)}
+        recipes[name] = load_recipe(name, {"model": model, **source, **changes})
+    return recipes
+
+
+def _find_missing(recipes: Mapping[str, Recipe], data: str | None, tasks: Sequence[str]) -> dict[str, DataError]:
+    """Find the tasks that have no folder in a directory of data.
+
+    Raises:
+        DataError: one of them is asked for by its name, or all are missing.
+    """
+    if data in (None, "demo"):
+        return {}
+    missing = {
+        name: DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
+        for name, recipe in recipes.items()
+        if not Path(recipe.data.source).is_dir()
+    }
+    if missing and (tasks or len(missing) == len(recipes)):
+        raise next(iter(missing.values()))
+    return missing
+
+
+def _check_folder(folder: Path) -> None:
+    """Check, without writing, that a folder may be used for the runs of GLUE."""
+    another = "choose another --output"
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError("there is a file where the folder of the runs should be", another, file=folder)
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder holds a single run", another, file=folder)
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if names - {".lock"} and not names & {SUMMARY, *TASKS}:
+        raise UsageError("the folder holds something that is not of GLUE", another, file=folder)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Create the folder of all runs, and hold its lock."""
+    with ExitStack() as lock:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(runs.locked(folder))
+        except OSError as error:
+            what = f"the folder of the runs cannot be written: {error.strerror}"
+            raise ResourceError(what, "choose another --output", file=folder) from None
+        yield
+
+
+def _check_tasks(state: _State, folder: Path, fresh: bool, progress: Progress) -> None:
+    """Read the rows of all tasks before anything is trained, and take the results of runs that are finished.
+
+    Raises:
+        UsageError: a folder holds a run with other settings.
+    """
+    with stage(progress, "reading the data of all tasks", total=len(state.recipes)):
+        for number, name in enumerate(state.pending, start=1):
+            try:
+                plan = read_inputs(state.recipes[name], folder / name).plan
+                record = None if fresh else runs.check_claim(plan.folder, plan.identity)
+            except UsageError:
+                raise
+            except BertkitError as error:
+                state.fail(name, error)
+                continue
+            if record is not None and record["status"] == "finished":
+                log.info(f"{name}: finished on {record['finished']}")
+                state.finished[name] = _results(record, plan.folder)
+            progress.update(number, {})
+
+
+def _add_others(state: _State, folder: Path, model: str) -> None:
+    """Add the finished runs of tasks that were not asked for, if they started from the same model."""
+    for name in TASKS:
+        record = None if name in state.recipes else runs.read_record(folder / name)
+        if record is None or record["status"] != "finished":
+            continue
+        if record["identity"]["model"] != model:
+            log.info(f"{name}: left out, since its run started from another model")
+            continue
+        state.recipes[name] = load_recipe(str(folder / name / "recipe.yaml"))
+        state.finished[name] = _results(record, folder / name)
+
+
+def _results(record: Mapping[str, Any], folder: Path) -> list[Result]:
+    return [Result(**{**result, "folder": str(folder)}) for result in record["results"]]
+
+
+def _name_task(name: str, error: BertkitError) -> BertkitError:
+    """Return the error of a command of which one task has failed."""
+    return type(error)(f"{name}: {error.what}", error.remedy, file=error.file, row=error.row, column=error.column)
+
+
+def _write(summary: GlueSummary) -> None:
+    """Write the page and glue.json; with these, the command counts as finished."""
+    from bertkit.reports.glue import write_glue_report
+
+    folder, content = Path(summary.folder), dataclasses.asdict(summary)
+    del content["folder"]  # it may be moved
+    with disk_errors(folder):
+        write_glue_report(folder, content, runs.command())
+        write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})

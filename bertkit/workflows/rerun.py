@@ -1,0 +1,293 @@
+"""Repeat a finished run from its record, and compare the two: scores, weights, and what differs around them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import PretrainRecipe, Recipe, typed_path
+from bertkit.recipe.renamed import rename_keys
+from bertkit.recipe.yaml import read_yaml
+from bertkit.storage import runs
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+from bertkit.workflows import distill, finetune, pretrain
+from bertkit.workflows.steps import finetune_inputs, pretrain_inputs
+from bertkit.workflows.steps.run import RunPlan, wait_for_all
+from bertkit.workflows.steps.seeds import use_threads
+
+log = logging.getLogger("bertkit")
+
+_RECIPE = "recipe.yaml"
+_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is
+_WEIGHTS = (".safetensors", ".bin")
+_MACHINE = ("device", "precision", "threads", "matmul_backend")
+_HELD_OUT = "held-out text"
+_ANYWAY = "or --ignore-changes to repeat it all the same"
+
+
+@dataclass(frozen=True)
+class RepeatedScore:
+    """A score of a run and of its repetition; None where one has no such score, or where it is undefined."""
+
+    split: str
+    metric: str
+    before: float | None
+    now: float | None
+
+
+@dataclass(frozen=True)
+class RecordDifference:
+    """What a result may depend on, and what differs between two runs."""
+
+    what: str
+    before: Any
+    now: Any
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A run and its repetition, side by side."""
+
+    run: str
+    folder: str
+    """That of the repetition."""
+    scores: list[RepeatedScore]
+    weights_agree: bool | None
+    """Whether the files with weights have the same bytes; None where the record has no checksums."""
+    first_difference: int | None
+    """The first step whose logged losses or scores differ; None where none does."""
+    differences: list[RecordDifference]
+
+    @property
+    def scores_agree(self) -> bool:
+        """Whether all scores are the same to the last digit."""
+        return all(score.before == score.now for score in self.scores)
+
+
+def rerun(
+    run: str | Path,
+    *,
+    output: str | Path | None = None,
+    changes: Mapping[str, str] | None = None,
+    ignore_changes: bool = False,
+    fresh: bool = False,
+    progress: Progress = SILENT,
+) -> Rerun:
+    """Repeat a finished run in a new folder by what its record says, with as many threads and in the same precision.
+
+    Args:
+        run: its folder.
+        output: the new folder; by default, that of the run with ``-rerun`` after its name.
+        changes: where data and model are now: ``data`` or ``model`` -> path or hub name.
+        ignore_changes: train even if data or model have changed since; the comparison names them.
+        fresh: move what is in the new folder aside.
+        progress: says how far it is.
+
+    Raises:
+        UsageError: not a run, a folder of seeds, or one that cannot be repeated.
+        DataError: the rows are no longer those of the run.
+        ModelError: the run is not finished, or the model is no longer the one that it started from.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(run)
+    record = _read_finished(folder)
+    target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")
+    if folder.resolve() in (target.resolve(), *target.resolve().parents):
+        raise UsageError("a run is repeated in a folder of its own", "choose another --output", file=target)
+    recipe = _recorded_recipe(folder, record, changes or {})
+    check = _log_change if ignore_changes else _refuse_change
+    if isinstance(recipe, PretrainRecipe):
+        check(record["identity"], pretrain_inputs.model_digests(recipe), recipe)
+        text = pretrain_inputs.read_inputs(recipe, target, progress)
+        check(record["identity"], text.plan.identity, recipe)
+        use_threads(record["machine"])
+        pretrain.run_inputs(replace(text, plan=_as_before(text.plan, record)), fresh=fresh, progress=progress)
+    else:
+        with stage(progress, "reading the data", total=1):
+            rows = finetune_inputs.read_inputs(recipe, target)
+        check(record["identity"], rows.plan.identity, recipe)
+        use_threads(record["machine"])
+        train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
+        train(replace(rows, plan=_as_before(rows.plan, record)), fresh=fresh, progress=progress)
+    wait_for_all()
+    return compare_runs(folder, target)
+
+
+def compare_runs(before: Path, now: Path) -> Rerun:
+    """Compare two finished runs by their records and logs."""
+    old, new = runs.read_record(before) or {}, runs.read_record(now) or {}
+    scores = [
+        RepeatedScore(split, metric, old_scores.get(metric), new_scores.get(metric))
+        for split, old_scores, new_scores in _pairs(_scores_of(old), _scores_of(new), {})
+        for metric in dict.fromkeys([*old_scores, *new_scores])
+    ]
+    weights = [_weights_of(record) for record in (old, new)]
+    return Rerun(
+        run=str(before),
+        folder=str(now),
+        scores=scores,
+        weights_agree=weights[0] == weights[1] if all(weights) else None,
+        first_difference=_first_difference(before / "metrics.jsonl", now / "metrics.jsonl"),
+        differences=find_differences(old, new),
+    )
+
+
+def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
+    """List what two records say differently of what a result may depend on: versions, machine, settings, data, model.
+
+    >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
+    [RecordDifference(what='machine.threads', before=1, now=2)]
+    """
+    before, after = (dict(_flatten(_circumstances(record))) for record in (old, new))
+    return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
+
+
+def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a result may depend on; the part of a record that says how the machine was chosen is left out."""
+    machine = record.get("machine", {})
+    processor = machine.get("reason", "").partition(":")[0] if machine.get("device") == "cuda" else None
+    identity = record.get("identity", {})
+    return {
+        "versions": record.get("versions", {}),
+        "machine": {name: machine.get(name) for name in _MACHINE} | {"processor": processor},
+        "platform": record.get("platform"),
+        **{"settings" if name == "recipe" else name: value for name, value in identity.items()},
+    }
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted name -> value of nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys([*old, *new]):
+        yield name, old.get(name, missing), new.get(name, missing)
+
+
+def _scores_of(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Return split -> scores; a pretraining has scores of held-out text alone."""
+    if "result" in record:
+        return {_HELD_OUT: record["result"]["scores"]}
+    return {result["split"]: result["scores"] for result in record.get("results", [])}
+
+
+def _weights_of(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the checksum of each file with weights."""
+    return {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
+
+
+def _first_difference(old: Path, new: Path) -> int | None:
+    """Return the first step at which two logs say something different; None where none does or one is not there."""
+    if not (old.is_file() and new.is_file()):
+        return None
+    lines = (file.read_text(encoding="utf-8").splitlines() for file in (old, new))
+    for before, now in zip_longest(*lines):
+        if before != now:
+            try:
+                return int(json.loads(before or now)["step"])
+            except (ValueError, KeyError, TypeError):  # not a log of bertkit
+                return None
+    return None
+
+
+def _read_finished(folder: Path) -> dict[str, Any]:
+    """Read the record of a run that can be repeated; raises what `rerun` does."""
+    if is_seeds_folder(folder):
+        first = next(iter(find_seeds(folder)), None)
+        remedy = "name one of its runs" + ("" if first is None else f": {seed_folder(folder, first)}")
+        raise UsageError("a folder of seeds, not one run", remedy, file=folder)
+    try:
+        record = runs.read_record(folder)
+    except ResourceError as error:
+        raise ModelError(error.what, "restore the file", file=error.file) from None
+    if record is None:
+        raise UsageError("not a run folder", "name one that finetune, distill or pretrain has written", file=folder)
+    if record["status"] != "finished":
+        what = f"the run is not finished ({record['status']})"
+        raise ModelError(what, "repeat the command that started it", file=folder)
+    if "soup" in record["identity"]:
+        raise UsageError("a soup is the mean of other runs, and trains nothing", "repeat these runs", file=folder)
+    return record
+
+
+def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[str, str]) -> Recipe | PretrainRecipe:
+    """Return the recipe of a run: every setting from its record, and where data and models are from recipe.yaml.
+
+    The record also has the settings that were defaults, which may change between releases, and no tuned options.
+
+    Raises:
+        ResourceError: recipe.yaml is missing or is not as the run has written it.
+        RecipeError: this release cannot read a setting.
+        UsageError: the run was limited by the clock.
+    """
+    from pydantic import ValidationError
+
+    file, settings = folder / _RECIPE, record["identity"]["recipe"]
+    checksum = record.get("files", {}).get(_RECIPE, {}).get("sha256")
+    if not file.is_file() or checksum not in (None, file_fingerprint(file)):
+        what = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
+        raise ResourceError(what, "restore the file", file=file)
+    values = rename_keys(read_yaml(file.read_text(encoding="utf-8"), file)[0], warn=False)
+    located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
+    for name, section in located.items():
+        if settings.get(name) is not None or name not in settings:
+            located[name] = {**section, **settings.get(name, {})}
+    values = {**values, **settings, **{name: section for name, section in located.items() if section}}
+    if changes.get("data"):
+        is_demo = changes["data"] == values["data"].get("source") == "demo"  # whose config tells which rows
+        data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
+        values["data"] = {**data, "source": changes["data"]}
+    if changes.get("model"):
+        values["model"] = changes["model"]
+    if values.get("training", {}).get("budget"):
+        what = "the clock ended the run (training.budget), so no repetition has the same steps"
+        raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
+    try:
+        return (PretrainRecipe if "objective" in values else Recipe).model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
+        version = record.get("versions", {}).get("bertkit", "the release that trained it")
+        raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
+
+
+def _as_before(plan: RunPlan, record: Mapping[str, Any]) -> RunPlan:
+    """Return the plan of a run that computes in the precision of another, whose record it is."""
+    return replace(plan, machine=record["machine"])
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[Exception]:
+    """Yield an error for each of the inputs that is no longer what it was, of those that are known by now."""
+    source = recipe.data.source or ", ".join(recipe.data.files.values())
+    for split, before, now in _pairs(old["data"], new.get("data", old["data"]), None):
+        if before != now:
+            what = f"the {split} rows are not those that the run had"
+            yield DataError(what, f"restore them, name them with --data, {_ANYWAY}", file=source)
+    models = {"model": recipe.model, "tokenizer": getattr(recipe, "tokenizer", None), "teachers": "the teachers"}
+    for name, where in models.items():
+        if name in old and old[name] != new.get(name, old[name]):
+            what = "the teachers are not those that the run had" if name == "teachers" else f"the {name} has changed"
+            yield ModelError(what, f"restore it, name it with --model, {_ANYWAY}", file=where or recipe.model)
+
+
+def _refuse_change(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> None:
+    for error in _changes(old, new, recipe):
+        raise error
+
+
+def _log_change(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> None:
+    for error in _changes(old, new, recipe):
+        log.warning(f"warning: {getattr(error, 'what', error)}")

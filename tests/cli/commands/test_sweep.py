@@ -1,0 +1,95 @@
+"""`bertkit sweep`: what is printed of the trials, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.cli.commands.sweep import print_plan, print_sweep, short_names
+from bertkit.evaluation.sweeps import SweepSummary, Trial
+from bertkit.metrics.selection import Selection
+from bertkit.workflows.sweep import SweepPlan
+
+RATE, SIZE = "training.learning_rate", "training.batch_size"
+
+
+def summary_of(scores, **changes):
+    trials = [
+        Trial(number, f"trial-{number:04}", {RATE: number * 1e-5, SIZE: 16}, "finished", {"f1": score}, 12, 3.0)
+        for number, score in enumerate(scores, 1)
+    ]
+    facts = {
+        "trials": trials,
+        "best": "trial-0001" if trials else None,
+        "selection": Selection(0.65, [0.5] * len(trials)),
+        "importance": {RATE: 0.25, SIZE: None},
+    }
+    where = {"recipe": "cola", "model": "demo", "folder": "runs/x y", "search": "random", "split": "validation"}
+    space = {RATE: "log:1e-5..1e-3", SIZE: "16,32"}
+    return SweepSummary(**{**where, "space": space, "best_metric": "f1", "rows": 40, **facts, **changes})
+
+
+def test_the_table_the_best_and_its_luck_are_printed(capsys):
+    lost = Trial(3, "trial-0003", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
+    trials = [*summary_of([0.7, 0.6]).trials, lost]
+    print_sweep(summary_of([0.7, 0.6], trials=trials, expected_best=[0.65, 0.7]))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "cola, validation: 40 rows, 3 trials, demo"
+    assert lines[2].split() == ["trial", "learning_rate", "batch_size", "f1", "time"]
+    assert lines[3].split() == ["0001", "1e-05", "16", "0.7000", "3.0", "s"]
+    assert lines[5].split() == ["0003", "0.001", "32", "n/a", "0.0", "s", "diverged"]
+    assert lines[6:12] == [
+        "diverged: trial-0003. the loss is nan",
+        "share of the variance of f1: learning_rate 25%",
+        "best of 2: f1 0.7000 (trial-0001), chosen by the rows that score it",
+        "to expect on other rows: 0.6500 (each of 200 resamples chooses anew, 50% of them alike)",
+        "expected best f1 of k random trials: 1: 0.6500, 2: 0.7000",
+        "",
+    ]
+    assert lines[13:] == [
+        "open 'runs/x y'/report.html",
+        "bertkit eval 'runs/x y'/trial-0001/recipe.yaml --model 'runs/x y'/trial-0001",
+    ]
+
+
+def test_what_is_not_known_is_said(capsys):
+    print_sweep(summary_of([0.7, 0.6], selection=None, no_selection="too few rows", unfinished=2))
+    out = capsys.readouterr().out
+    assert "to expect on other rows: n/a (too few rows)" in out
+    assert "2 more not finished: another process trains them" in out and "Next:" not in out
+
+
+def test_keys_that_end_alike_keep_their_whole_names():
+    assert short_names({"training.seed": "1,2", "other.seed": "1,2", RATE: ""}) == {
+        "training.seed": "training.seed",
+        "other.seed": "other.seed",
+        RATE: "learning_rate",
+    }
+
+
+def test_a_plan_lists_its_trials(capsys):
+    plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": None, "validation": 40}, 3_000_000)
+    print_plan(plan, as_json=False)
+    out = capsys.readouterr().out
+    assert "2 trials" in out and "rows     train streamed, validation 40" in out and "disk     3 MB in runs/a" in out
+    print_plan(SweepPlan("runs/a", 2, [], {}, 0), as_json=False)
+    assert "each follows from the scores of those before" in capsys.readouterr().out
+    print_plan(plan, as_json=True)
+    assert json.loads(capsys.readouterr().out)["settings"] == [{SIZE: 16}, {SIZE: 32}]
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--fresh", "--join"], "--fresh and --join are both given"),
+        (["--space", "training.epochs=2"], "names one value"),
+        (["--search", "bayes"], "--search bayes"),
+        (["--space", "training.rate=1,2"], "--space: unknown key 'training.rate'"),
+        (["--epochs", "2"], "training.epochs is both set and searched"),
+        (["--join"], "there is no sweep to join"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_line(run, options, what):
+    ended = run("sweep", "classify", "--model", "demo", "--data", "demo", *options)
+    assert (ended.code, what in ended.last) == (2, True)

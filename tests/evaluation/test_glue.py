@@ -1,0 +1,105 @@
+"""GLUE: the averages are those of the leaderboard and of the BERT paper, and files are what the leaderboard reads."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.evaluation.glue import (
+    FILES,
+    TASKS,
+    leaderboard_average,
+    missing_scores,
+    paper_average,
+    submission_lines,
+    write_zip,
+)
+from bertkit.recipe import load_recipe
+
+# BERT-large as https://gluebenchmark.com/leaderboard lists it, with the score 80.5
+BERT_LARGE = {
+    "cola": {"validation": {"matthews_correlation": 60.5}},
+    "sst2": {"validation": {"accuracy": 94.9}},
+    "mrpc": {"validation": {"f1": 89.3, "accuracy": 85.4}},
+    "stsb": {"validation": {"pearsonr": 87.6, "spearmanr": 86.5}},
+    "qqp": {"validation": {"f1": 72.1, "accuracy": 89.3}},
+    "mnli": {"validation": {"accuracy": 86.7}, "validation_mismatched": {"accuracy": 85.9}},
+    "qnli": {"validation": {"accuracy": 92.7}},
+    "rte": {"validation": {"accuracy": 70.1}},
+    "wnli": {"validation": {"accuracy": 65.1}},
+}
+
+
+def test_averages_are_those_of_the_leaderboard_and_of_the_paper():
+    assert round(leaderboard_average(BERT_LARGE), 1) == 80.5
+    assert round(paper_average(BERT_LARGE), 1) == 82.1
+    without = {name: scores for name, scores in BERT_LARGE.items() if name != "wnli"}
+    assert leaderboard_average(without) is None and paper_average(without) == paper_average(BERT_LARGE)
+    assert missing_scores(without) == ["wnli"] and missing_scores(BERT_LARGE) == []
+    undefined = {**BERT_LARGE, "cola": {"validation": {"matthews_correlation": None}}}
+    assert leaderboard_average(undefined) is None and paper_average(undefined) is None
+    matched = {**undefined, "mnli": {"validation": {"accuracy": 86.7}}}
+    assert missing_scores(matched) == ["cola matthews_correlation", "mnli validation_mismatched"]
+
+
+def test_every_task_has_the_recipe_metrics_and_labels_that_the_leaderboard_wants():
+    assert len(FILES) == 11 and len(set(FILES)) == 11
+    for name, task in TASKS.items():
+        recipe = load_recipe(name)
+        assert set(task.metrics) <= set(recipe.metrics)
+        assert (recipe.labels is None) == (name == "stsb")
+    names = {name: load_recipe(name).labels for name, task in TASKS.items() if task.writes_names}
+    assert names == {
+        "mnli": ["entailment", "neutral", "contradiction"],
+        "qnli": ["entailment", "not_entailment"],
+        "rte": ["entailment", "not_entailment"],
+    }
+    assert load_recipe("wnli").labels[1] == "entailment"  # which the leaderboard calls 1
+
+
+def small(name, rows):
+    task = TASKS[name]
+    return task, replace(task.files[0], rows=rows)
+
+
+def test_lines_have_numbers_names_or_clipped_scores_in_the_order_of_idx():
+    records = [{"idx": 1, "prediction": "entailment"}, {"idx": 0, "prediction": "not_entailment"}]
+    assert submission_lines(*small("wnli", 2), load_recipe("wnli").labels, records) == ["0\t0", "1\t1"]
+    assert submission_lines(*small("rte", 2), load_recipe("rte").labels, records) == [
+        "0\tnot_entailment",
+        "1\tentailment",
+    ]
+    scores = [{"prediction": value} for value in (-0.25, 2.34567, 5.5)]
+    assert submission_lines(*small("stsb", 3), (), scores) == ["0\t0.0000", "1\t2.3457", "2\t5.0000"]
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([{"prediction": "entailment"}], "1 rows, where the leaderboard wants 2 for RTE.tsv"),
+        ([{"idx": 1, "prediction": "entailment"}] * 2, "idx is not 0 to 1"),
+        ([{"prediction": "entailment"}, {"prediction": "neutral"}], "'neutral' is none of"),
+    ],
+)
+def test_what_the_leaderboard_would_refuse_is_refused(records, message):
+    with pytest.raises(DataError, match=message):
+        submission_lines(*small("rte", 2), load_recipe("rte").labels, records)
+
+
+def test_a_score_that_is_no_number_is_refused():
+    with pytest.raises(DataError, match="not a finite number"):
+        submission_lines(*small("stsb", 1), (), [{"prediction": float("nan")}])
+
+
+def test_equal_files_make_equal_archives_without_folders(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "RTE.tsv").write_text("index\tprediction\n0\tentailment\n")
+    for name in ("a.zip", "b.zip"):
+        write_zip(tmp_path / name, [tmp_path / "in" / "RTE.tsv"])
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.namelist() == ["RTE.tsv"]
+        assert archive.read("RTE.tsv") == b"index\tprediction\n0\tentailment\n"

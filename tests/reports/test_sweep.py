@@ -1,0 +1,57 @@
+"""The page of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from xml.etree import ElementTree
+
+import pytest
+
+from bertkit.evaluation.sweeps import Trial
+from bertkit.recipe.space import parse_axis
+from bertkit.reports.sweep import make_score_track, make_track, write_sweep_report
+from tests.cli.commands.test_sweep import RATE, SIZE, summary_of
+
+
+def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
+    lost = Trial(3, "trial-0003", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
+    summary = summary_of([0.7, 0.6], recipe="a <b>", trials=[*summary_of([0.7, 0.6]).trials, lost])
+    write_sweep_report(tmp_path, asdict(summary), "bertkit sweep a")
+    page = (tmp_path / "report.html").read_text()
+    pictures = [ElementTree.fromstring(f"<svg {part.split('</svg>')[0]}</svg>") for part in page.split("<svg ")[1:]]
+    assert len(pictures) == 3  # parallel coordinates and one per key
+    lines = list(pictures[0].iter("polyline"))
+    assert [line.find("title").text.split(":")[0] for line in lines] == ["trial-0002", "trial-0001"]  # the best on top
+    assert [line.get("class") for line in lines] == ["trial", "trial chosen"]
+    assert [len(list(picture.iter("circle"))) for picture in pictures] == [0, 2, 2]
+    assert "a &lt;b&gt;: 3 trials" in page and "trial-0003: the loss is nan" in page
+    assert "25% of the variance" in page and "to expect on other rows" in page
+
+
+def test_a_page_without_a_finished_trial_has_no_picture(tmp_path):
+    lost = Trial(1, "trial-0001", {RATE: 1e-3, SIZE: 32}, "diverged", failure="the loss is nan")
+    write_sweep_report(tmp_path, asdict(summary_of([], trials=[lost], best=None, selection=None)), "bertkit sweep a")
+    page = (tmp_path / "report.html").read_text()
+    assert "the loss is nan" in page and "<svg" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "positions", "labels"),
+    [
+        ("a=32,16", [16, 32], [0.25, 0.75], ["16", "32"]),
+        ("a=yes,no,null", ["no", None], [0.5, 5 / 6], ["yes", "no", "null"]),
+        ("a=log:1e-5..1e-3", [1e-5, 1e-4, 1e-3], [0, 0.5, 1], ["1e-05", "0.0001", "0.001"]),
+        ("a=int:2..4", [2, 3], [0, 0.5], ["2", "3", "4"]),
+        ("a=float:0..0.5", [0.25], [0.5], ["0", "0.1", "0.2", "0.3", "0.4", "0.5"]),
+    ],
+)
+def test_values_stand_where_their_axis_says(text, values, positions, labels):
+    track = make_track(parse_axis(text), values)
+    assert track.positions == pytest.approx(positions) and [label for label, _ in track.ticks] == labels
+
+
+def test_scores_stand_between_round_numbers():
+    track = make_score_track("f1", [0.52, 0.58])
+    assert [label for label, _ in track.ticks][:2] == ["0.52", "0.54"]
+    assert track.positions == pytest.approx([0, 1])
+    assert make_score_track("f1", [0.5]).positions == pytest.approx([0.5])

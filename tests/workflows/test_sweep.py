@@ -1,0 +1,207 @@
+"""Sweeps: trials are those of single commands, nothing is trained twice, and whoever finds a trial goes on with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import DivergedError, ModelError, UsageError
+from bertkit.recipe.space import make_search
+from bertkit.storage import runs
+from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, read_summary, write_settings
+from bertkit.workflows import sweep as workflow
+from bertkit.workflows.sweep import dry_run, sweep
+from tests.kills import TRAINING_STEP, check_equal
+
+RATES = ("--space", "training.learning_rate=1e-3,3e-3")
+DEMO = {"model": "demo", "data.source": "demo", "data.limit": 40}
+
+
+def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, tiny_model, toy_data, monkeypatch):
+    options = ["--batch-size", 16, "--epochs", 0.5, "--set", "training.precision=fp32"]
+    common = ["classify", "--model", tiny_model, "--data", toy_data, *options]
+    ended = run("sweep", *common, *RATES, "--output", "both", "--json")
+    assert ended.code == 0, ended.err
+    printed = json.loads(ended.out)
+    summary = read_summary(Path("both"))
+    assert printed["trials"] == summary["trials"] and printed["best"] == summary["best"]
+    assert [read_settings(Path("both"), n)["training.learning_rate"] for n in find_trials(Path("both"))] == [1e-3, 3e-3]
+    assert run("finetune", *common, "--learning-rate", "3e-3", "--output", "alone").code == 0
+    check_equal(Path("both/trial-0002"), Path("alone"))
+    monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
+    again = run("sweep", *common, *RATES, "--output", "both")
+    assert (again.code, "best of 2: " in again.out, "to expect on other rows: " in again.out) == (0, True, True)
+    other = run("sweep", *common, *RATES, "--output", "both", "--max-length", 9)
+    assert (other.code, "holds trials of another sweep (recipe.training.max_length: " in other.last) == (2, True)
+    both = run("sweep", *common, *RATES, "--learning-rate", "3e-3", "--output", "both")
+    assert (both.code, "training.learning_rate is both set and searched" in both.last) == (2, True)
+    refused = run("sweep", *common, *RATES, "--output", "alone")
+    assert (refused.code, "the folder holds a single run" in refused.last) == (2, True)
+
+
+@pytest.fixture
+def diverging(monkeypatch):
+    """Let every run diverge; return what was tried."""
+    tried = []
+
+    def run_inputs(inputs, **_):
+        tried.append(inputs.recipe.training.epochs)
+        inputs.plan.folder.mkdir()
+        record = {"status": "diverged", "error": "the loss is nan", "identity": inputs.plan.identity}
+        runs.write_record(inputs.plan.folder, record)
+        raise DivergedError("the loss is nan", "lower it")
+
+    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    return tried
+
+
+def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_path):
+    search = make_search("grid", ["training.epochs=1,2"], None)
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="all trials diverged"):
+            sweep("classify", search, DEMO, output=tmp_path / "sweep")
+    assert diverging == [1, 2]
+    assert [trial["status"] for trial in read_summary(tmp_path / "sweep")["trials"]] == ["diverged"] * 2
+    other = make_search("grid", ["training.epochs=3,4"], None)
+    with pytest.raises(UsageError, match="the folder holds another sweep"):
+        sweep("classify", other, DEMO, output=tmp_path / "sweep")
+    with pytest.raises(DivergedError):
+        sweep("classify", other, DEMO, output=tmp_path / "sweep", fresh=True)
+    assert diverging == [1, 2, 3, 4] and find_trials(tmp_path / "sweep.before") == [1, 2]
+
+
+def begin(search, folder):
+    """Return a sweep whose folder another process has made, and left."""
+    job = workflow._check("classify", search, DEMO, folder)
+    with claimed_sweep(folder, job.space, fresh=False, join=False):
+        return job
+
+
+def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(diverging, tmp_path):
+    search = make_search("random", ["training.epochs=int:1..3"], 3)
+    job = begin(search, tmp_path / "sweep")
+    with ExitStack() as first, ExitStack() as second:
+        assert (workflow._take(job, first), workflow._take(job, second)) == (1, 2)
+        second.close()  # however it ended
+        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep")
+        assert summary.unfinished == 1 and len(diverging) == 2
+        assert read_summary(tmp_path / "sweep") is None
+    assert len(set(diverging)) == 2
+
+
+def test_an_error_of_a_trial_names_it_and_its_settings(monkeypatch, tmp_path):
+    def run_inputs(inputs, **_):
+        raise ModelError("the model is damaged", "download it again")
+
+    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    search = make_search("grid", ["training.epochs=1,2"], None)
+    with pytest.raises(ModelError, match=r"^trial-0001 \(training.epochs=1\): the model is damaged"):
+        sweep("classify", search, DEMO, output=tmp_path / "sweep")
+
+
+@pytest.mark.parametrize(
+    ("space", "what"),
+    [
+        ("training.epoch=1,2", "--space: unknown key 'training.epoch'"),
+        ("training.batch_size=16,x", "--space: training.batch_size = 'x' is wrong"),
+        ("training.batch_size=float:8..16", "--space: training.batch_size = 11"),
+        ("training.warmup_ratio=float:0..2", "--space: training.warmup_ratio = 2.0"),
+    ],
+)
+def test_a_bad_space_is_refused_before_anything_is_read(space, what, tmp_path):
+    with pytest.raises(UsageError) as refused:
+        sweep("classify", make_search("random", [space], 2), DEMO, output=tmp_path / "sweep")
+    assert what in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_of_torchrun_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="under torchrun"):
+        sweep("classify", make_search("grid", ["training.epochs=1,2"], None), DEMO, output=tmp_path / "sweep")
+
+
+def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):
+    search = make_search("grid", ["training.epochs=1,2", "training.seed=1,2"], None)
+    plan = dry_run("classify", search, DEMO, output=tmp_path / "sweep")
+    assert plan.settings == list(search.points(1)) and plan.trials == 4 and plan.rows["train"] == 40
+    one = dry_run("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, output=tmp_path / "sweep")
+    assert plan.disk_bytes == 4 * one.disk_bytes
+    assert list(tmp_path.iterdir()) == []
+
+
+SEARCHES = [
+    ["--search", "random", "--trials", "3", "--batch-size", "16", "--space", "training.learning_rate=log:1e-4..1e-2"],
+    ["--search", "tpe", "--trials", "3", "--batch-size", "16", "--space", "training.learning_rate=log:1e-4..1e-2"],
+    ["--space", "training.batch_size=16,24,32"],
+]
+
+
+def arguments_of(model, data, search):
+    arguments = ["sweep", "classify", "--model", model, "--data", data, "--epochs", 2, "--output", "run", *search]
+    return [*arguments, "--set", "training.evaluate_every=5", "--set", "training.precision=fp32"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("search", SEARCHES, ids=lambda search: search[1])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_a_killed_sweep_goes_on_where_it_was(zygote, tmp_path, toy_data, tiny_model, search, name):
+    if "tpe" in search and importlib.util.find_spec("optuna") is None:
+        pytest.skip("needs Optuna")
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    for folder in (broken, whole):
+        folder.mkdir()
+    arguments = arguments_of(tiny_model, toy_data, search)
+    code, text = zygote.run(whole, arguments)
+    assert code == 0, text
+    steps = [trial["steps"] for trial in sorted(read_summary(whole / "run")["trials"], key=lambda t: t["number"])]
+    fault = {"function": TRAINING_STEP, "call": steps[0] + 8, "signal": name}  # in the second trial
+    code, text = zygote.run(broken, arguments, fault)
+    assert code == {"SIGKILL": -9, "SIGTERM": 143}[name], text
+    assert read_summary(broken / "run") is None and find_trials(broken / "run") == [1, 2]
+    first = (broken / "run/trial-0001/run.json").read_text()
+    # the steps that the second command takes are those after the last checkpoint, and no others
+    most = sum(steps[1:]) - 5
+    code, text = zygote.run(broken, arguments, {"function": TRAINING_STEP, "call": most + 1, "signal": "SIGKILL"})
+    assert (code, text.count("resuming")) == (0, 1), text
+    assert (broken / "run/trial-0001/run.json").read_text() == first
+    for number in (1, 2, 3):
+        check_equal(*(folder / "run" / f"trial-{number:04}" for folder in (broken, whole)))
+    tables = [read_summary(folder / "run") for folder in (broken, whole)]
+    for table in tables:
+        for trial in table["trials"]:
+            trial["seconds"] = 0
+        del table["finished"]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+def test_two_processes_take_different_trials(tmp_path, toy_data, tiny_model):
+    space = ["--space", "training.batch_size=16,24,32,48"]
+    command = [sys.executable, "-m", "bertkit", *map(str, arguments_of(tiny_model, toy_data, space))]
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while first.poll() is None and not (tmp_path / "run/trial-0001.json").exists():
+        pass
+    second = subprocess.Popen([*command, "--join"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    texts = [process.communicate()[1] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), texts
+    taken = [{line.split()[0] for line in text.splitlines() if " of 4: " in line} for text in texts]
+    assert taken[0].isdisjoint(taken[1]) and len(taken[0] | taken[1]) == 4
+    assert [trial["status"] for trial in read_summary(tmp_path / "run")["trials"]] == ["finished"] * 4
+
+
+def test_settings_on_disk_are_those_that_are_trained(diverging, tmp_path):
+    search = make_search("random", ["training.epochs=int:1..9"], 1)
+    job = begin(search, tmp_path / "sweep")
+    write_settings(tmp_path / "sweep", 1, {"training.epochs": 9})  # by a process that was killed then
+    with ExitStack() as held:
+        workflow._take(job, held)
+    with pytest.raises(DivergedError):
+        sweep("classify", search, DEMO, output=tmp_path / "sweep")
+    assert diverging == [9]
