@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.recipe import PretrainRecipe, Recipe
+    from bertkit.recipe import PretrainRecipe, Recipe, SeveralTasks
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -128,6 +128,21 @@ def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> 
 
     changes = {key: value for key, value in settings.items() if value is not None}
     return load_recipe(name, {**changes, **parse_changes(assignments or [])})
+
+
+def names_several(name: str) -> bool:
+    """Tell whether a recipe is one of several tasks."""
+    from bertkit.recipe import names_several
+
+    return names_several(name)
+
+
+def load_tasks(name: str, settings: dict[str, Any], assignments: list[str] | None) -> SeveralTasks:
+    """Load a recipe of several tasks with the options that are not None, and then the `--set` assignments."""
+    from bertkit.recipe import load_several, parse_changes
+
+    changes = {key: value for key, value in settings.items() if value is not None}
+    return load_several(name, {**changes, **parse_changes(assignments or [])})
 
 
 def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str] | None) -> PretrainRecipe:

@@ -16,6 +16,7 @@ from bertkit.evaluation.scoring import predictions_file
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage.checksums import refuse_several
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Setup
@@ -104,6 +105,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     if record is not None:
         if fault := _unfinished(record):
             raise ModelError(f"the run is not finished ({fault})", "repeat the command that started it", file=folder)
+        refuse_several(folder, record)
         return _single(_read_run(str(path), folder, record, split))
     if file := next(iter(sorted(folder.glob("predictions*.jsonl"))), None):
         file = folder / predictions_file(split) if split else _first_file(folder, file)

@@ -23,6 +23,7 @@ from bertkit.recipe.records import (
     Training,
 )
 from bertkit.recipe.sections import Row, Section
+from bertkit.recipe.several import SeveralRecipe, SeveralTasks, load_several, names_several
 from bertkit.recipe.student_layers import read_layers
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
@@ -38,12 +39,16 @@ __all__ = [
     "Recipe",
     "Row",
     "Section",
+    "SeveralRecipe",
+    "SeveralTasks",
     "Training",
     "assignment",
     "find_recipe",
     "load_any_recipe",
     "load_pretrain_recipe",
     "load_recipe",
+    "load_several",
+    "names_several",
     "parse_changes",
     "read_layers",
     "read_yaml",

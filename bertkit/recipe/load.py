@@ -65,8 +65,12 @@ def find_recipe(name: str, command: str = "") -> Path:
 
 def recipe_command(name: str) -> str:
     """Return the command that a recipe is for: `pretrain` where it names an objective, else `finetune`."""
-    values, _ = _read_with_parents(find_recipe(name), "", ())
-    return "pretrain" if "objective" in values else "finetune"
+    return "pretrain" if "objective" in read_values(name) else "finetune"
+
+
+def read_values(name: str, command: str = "") -> dict[str, Any]:
+    """Read the keys of a recipe and its parents, unchecked; raises what `load_recipe` does of files."""
+    return _read_with_parents(find_recipe(name, command), command, ())[0]
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
@@ -86,21 +90,25 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """
     from bertkit.recipe.records import Recipe
 
-    return _load("finetune", Recipe, name, changes or {})
+    return load_record("finetune", Recipe, name, changes or {})
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
     """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
     from bertkit.recipe.pretraining import PretrainRecipe
 
-    return _load("pretrain", PretrainRecipe, name, changes or {})
+    return load_record("pretrain", PretrainRecipe, name, changes or {})
 
 
-def _load(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
+def load_record(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
+    """Load the recipe of a command as one of the records; raises what `load_recipe` does."""
     from pydantic import ValidationError
 
     file = find_recipe(name, command)
     values, lines = _read_with_parents(file, command, ())
+    if "tasks" in values and "tasks" not in record.model_fields:
+        what = "this recipe names several tasks, which only `bertkit finetune` and `bertkit predict` take together"
+        raise RecipeError(what, "name the recipe of one task", file=file)
     values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":

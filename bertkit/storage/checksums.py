@@ -55,6 +55,20 @@ def check_model(folder: Path) -> None:
         _compare(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
 
 
+def refuse_several(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a run of several tasks where one model is needed.
+
+    Raises:
+        ModelError: it is one; the message names the folder of a task.
+    """
+    if tasks := record.get("tasks"):
+        raise ModelError(
+            f"a run of several tasks ({', '.join(tasks)}), not one model",
+            f"name the folder of one: {folder / tasks[0]}",
+            file=folder,
+        )
+
+
 def _check_checkpoint(folder: Path) -> None:
     try:
         files = checkpoints.read_manifest(folder)["files"]
@@ -72,6 +86,7 @@ def _check_run(folder: Path) -> None:
             "repeat the command that started it, or name one of its checkpoint folders",
             file=folder,
         )
+    refuse_several(folder, record)
     if "files" not in record:
         say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
         return

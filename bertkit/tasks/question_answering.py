@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 NAMED: bool = False
+HIGHEST = 100.0  # scores are in percent
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 _BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
 METRICS: tuple[str, ...] = ("exact_match", "f1", *_BY_ANSWER, *_BY_THRESHOLD)
@@ -51,8 +52,7 @@ OPTIONS: Mapping[str, Any] = {
 
 precompute, fit_baselines, find_lost_gold, combine = no_precompute, no_fitting, find_lost_answers, ensembles.mean_logits
 
-_NO_ANSWER, _OTHERS = "no answer", "(others)"
-_NO_SPAN = -1e4  # the score where there is no span to choose: lower than any sum of two logits
+_NO_ANSWER, _OTHERS, _NO_SPAN = "no answer", "(others)", -1e4  # lower than any sum of two logits
 
 
 def read(row: Row, recipe: Recipe) -> Row:

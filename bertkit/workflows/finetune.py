@@ -90,7 +90,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {recipe.model_name}"):
         setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-        baselines = _score_baselines(inputs, setup)
+        baselines = score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
         model = inputs.supervision.load_model(task, inputs.model_folder, setup)
         prepare_depths(model, recipe.training)
@@ -109,7 +109,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     )
     if info_of(model).has_new_head and not is_complete and not run.is_resumed:
         log.info("the head is new: it starts from random weights")
-    scorer = _Scorer(inputs, checkpoint, features, progress)
+    scorer = StepScorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
     chosen = scored[inputs.validation.name]
@@ -120,7 +120,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
 
 
-def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
+def score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     """Score predictions that know the training labels but not the whole input, for each validation split."""
     validation = {name: split.rows for name, split in inputs.splits.items() if is_validation(name)}
     baselines = fit_and_score(inputs.task, inputs.splits["train"].rows, validation, setup)
@@ -129,7 +129,7 @@ def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     return baselines
 
 
-def _fit(inputs: FinetuneInputs, scorer: _Scorer) -> FitResult:
+def _fit(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
@@ -178,7 +178,7 @@ class _WithoutTrain(Mapping[str, Sequence[Feature]]):
         return 1 + len(self.in_memory)
 
 
-class _Scorer:
+class StepScorer:
     """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
 
     def __init__(

@@ -26,7 +26,7 @@ from bertkit.tasks import Task, drop_private_keys
 
 log = logging.getLogger("bertkit")
 
-_CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
+CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
 
 
 def predict(
@@ -63,13 +63,13 @@ def predict_to_file(
     output = typed_path(output)
     writer_for(output, escape_formulas=escape_formulas)
     saved = find_members(recipe)
-    refuse_inputs(output, _inputs(source, saved))
+    refuse_inputs(output, input_files(source, saved))
     with claimed(output):
         records = _predict(saved, source, row, progress, in_columns=output.suffix != ".jsonl")
         return write_records(records, output, escape_formulas=escape_formulas)
 
 
-def _inputs(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
+def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
     """Yield the files that a prediction reads or that its recipe names, and what each of them is."""
     if source is not None:
         yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else typed_path(source)
@@ -93,8 +93,8 @@ def _predict(
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does; `in_columns` gives each probability a field of its own."""
     if row is not None:
-        saved = replace(saved, recipe=_with_columns_of(row, saved.recipe, saved.task))
-    records = _records(source, row, saved.recipe)
+        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
+    records = open_records(source, row, saved.recipe)
     return predict_records(saved, records, str(source or "--row"), progress, in_columns=in_columns)
 
 
@@ -102,16 +102,16 @@ def predict_records(
     saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress, *, in_columns: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does with rows that are read elsewhere; errors call them by `name`."""
-    chunks = _chunks(records, saved, name)
+    chunks = read_chunks(records, saved, name)
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
-    _refuse_clash(first[0][0], _predicted_fields(saved, in_columns), name)
+    refuse_clash(first[0][0], predicted_fields(saved, in_columns), name)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, in_columns)
 
 
-def _predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]:
+def predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]:
     """Return the fields that every prediction of a checkpoint has."""
     fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
     if "probabilities" in fields:
@@ -119,7 +119,7 @@ def _predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]
     return spread_probabilities(fields) if in_columns else fields
 
 
-def _refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
+def refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
     """Check that no column of a row has the name of a field of its prediction.
 
     Raises:
@@ -131,7 +131,7 @@ def _refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
         raise DataError(what, remedy, file=source, column=clash)
 
 
-def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
+def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
     """Return the recipe for a row whose columns are canonical already.
 
     Raises:
@@ -154,7 +154,8 @@ def _with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
     return recipe.model_copy(update={"data": data})
 
 
-def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:
+def open_records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:
+    """Return the records to predict: those of a file, or the one row."""
     if row is not None:
         return [(1, row)]
     if source is None:
@@ -162,7 +163,7 @@ def _records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iter
     return read_records(typed_path(source), recipe.data)
 
 
-def _chunks(
+def read_chunks(
     records: Iterable[Record], saved: SavedCheckpoint, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
     """Yield the original columns and the canonical rows, chunk by chunk."""
@@ -170,7 +171,7 @@ def _chunks(
     columns = replace(task.COLUMNS, gold="")
     blank = 0
     rows = canonical_records(records, recipe.data, columns, source)
-    while chunk := list(itertools.islice(rows, _CHUNK)):
+    while chunk := list(itertools.islice(rows, CHUNK)):
         originals, canonical = [], []
         for line, original, row in chunk:
             try:
@@ -199,6 +200,6 @@ def _predict_chunks(
         predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
         for original, row, prediction in zip(originals, rows, predictions, strict=True):
             fields = spread_probabilities(prediction) if in_columns else prediction
-            _refuse_clash(original, fields, source)  # also those that only some predictions have
+            refuse_clash(original, fields, source)  # also those that only some predictions have
             position = next(number)
             yield {"id": row.get("id", original.get("id", position)), **original, **fields}

@@ -67,7 +67,7 @@ def test_rows_are_streamed_in_chunks(run, trained, tmp_path, monkeypatch):
 
     file = write_csv(tmp_path / "rows.csv", [{"text": row["text"]} for row in toy_rows(30, seed=9)])
     whole = predict(run, trained, file)
-    monkeypatch.setattr(workflow, "_CHUNK", 7)
+    monkeypatch.setattr(workflow, "CHUNK", 7)
     chunked = predict(run, trained, file)
     assert [record["prediction"] for record in chunked] == [record["prediction"] for record in whole]
     assert [record["id"] for record in chunked] == list(range(30))

@@ -27,6 +27,8 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
+    load_tasks,
+    names_several,
 )
 from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -35,7 +37,7 @@ from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
-    from bertkit.recipe import Recipe
+    from bertkit.recipe import Recipe, SeveralTasks
     from bertkit.workflows.steps.finetune_inputs import DryRun
 
 SeedsOption = Annotated[
@@ -90,6 +92,12 @@ def command(
     printed. Options override the recipe.
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    if names_several(recipe):
+        if seeds is not None or soup or jobs != 1:
+            raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
+        several = load_tasks(recipe, {**common, "model": model}, changes)
+        _finetune_several(several, output, dry_run=dry_run, fresh=fresh, json=json)
+        return
     loaded = load(recipe, {**common, "model": model}, changes)
     if seeds is not None:
         if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
@@ -111,6 +119,29 @@ def command(
     print_results(results, as_json=json)
     if not json:
         print_next_steps(results)
+
+
+def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:
+    from bertkit.workflows.steps.several import dry_run as check
+    from bertkit.workflows.steps.several import finetune_several
+
+    if dry_run:
+        print_dry_run(check(several, output=output, fresh=fresh), as_json=json)
+        return
+    results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
+    print_results(results, as_json=json)
+    if results and not json:
+        from bertkit.tasks import example_row, load_task
+
+        folder = shlex.quote(str(Path(str(results[0].folder)).parent))
+        rows = {example_row(load_task(own), own) for own in several.recipes.values()}
+        print_line("\nNext:")
+        # tasks that read different columns are predicted from a file that has them all
+        print_line(
+            f"  bertkit predict {folder}/recipe.yaml --model {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
+        )
+        for name in several.recipes:
+            print_line(f"  bertkit eval {folder}/{name}/recipe.yaml --model {folder}/{name}")
 
 
 def _finetune_seeds(

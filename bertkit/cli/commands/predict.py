@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ from bertkit.cli.options import (
     SetOption,
     ZeroShotOption,
     load,
+    load_tasks,
+    names_several,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
@@ -100,20 +103,40 @@ def command(
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
-    loaded = load(recipe, {**settings, "task": "zero_shot" if zero_shot else None}, changes)
-    from bertkit.workflows.calibrate import with_thresholds
-    from bertkit.workflows.predict import predict, predict_to_file
-
-    loaded = with_thresholds(loaded, precision=precision, coverage=coverage)
-
+    settings["task"] = "zero_shot" if zero_shot else None
+    to_records, to_file, loaded = _find_predictors(recipe, settings, changes, precision=precision, coverage=coverage)
     progress = TerminalProgress()
     if output is None:
-        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
-    rows = predict_to_file(
-        loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress
-    )
+    rows = to_file(loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress)
     print_file(output, rows, as_json=json)
+
+
+def _find_predictors(
+    recipe: str,
+    settings: dict[str, Any],
+    changes: list[str] | None,
+    *,
+    precision: float | None,
+    coverage: float | None,
+) -> tuple[Callable[..., Any], Callable[..., int], Any]:
+    """Return what predicts records, what predicts to a file, and the recipe that both take."""
+    from bertkit.errors import UsageError
+
+    if names_several(recipe):
+        if precision or coverage or settings["options.abstain_below"] or settings["task"]:
+            what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
+            raise UsageError(what, "name the recipe of one task")
+        from bertkit.workflows.steps import predict_several
+
+        several = load_tasks(recipe, settings, changes)
+        return predict_several.predict_several, predict_several.predict_several_to_file, several
+    from bertkit.workflows import predict
+    from bertkit.workflows.calibrate import with_thresholds
+
+    loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
+    return predict.predict, predict.predict_to_file, loaded
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceErro
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import PretrainRecipe, Recipe, write_yaml
+from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.checksums import list_files
 from bertkit.storage.disk import disk_errors
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from bertkit.training.result import FitResult
 
 log = logging.getLogger("bertkit")
+
+AnyRecipe = Recipe | PretrainRecipe | SeveralRecipe
 
 _RECIPE = "recipe.yaml"
 _STAGING = ".export"
@@ -42,7 +44,7 @@ _IGNORED = (
 class RunPlan:
     """What a run is, known before anything heavy is imported."""
 
-    recipe: Recipe | PretrainRecipe
+    recipe: AnyRecipe
     folder: Path
     identity: Mapping[str, Any]
     """What makes it the run it is: resolved recipe, and data, model and labels by content."""
@@ -149,7 +151,9 @@ def export_model(
     return names
 
 
-def write_settings(run: Run, recipe: Recipe | PretrainRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
+def write_settings(
+    run: Run, recipe: Recipe | PretrainRecipe | SeveralRecipe, fit_result: FitResult, private: Iterable[str]
+) -> None:
     """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
 
     It names the `private` files, which hold rows of the data, and all that only a resume needs.

@@ -12,15 +12,19 @@ EXAMPLE = "bertkit recipes check mine.yaml"
 
 def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption = False) -> None:
     """Check the keys, values, task and metrics of a recipe."""
-    from bertkit.recipe import PretrainRecipe, load_any_recipe, parse_changes
+    from bertkit.recipe import PretrainRecipe, load_any_recipe, load_several, names_several, parse_changes
 
-    loaded = load_any_recipe(recipe, parse_changes(changes or []))
-    if isinstance(loaded, PretrainRecipe):
-        from bertkit.objectives import load_objective
+    settings = parse_changes(changes or [])
+    is_several = names_several(recipe)
+    for loaded in (
+        load_several(recipe, settings).recipes.values() if is_several else [load_any_recipe(recipe, settings)]
+    ):
+        if isinstance(loaded, PretrainRecipe):
+            from bertkit.objectives import load_objective
 
-        load_objective(loaded)
-    else:
-        from bertkit.tasks import load_task
+            load_objective(loaded)
+        else:
+            from bertkit.tasks import load_task
 
-        load_task(loaded)
+            load_task(loaded)
     print_pairs("checked", {recipe: "valid"}, as_json=json)
