@@ -156,7 +156,7 @@ def few_shot_part(runs: Sequence[Report]) -> str:
     for run in runs:
         key = run["key"]
         groups.setdefault((key["task"], key.get("per_class", 0), key["method"]), {})[key.get("draw", 0)] = run
-    for (task, count, method), by_draw in groups.items():
+    for (task, count, method), by_draw in sorted(groups.items(), key=lambda group: group[0][:2]):
         gains = [
             other["accuracy"] - by_draw[draw]["accuracy"]
             for draw, other in groups.get((task, count, "few-shot"), {}).items()
