@@ -132,11 +132,11 @@ def _find_predictors(
 
         several = load_tasks(recipe, settings, changes)
         return predict_several.predict_several, predict_several.predict_several_to_file, several
-    from bertkit.workflows import predict
     from bertkit.workflows.calibrate import with_thresholds
+    from bertkit.workflows.predict import predict, predict_to_file
 
     loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
-    return predict.predict, predict.predict_to_file, loaded
+    return predict, predict_to_file, loaded
 
 
 def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
