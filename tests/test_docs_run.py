@@ -118,7 +118,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         "sizes",
     }:
         return words
-    more = ["--limit", "300" if command == "pretrain" else "40"] if "--limit" not in words else []
+    more = ["--limit", "300" if command == "pretrain" else "40"] if not {"--limit", "--fix"} & set(words) else []
     if fresh and command in {"finetune", "distill", "pretrain"}:
         more += ["--fresh"]
     if "--data" not in words and command != "pretrain" and words[1] in recipe_names():
