@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Template
 
 from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
+from bertkit.reports.templates import load_template
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,8 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
     return f"---\n{data.to_yaml()}\n---\n\n{body}"
 
 
-@cache
-def _template(name: str) -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text, plain=_plain)
-    return environment.get_template(name)
+def _template(name: str) -> Template:
+    return load_template(name, score=score_text, duration=duration_text, cell=cell_text, plain=_plain)
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:

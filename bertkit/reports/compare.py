@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import MAX_POINTS, score_text
+from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
 MAX_CURVES = 4  # in one picture; more could not be told apart
@@ -41,7 +40,7 @@ class ComparedPage:
 
 def write_compared(file: Path, page: ComparedPage) -> None:
     """Write the page with everything inline."""
-    text = _template().render(
+    text = load_template("compare.html.j2", score=score_text, p=p_text).render(
         page=page,
         headline=_headline(page),
         differences=_differences(page),
@@ -50,19 +49,6 @@ def write_compared(file: Path, page: ComparedPage) -> None:
         metrics=list(dict.fromkeys([page.metric, *page.systems[0].scores])),
     )
     write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
-
-
-@cache
-def _template() -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(score=score_text, p=p_text)
-    return environment.get_template("compare.html.j2")
 
 
 def p_text(p: float | None) -> str:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from bertkit.reports.html import score_text
+from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
 
@@ -20,13 +19,5 @@ def write_glue_report(folder: Path, summary: Mapping[str, Any], command: str) ->
         summary: what ``glue.json`` holds, by the names of `bertkit.evaluation.glue_summary.GlueSummary`.
         command: the command that trained them.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["score"] = score_text
-    page = environment.get_template("glue.html.j2").render(summary=summary, command=command)
+    page = load_template("glue.html.j2", score=score_text).render(summary=summary, command=command)
     write_text(folder / "report.html", page)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.metrics import statistics
@@ -26,6 +24,7 @@ from bertkit.reports.examples import (
     find_named,
     is_finite,
 )
+from bertkit.reports.templates import load_template
 
 MAX_POINTS = 1500
 
@@ -91,7 +90,7 @@ class Facts:
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
-    page = _template().render(
+    page = load_template("report.html.j2", score=score_text, duration=duration_text, cell=cell_text).render(
         facts=facts,
         metrics=metric_names(facts),
         headline=_headline(facts),
@@ -107,19 +106,6 @@ def write_report(folder: Path, facts: Facts) -> Path:
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
     return path
-
-
-@cache
-def _template() -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(score=score_text, duration=duration_text, cell=cell_text)
-    return environment.get_template("report.html.j2")
 
 
 def metric_names(facts: Facts) -> list[str]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from bertkit.reports import svg
+from bertkit.reports.templates import load_template
 
 MAX_DOTS = 5000
 _HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers are far apart
@@ -25,15 +24,12 @@ class Dot(NamedTuple):
 
 def write_map(file: Path, dots: Sequence[Dot], groups: Mapping[int, str], *, title: str) -> None:
     """Write a page that opens from disk: at most ``MAX_DOTS`` dots, evenly chosen, and what their groups are called."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     shown = svg.thin(dots, MAX_DOTS)
     picture = svg.colored_scatter(
         [(dot.x, dot.y, color_of(dot.group), f"{groups.get(dot.group, 'none')}: {dot.hover}") for dot in shown],
         name=title,
     )
-    page = environment.get_template("map.html.j2").render(
+    page = load_template("map.html.j2").render(
         title=title,
         picture=picture,
         shown=len(shown),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.html import duration_text, score_text
+from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
 
@@ -33,21 +32,7 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         "best": _best(summary),
     }
     for template, name in (("seeds.html.j2", "report.html"), ("seeds.md.j2", "README.md")):
-        write_text(folder / name, _environment(template.endswith(".html.j2")).get_template(template).render(facts))
-
-
-@cache
-def _environment(escapes: bool) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=escapes,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(score=score_text, duration=duration_text)
-    return environment
+        write_text(folder / name, load_template(template, score=score_text, duration=duration_text).render(facts))
 
 
 def _plots(

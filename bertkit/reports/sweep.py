@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
 from bertkit.reports import svg
 from bertkit.reports.html import duration_text, score_text
+from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
 
@@ -33,22 +32,14 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
         summary: what ``sweep.json`` holds of it, by the names of `bertkit.evaluation.sweeps.SweepSummary`.
         command: the command that trained it.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(score=score_text, duration=duration_text, value=name_value)
     metric = summary["best_metric"]
     finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
     scores = [trial["scores"][metric] for trial in finished]
     names = [f"{trial['folder']}: {trial['scores'][metric]:.4f}" for trial in finished]
     points = [trial["settings"] for trial in finished]
     axes = [parse_axis(f"{key}={text}") for key, text in summary["space"].items()]
-    page = environment.get_template("sweep.html.j2").render(
+    template = load_template("sweep.html.j2", score=score_text, duration=duration_text, value=name_value)
+    page = template.render(
         summary=summary,
         command=command,
         finished=finished,

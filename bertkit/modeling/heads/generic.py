@@ -72,8 +72,7 @@ class ChoiceHead(EncoderHead):
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
-        self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
+        self.dropout = head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
@@ -93,6 +92,12 @@ class ChoiceHead(EncoderHead):
         logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
+
+
+def head_dropout(config: PretrainedConfig) -> nn.Dropout:
+    """Return the dropout before a classifier: at the config's own rate for it, or at that of its layers."""
+    rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
+    return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
 
 
 _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}

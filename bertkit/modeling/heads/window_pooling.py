@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head
+from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
 from bertkit.modeling.load import load_model
 
@@ -33,8 +33,7 @@ class WindowPooling(EncoderHead):
         width = config.hidden_size
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
-        rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
-        self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
+        self.dropout = head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
