@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
-from bertkit.modeling.architectures import first_position
-from bertkit.modeling.causal import is_causal, read_last_token
-from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.architectures import first_position, is_causal
+from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.heads.outputs import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
@@ -46,7 +45,6 @@ _VOCABULARIES = (
 )
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
-_TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 
 
@@ -289,9 +287,6 @@ def load_model(
         initialize_anew(model, (head for name, head in model.named_children() if name != model.base_model_prefix))
     refuse_non_finite(model.named_parameters(), folder)
     compute_head_in_fp32(model)
-    if is_causal(config) and type(model).__name__.endswith(_TEXT_CLASSES):
-        read_last_token(model)
-    elif cls_only:
-        cls_only_last_layer(model)
+    read_one_token(model, cls_only=cls_only)
     info_of(model).has_new_head = not trained
     return model

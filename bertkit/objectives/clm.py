@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.corpus.packing import Block, join_block
 from bertkit.errors import RecipeError
-from bertkit.modeling.causal import can_be_causal, make_causal
+from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.objectives import PretrainSetup, Totals, mlm

@@ -20,6 +20,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, RecipeError, ResourceError, StoppedError, UsageError
 from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, describe_variant, name_variants
+from bertkit.objectives import load_objective
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
 from bertkit.recipe.space import Point, Search
@@ -57,7 +58,6 @@ class AblationPlan:
 class _Ablation:
     """An ablation that is checked: the recipes of the variants by name, and those of the tasks with their settings."""
 
-    name: str
     search: Search
     folder: Path
     points: dict[str, Point]
@@ -89,22 +89,12 @@ def ablate(
 ) -> tuple[AblationSummary, BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
-    What is finished is kept, and what was broken off is resumed. A variant that fails does not end the others.
-
-    Args:
-        recipe: of pretraining.
-        search: a grid over keys of the recipe; its first point is what the others are compared with.
-        tasks: recipes to fine-tune with, by name or file, each with its changes: dotted key -> value.
-        seeds: of each fine-tuning.
-        changes: dotted key of the pretraining recipe -> value, for all variants.
-        output: the folder of all runs.
-        progress: says how far it is.
+    `search` is a grid over keys of the pretraining recipe, and its first point is what the others are compared with. Each
+    of `tasks` is a recipe with its changes. What is finished is kept, and what was broken off is resumed. A variant that
+    fails does not end the others.
 
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
-
-    Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     job = _check(recipe, search, tasks, changes or {}, output)
     with _claimed(job.folder):
@@ -137,8 +127,7 @@ def dry_run(
     job = _check(recipe, search, tasks, changes or {}, output)
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     estimates = {
-        variant: estimate(own, output=job.pretrained(variant), progress=progress)
-        for variant, own in job.recipes.items()
+        name: estimate(own, output=job.pretrained(name), progress=progress) for name, own in job.recipes.items()
     }
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
 
@@ -163,6 +152,7 @@ def _check(
     for variant, point in points.items():
         try:
             recipes[variant] = load_pretrain_recipe(name, {**changes, **point})
+            load_objective(recipes[variant])
         except RecipeError as error:
             error.what = f"--space: {error.what}"
             raise
@@ -178,7 +168,7 @@ def _check(
         of_tasks[own] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     _check_folder(folder)
-    return _Ablation(name, search, folder, points, recipes, of_tasks)
+    return _Ablation(search, folder, points, recipes, of_tasks)
 
 
 def _check_folder(folder: Path) -> None:
@@ -229,7 +219,9 @@ def _for_another(job: _Ablation) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(error.what, f"--output {runs.free_name(job.folder)} for a new ablation", file=error.file) from None
+        raise UsageError(
+            error.what, f"--output {runs.free_name(job.folder)} for a new ablation", file=error.file
+        ) from None
 
 
 def _pretrain(job: _Ablation, variant: str, progress: Progress) -> None:

@@ -34,47 +34,45 @@ ORDER = 1
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
 
 
+SpaceOption = Annotated[
+    list[str],
+    typer.Option(
+        "--space",
+        help="Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
+        "with.",
+        metavar="KEY=VALUES",
+        show_default=False,
+    ),
+]
+ThenOption = Annotated[
+    list[str],
+    typer.Option(
+        "--then",
+        help="Fine-tune each encoder with this recipe, with settings behind its name if need be: "
+        "'sst2 data.limit=5000'; repeatable.",
+        metavar="RECIPE",
+        show_default=False,
+    ),
+]
+SeedsOption = Annotated[
+    str,
+    typer.Option("--seeds", help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST"),
+]
+
+
+def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RECIPE) -> Any:
+    return typer.Option(help=help, metavar=metavar, show_default=default)
+
+
 def command(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A pretraining recipe or a YAML file.")],
-    space: Annotated[
-        list[str],
-        typer.Option(
-            "--space",
-            help="Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are "
-            "compared with.",
-            metavar="KEY=VALUES",
-            show_default=False,
-        ),
-    ],
-    then: Annotated[
-        list[str],
-        typer.Option(
-            "--then",
-            help="Fine-tune each encoder with this recipe, with settings behind its name if need be: "
-            "'sst2 data.limit=5000'; repeatable.",
-            metavar="RECIPE",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
-    ] = None,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            help="Size of the new models; see `bertkit pretrain sizes`.", metavar="SIZE", show_default=FROM_RECIPE
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Tokenizer of the new models: folder or hub name.", metavar="DIR", show_default=False),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps of pretraining.", show_default=FROM_RECIPE)] = None,
-    seeds: Annotated[
-        str,
-        typer.Option("--seeds", help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST"),
-    ] = "5",
+    space: SpaceOption,
+    then: ThenOption,
+    data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
+    size: Annotated[str | None, _option("Size of the new models; see `bertkit pretrain sizes`.", "SIZE")] = None,
+    tokenizer: Annotated[str | None, _option("Tokenizer of the new models: folder or hub name.", "DIR", False)] = None,
+    steps: Annotated[int | None, _option("Optimizer steps of pretraining.")] = None,
+    seeds: SeedsOption = "5",
     seed: SeedOption = None,
     changes: SetOption = None,
     output: Annotated[
@@ -86,19 +84,13 @@ def command(
 ) -> None:
     """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.
 
-    What differs, such as the objective, the masking rate or the size, is named by --space, all else is equal. After an
+    What differs, such as the objective, the masking rate or the size, is named by --space. All else is equal. After an
     interruption, the same command goes on where it was. Other options and --set hold for all pretrainings.
     """
     from bertkit.recipe import parse_changes
     from bertkit.recipe.space import make_search
 
-    given = {
-        "data.source": data,
-        "size": size,
-        "tokenizer": tokenizer,
-        "training.steps": steps,
-        "training.seed": seed,
-    }
+    given = {"data.source": data, "size": size, "tokenizer": tokenizer, "training.steps": steps, "training.seed": seed}
     settings = {key: value for key, value in given.items() if value is not None} | parse_changes(changes or [])
     search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
     from bertkit.workflows.ablate import ablate
