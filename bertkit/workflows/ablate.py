@@ -89,9 +89,9 @@ def ablate(
 ) -> tuple[AblationSummary, BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
-    `search` is a grid over keys of the pretraining recipe, and its first point is what the others are compared with. Each
-    of `tasks` is a recipe with its changes. What is finished is kept, and what was broken off is resumed. A variant that
-    fails does not end the others.
+    `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with. Each
+    of `tasks` is a recipe with its changes. What is finished is kept, and what was broken off is resumed. A variant
+    that fails does not end the others.
 
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
