@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response
 
 from bertkit import __version__
 from bertkit.errors import UsageError
+from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
-from bertkit.server.limits import Limits
 from bertkit.server.page import page_response
 from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit import hub
-from bertkit.errors import ModelError, UsageError
+from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several, typed_path
@@ -62,9 +62,11 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
 def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
     folder = typed_path(path)
     if not folder.is_dir():
-        if "/" not in path or path.startswith((".", "/", "~")) or folder.parent.is_dir():
-            raise ModelError(f"no such run: {path}", "`bertkit runs list` shows those below runs/")
-        folder = hub.find_model(path)
+        try:
+            folder = hub.find_model(path)
+        except (ModelError, UnavailableError):
+            remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
+            raise ModelError(f"no such run: {path}", remedy) from None
     name = name or folder.resolve().name
     own = _find_recipe(folder)
     if own is None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.server.batching import Computer, Lane
+from bertkit.server.batching import Computer, Lane, Limits
 from bertkit.server.engines import Predictor, Vectorizer
-from bertkit.server.limits import Limits
 from bertkit.server.metrics import ServerMetrics
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank

@@ -12,7 +12,8 @@ from bertkit.errors import UnavailableError
 from bertkit.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from bertkit.server.limits import Limits
+    from bertkit.server.batching import Limits
+    from bertkit.server.elsewhere import HandOver
     from bertkit.server.service import Service
 
 log = logging.getLogger("bertkit")
@@ -73,6 +74,24 @@ def _announce(url: str, service: Service) -> None:
     for model in service.models.values():
         log.info(f"  {model.name}: {'  '.join(model.routes)}")
     log.info(f"try them at {url}/ and see {url}/docs for all addresses; Ctrl-C stops")
+
+
+def serve_elsewhere(runs: Sequence[str], server: str, recipe: str | None = None) -> list[HandOver]:
+    """Return the commands by which another server, ``vllm`` or ``tei``, serves runs, and log what it leaves out.
+
+    Raises:
+        UsageError: it does not serve the head of a run.
+        BertkitError: a run cannot be served.
+    """
+    check_packages()
+    from bertkit.server.elsewhere import SERVERS, hand_over
+
+    found = hand_over(runs, server, recipe)
+    for one in found:
+        log.info(f"{SERVERS[server]} serves {one.head} of {one.model} at {one.addresses}")
+        for left_out in one.left_out:
+            log.info(f"  it leaves out: {left_out}")
+    return found
 
 
 def check_packages() -> None:

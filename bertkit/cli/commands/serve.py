@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line
 from bertkit.cli.progress import TerminalProgress
 
 NAME = "serve"
@@ -82,16 +84,27 @@ def command(
     connections: ConnectionsOption = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
+    json: JsonOption = False,
 ) -> None:
     """Serve trained models over HTTP.
 
     The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
     try each model at.
     """
-    from bertkit.workflows.serve import Address, check_packages, serve
+    from bertkit.errors import UsageError
+    from bertkit.workflows.serve import Address, check_packages, serve, serve_elsewhere
 
+    if for_server is not None:
+        found = serve_elsewhere(runs, for_server, recipe)
+        if json:
+            print_json({"commands": [one._asdict() for one in found]})
+        for one in () if json else found:
+            print_line(one.command)
+        return
+    if json:
+        raise UsageError("--json without --for", "a server prints no result; see --log json")
     check_packages()
-    from bertkit.server.limits import Limits
+    from bertkit.server.batching import Limits
 
     limits = Limits(
         queue_rows=queue,
