@@ -9,9 +9,7 @@ def test_requests_batches_and_the_queue_are_counted(client):
     def read():
         families = text_string_to_metric_families(client.get("/metrics").body.decode())
         return {
-            (sample.name, *sample.labels.values()): sample.value
-            for family in families
-            for sample in family.samples
+            (sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples
         }
 
     key = ("bertkit_requests_total", "/predict", "200")
