@@ -78,7 +78,7 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
     saved = find_members(load_recipe(str(own), {"model": str(folder)}))
-    return [SavedModel(name, folder, saved, find_format(saved.folder) == DENSE and not saved.members)]
+    return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
 
 
 def _find_recipe(folder: Path) -> Path | None:
@@ -94,7 +94,7 @@ def _find_recipe(folder: Path) -> Path | None:
 
 
 def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> SavedModel:
-    has_vectors = find_format(folder) == DENSE
+    has_vectors = _makes_vectors(folder)
     if recipe is None:
         if not has_vectors:
             what = "neither a run nor a model of sentence-transformers: nothing says how it reads rows"
@@ -102,3 +102,8 @@ def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> Sav
         return SavedModel(name, hub.find_model(path), None, True)
     saved = find_members(load_recipe(recipe, {"model": path}))
     return SavedModel(name, saved.folder, replace(saved), has_vectors)
+
+
+def _makes_vectors(folder: Path) -> bool:
+    """Tell whether a folder is an encoder of texts to one vector each, with its weights: an exported one has none."""
+    return find_format(folder) == DENSE and any(next(folder.rglob(name), None) for name in hub.WEIGHTS)
