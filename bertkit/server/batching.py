@@ -171,7 +171,7 @@ class Lane:
         for one in inputs:
             groups.setdefault(one.group, []).append(one)
         for group in groups.values():
-            self._apart(group, self._encode_group)
+            self._do_safely(group, self._encode_group)
 
     def _encode_group(self, group: Sequence[_Input]) -> None:
         for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
@@ -183,7 +183,7 @@ class Lane:
         for one in batch:
             one.ticket.begun = one.ticket.begun or now
         if batch:
-            self._apart(batch, self._answer_batch)
+            self._do_safely(batch, self._answer_batch)
 
     def _answer_batch(self, batch: Sequence[_Input]) -> None:
         encoded = [one.encoded for one in batch if one.encoded is not None]
@@ -193,14 +193,14 @@ class Lane:
             one.ticket.answers[one.number] = answer
             one.ticket.missing -= 1
 
-    def _apart(self, inputs: Sequence[_Input], do: Callable[[Sequence[_Input]], None]) -> None:
+    def _do_safely(self, inputs: Sequence[_Input], do: Callable[[Sequence[_Input]], None]) -> None:
         """Do something with inputs together; where that fails, with each alone, so that one disturbs no other."""
         try:
             do(inputs)
         except Exception as error:
             if len(inputs) > 1:
                 for one in inputs:
-                    self._apart([one], do)
+                    self._do_safely([one], do)
                 return
             if not isinstance(error, BertkitError):
                 log.exception("a request failed")

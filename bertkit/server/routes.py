@@ -19,10 +19,10 @@ from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
 from bertkit.server.schemas import (
     ClassifyRequest,
+    ClassScore,
     EmbeddingsAnswer,
     EmbeddingsRequest,
     EmbedRequest,
-    LabelScore,
     RankedText,
     Refusal,
     RerankRequest,
@@ -47,7 +47,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         if model.rows is not None:
             _add_rows(app, service, model)
     shared: list[tuple[str, type[BaseModel], _Answer, Any]] = [
-        ("/predict", ClassifyRequest, _classify, list[LabelScore] | list[list[LabelScore]]),
+        ("/predict", ClassifyRequest, _classify, list[ClassScore] | list[list[ClassScore]]),
         ("/rerank", RerankRequest, _rerank, list[RankedText]),
         ("/embed", EmbedRequest, _embed, list[list[float]]),
         ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
@@ -85,16 +85,17 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
 
 
 def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel], answer: _Answer) -> Any:
+    models = {model.name: model for model in service.find(route)}
+
     async def endpoint(request: Request, body: Any) -> Response:
-        return await answer(service, request, _choose(service, route, body.model), body)
+        return await answer(service, request, _choose(models, body.model), body)
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     return endpoint
 
 
-def _choose(service: Service, route: str, name: str | None) -> ServedModel:
-    """Return the model that a request names, or the only one that answers at an address."""
-    models = {model.name: model for model in service.find(route)}
+def _choose(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only one that answers at its address."""
     if name is None:
         if len(models) > 1:
             raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")

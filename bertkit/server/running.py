@@ -77,7 +77,7 @@ class _GracefulServer(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
         if self.ends_at is not None:  # asked again: in-flight requests are given up
             self.force_exit = self.should_exit = True
         self.service.is_draining = True

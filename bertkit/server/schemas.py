@@ -63,7 +63,7 @@ class EmbeddingsRequest(BaseModel):
     user: StrictStr | None = None
 
 
-class LabelScore(_Answer):
+class ClassScore(_Answer):
     """A label and its probability."""
 
     label: str
