@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
     from bertkit.tasks import Task
+
+
+def _check_text(text: str) -> str:
+    """Refuse text that JSON can write and UTF-8 cannot, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair is no text") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_check_text)]
+
+
+_TRIED = {"str", "int", "float", "bool"}
 
 
 class _Request(BaseModel):
@@ -23,8 +38,8 @@ class _Answer(BaseModel):
 class ClassifyRequest(_Request):
     """Texts to classify, as text-embeddings-inference takes them: one, a pair, or a list of lists of one or two."""
 
-    inputs: StrictStr | list[StrictStr] | list[list[StrictStr]]
-    model: StrictStr | None = Field(None, description="Name of the model, where several classify texts.")
+    inputs: Text | list[Text] | list[list[Text]]
+    model: Text | None = Field(None, description="Name of the model, where several classify texts.")
     truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
     raw_scores: Literal[False] = False
 
@@ -32,9 +47,9 @@ class ClassifyRequest(_Request):
 class RerankRequest(_Request):
     """A query and the texts to rank, as text-embeddings-inference takes them."""
 
-    query: StrictStr
-    texts: list[StrictStr] = Field(min_length=1)
-    model: StrictStr | None = Field(None, description="Name of the model, where several rank texts.")
+    query: Text
+    texts: list[Text] = Field(min_length=1)
+    model: Text | None = Field(None, description="Name of the model, where several rank texts.")
     truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
     raw_scores: Literal[False] = False
     return_text: StrictBool = False
@@ -43,11 +58,11 @@ class RerankRequest(_Request):
 class EmbedRequest(_Request):
     """Texts to embed, as text-embeddings-inference takes them."""
 
-    inputs: StrictStr | list[StrictStr]
-    model: StrictStr | None = Field(None, description="Name of the model, where several embed texts.")
+    inputs: Text | list[Text]
+    model: Text | None = Field(None, description="Name of the model, where several embed texts.")
     normalize: StrictBool = Field(True, description="Whether vectors have length 1.")
     truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
-    prompt_name: StrictStr | None = None
+    prompt_name: Text | None = None
     dimensions: StrictInt | None = Field(None, ge=1)
 
 
@@ -56,11 +71,11 @@ class EmbeddingsRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    input: StrictStr | list[StrictStr]
-    model: StrictStr
+    input: Text | list[Text]
+    model: Text
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: StrictInt | None = Field(None, ge=1)
-    user: StrictStr | None = None
+    user: Text | None = None
 
 
 class ClassScore(_Answer):
@@ -119,15 +134,12 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
     required = {name for name in columns.given if name not in instead}
     required |= {name for name in columns.optional if name in recipe.data.columns}
     names = [name for name in columns.names if name not in (columns.gold, "id")]
-    return {
-        name: (own.get(name, list[StrictStr] if name in columns.lists else StrictStr), name in required)
-        for name in names
-    }
+    return {name: (own.get(name, list[Text] if name in columns.lists else Text), name in required) for name in names}
 
 
 def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
     """Describe the columns of a row for a form: ``name``, ``type`` (text, texts or json), and ``required``."""
-    plain = {StrictStr: "text", list[StrictStr]: "texts"}
+    plain = {Text: "text", list[Text]: "texts"}
     return [
         {
             "name": name,
@@ -177,8 +189,11 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> str:
     'instances[0].text: Field required'
     """
     first = faults[0]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+    # pydantic adds which type of several it tried, such as `list[str]`
+    parts = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _TRIED)]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
 
 
 def _own_types(task: Task) -> Mapping[str, Any]:

@@ -91,6 +91,7 @@ def test_vectors_in_the_shape_of_openai(client, sentence_folder):
         ("/v1/models/run:predict", {"instances": []}, 422, "instances: List should have at least 1"),
         ("/v1/models/run:predict", {"instances": [{"text": "a"}] * 65}, 413, "65 inputs: send at most 64"),
         ("/v1/models/run:predict", b'{"instances": [', 400, "the body is not JSON"),
+        ("/predict", b'{"inputs": "\\ud800"}', 422, "inputs: half of a surrogate pair"),
         ("/predict", {"inputs": "a", "model": "vectors"}, 404, "none is called 'vectors' here; there are run"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs: give a text, a pair"),
         ("/predict", {"inputs": "a", "truncate": False}, 422, "truncate: Input should be True"),
