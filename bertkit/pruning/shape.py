@@ -67,13 +67,13 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
         ModelError: the config of such a model cannot say that it has fewer heads, or fewer layers.
     """
     architecture = find_architecture(config["model_type"])
-    count = _find(config, "num_hidden_layers", "n_layers")
+    count = _find(config, "n_layers", "num_hidden_layers")
     most = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
     if most is not None and count is not None and most > count:
         asked = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))
         remedy = f"number them from 0 to {count - 1}" if isinstance(shape.layers, tuple) else f"keep at most {count}"
         raise UsageError(f"--layers {asked}: the model has {count} layers", remedy)
-    width = _find(config, "intermediate_size", "hidden_dim")
+    width = _find(config, "hidden_dim", "intermediate_size")
     if shape.intermediate is not None and width is not None and shape.intermediate > width:
         what = f"--intermediate {shape.intermediate}: the feed-forward of a layer has {width} neurons"
         raise UsageError(what, f"keep at most {width}")
@@ -91,7 +91,7 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
 
 
 def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
-    model_type, count = config["model_type"], _find(config, "num_attention_heads", "n_heads")
+    model_type, count = config["model_type"], _find(config, "n_heads", "num_attention_heads")
     if count is not None and heads > count:
         raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
     if not find_architecture(model_type).sets_head_size:

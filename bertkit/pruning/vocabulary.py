@@ -50,10 +50,11 @@ class TokenCorpus:
     def _read(self) -> Iterator[str]:
         from bertkit.corpus.documents import find_corpus, has_validation, read_documents
 
-        for split in self.splits:
+        for split in self.splits if self.checkpoint else ():
+            columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
             for row in split.rows:
-                for value in row.values():
-                    yield from _strings(value)
+                for name in (*columns.given, *columns.optional):
+                    yield from _strings(row.get(name))
         for name in self.files:
             source = find_corpus(Corpus(source=name))
             for part in ("train", "validation") if has_validation(source) else ("train",):

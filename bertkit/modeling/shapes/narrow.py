@@ -139,7 +139,7 @@ def key_value_heads(config: PretrainedConfig) -> int:
 def intermediate_name(config: PretrainedConfig | dict[str, Any]) -> str:
     """Return what a config calls the width of feed-forwards."""
     keys = config if isinstance(config, dict) else config.to_dict()
-    return "intermediate_size" if "intermediate_size" in keys else "hidden_dim"
+    return "hidden_dim" if "hidden_dim" in keys else "intermediate_size"  # the former is DistilBERT's
 
 
 def _layers_of(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
