@@ -2,8 +2,8 @@
 
     python -m benchmarks.pruning --model RUN --output FILE [--epochs 1] [--rows 512] [--shapes ...] [--seeds 1 2 3]
 
-RUN is a finished run. Each shape is pruned once, then fine-tuned again and distilled from RUN with each seed; RUN itself
-is fine-tuned as long, as a control. Every case is one line of the output file; one that is there already is not
+RUN is a finished run. Each shape is pruned once, then fine-tuned again and distilled from RUN with each seed. RUN
+itself is fine-tuned as long, as a control. Every case is one line of the output file; one that is there already is not
 repeated, so the same command goes on where it was stopped.
 """
 

@@ -97,18 +97,11 @@ def find_teachers(
     if distillation.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
-    own = _vocabulary(student)
     for teacher in teachers:
         if is_sentence_folder(teacher.folder):
             what = f"the teacher {teacher.name} makes vectors and no logits"
             raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
-        vocabulary = _vocabulary(teacher.folder)
-        if own and vocabulary and vocabulary != own:
-            if not _tokens(own) < _tokens(vocabulary):
-                raise _other_vocabulary(teacher)
-            if distillation.matches_layers:  # on the student's own batches
-                what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"
-                raise ModelError(what, "match no layers, or prune the vocabulary afterwards")
+        _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
     count = _count_layers(teachers[0].folder)
     if distillation.student_layers is not None and count is not None:
         layers_to_take(distillation.student_layers, count)
@@ -204,6 +197,18 @@ def _vocabulary(folder: Path) -> Any:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _check_vocabulary(teacher: Teacher, own: Any, *, matches_layers: bool) -> None:
+    """Check that a teacher has all tokens of a student, as far as files tell; for matched layers, by the same ids."""
+    vocabulary = _vocabulary(teacher.folder)
+    if not own or not vocabulary or vocabulary == own:
+        return
+    if not _tokens(own) < _tokens(vocabulary):
+        raise _other_vocabulary(teacher)
+    if matches_layers:  # on the student's own batches
+        what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"
+        raise ModelError(what, "match no layers, or prune the vocabulary afterwards")
 
 
 def _tokens(vocabulary: Any) -> set[str]:

@@ -180,7 +180,8 @@ def _for_unigram(model: Mapping[str, Any], used: set[str]) -> set[str]:
 
 
 def _for_words(model: Mapping[str, Any], used: set[str]) -> set[str]:
-    return used | {token for token in [model.get("unk_token")] if token in model["vocab"]}
+    unknown: str = model.get("unk_token") or ""
+    return used | {unknown} if unknown in model["vocab"] else used
 
 
 _NEEDED: Mapping[str, Callable[[Mapping[str, Any], set[str]], set[str]]] = {

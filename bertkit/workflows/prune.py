@@ -195,15 +195,16 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         with stage(progress, "trimming the vocabulary"):
             corpus = _corpus(inputs, before)
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
-    state = {name: value for name, value in model.state_dict().items() if name not in new_weights}
-    model.save_pretrained(folder, state_dict=state, save_original_format=False)
+    known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
+    model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
     published = Published(inputs.model, inputs.source, inputs.folder, kept, shape, ids)
-    counts, folders = (parameters, _count(model)), (inputs.source, folder)
+    left = _count(model)
     del model
     pruned = Pruned(
-        inputs.model,
-        str(inputs.folder),
-        *(PrunedSide(count, weight_bytes(where)) for count, where in zip(counts, folders, strict=True)),
+        model=inputs.model,
+        folder=str(inputs.folder),
+        before=PrunedSide(parameters, weight_bytes(inputs.source)),
+        after=PrunedSide(left, weight_bytes(folder)),
         layers=kept.layers,
         heads=shape.heads,
         intermediate=shape.intermediate,
@@ -218,8 +219,8 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     old, new = (scored.features for scored in compared.scored)
     return replace(
         pruned,
-        before=compared.describe(0, counts[0], inputs.source),
-        after=compared.describe(1, counts[1], folder),
+        before=compared.describe(0, parameters, inputs.source),
+        after=compared.describe(1, left, folder),
         measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
         recipe=saved.recipe.name,
         split=inputs.validation.name,

@@ -31,7 +31,7 @@ def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
 
     for layer in layers:
         layer.register_forward_pre_hook(keep)
-    expected = {layer: 0.0 for layer in layers}
+    expected = dict.fromkeys(layers, 0.0)
     for feature in features:
         model(**collate([feature])).loss.backward()
         for layer in layers:

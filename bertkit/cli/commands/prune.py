@@ -21,7 +21,8 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.workflows.prune import Pruned, PrunedSide
+    from bertkit.pruning.compare import PrunedSide
+    from bertkit.workflows.prune import Pruned
 
 NAME = "prune"
 ORDER = 4
