@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from bertkit.storage.files import write_json
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
-_OF_RUN = ("schema_version", "model", "machine", "platform", "rows", "split_file", "tuned", "baselines")
+_OF_RUN = ("schema_version", "machine", "platform", "rows", "split_file", "tuned", "baselines")
 """Keys of a run's record that hold for what is pruned of it."""
 
 Scoring = tuple[SavedCheckpoint, Checkpoint, Scored, Split]
@@ -44,6 +45,8 @@ class Published:
     shape: Shape
     tokens: Sequence[int] | None
     """Ids before, in the order of the new ones."""
+    began: float
+    """When, by `time.perf_counter`."""
 
 
 def publish(published: Published, folder: Path, scoring: Scoring | None) -> None:
@@ -79,13 +82,14 @@ def _publish_run(
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
     details = checkpoint.task.details(scored.predictions, split.rows, scored.setup)
     write_predictions(folder, split, scored.predictions, details)
+    seconds = round(time.perf_counter() - published.began, 3)
     result = Result(
         recipe=recipe.name,
         model=published.model,
         split=split.name,
         rows=len(split.rows),
         training_rows=len(split.training_rows),
-        seconds=0.0,
+        seconds=seconds,
         source=split.source,
         warnings=details.warnings,
         tables=details.tables,
@@ -98,7 +102,8 @@ def _publish_run(
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),
-        "seconds": 0.0,
+        "seconds": seconds,
+        "model": published.model,
         "command": runs.command(),
         "versions": runs.versions(),
         "identity": {**saved.record.get("identity", {}), "pruned": pruned},

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.modeling.architectures import find_architecture, types_with
+from bertkit.modeling.info import tagger_head
 from bertkit.recipe.student_layers import read_layers
 
 ROWS, TRAINING = "rows", "train"
@@ -81,6 +82,9 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
         _check_heads(shape.heads, config)
     if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
         what = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
+        raise ModelError(what, "prune --intermediate or --vocabulary")
+    if shape.layers is not None and tagger_head(config):
+        what = "--layers: the head of this model reads the states of certain layers"
         raise ModelError(what, "prune --intermediate or --vocabulary")
     if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
         what = f"--layers without 0: the first layer of a {config['model_type']} model has a form of its own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,7 +180,7 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
 
 def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     """Write the pruned model into a folder, and compare it."""
-    shape, saved = inputs.shape, inputs.saved
+    began, shape, saved = time.perf_counter(), inputs.shape, inputs.saved
     before = None
     if saved is not None:
         with stage(progress, f"loading {inputs.model}"):
@@ -197,7 +198,7 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
-    published = Published(inputs.model, inputs.source, inputs.folder, kept, shape, ids)
+    published = Published(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
     left = _count(model)
     del model
     pruned = Pruned(

@@ -50,6 +50,7 @@ def test_wrong_options_are_refused(options, message):
         (Shape(heads=6), BERT, ModelError, "--heads: the config of a bert model cannot say that there are fewer heads"),
         (Shape(heads=4), ROTARY, UsageError, "--heads 4: they must divide the hidden size 48, and 3 share keys"),
         (Shape(layers=2), {**ALBERT, "num_hidden_groups": 2}, ModelError, "--layers: 2 groups of layers share"),
+        (Shape(layers=2), {**BERT, "bertkit_head": {"layers": "last"}}, ModelError, "--layers: the head of this model"),
         (Shape(layers=(1, 2)), {**BERT, "model_type": "modernbert"}, UsageError, "--layers without 0: the first layer"),
     ],
 )
