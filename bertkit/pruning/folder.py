@@ -33,7 +33,7 @@ Scoring = tuple[SavedCheckpoint, Checkpoint, Scored, Split]
 
 
 @dataclass(frozen=True)
-class Published:
+class PrunedFacts:
     """What was pruned, and how."""
 
     model: str
@@ -49,7 +49,7 @@ class Published:
     """When, by `time.perf_counter`."""
 
 
-def publish(published: Published, folder: Path, scoring: Scoring | None) -> None:
+def publish(published: PrunedFacts, folder: Path, scoring: Scoring | None) -> None:
     """Write all that is not weights, config or tokenizer into the folder of a pruned model; without rows, less."""
     _copy_modules(published.source, folder)
     facts = {
@@ -69,7 +69,7 @@ def publish(published: Published, folder: Path, scoring: Scoring | None) -> None
 
 
 def _publish_run(
-    published: Published, folder: Path, saved: SavedCheckpoint, checkpoint: Checkpoint, scored: Scored, split: Split
+    published: PrunedFacts, folder: Path, saved: SavedCheckpoint, checkpoint: Checkpoint, scored: Scored, split: Split
 ) -> None:
     recipe = scored.setup.recipe.model_copy(update={"model": published.model})
     write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)

@@ -138,8 +138,8 @@ def _match(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
     """Yield the ids of the tokens that WordPiece matches a word with, until nothing matches."""
     start = 0
     while start < len(word):
-        pieces = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
-        found = next(((end, token) for end, token in pieces if token in ids), None)
+        candidates = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
+        found = next(((end, token) for end, token in candidates if token in ids), None)
         if found is None:
             return
         start, token = found

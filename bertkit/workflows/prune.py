@@ -19,7 +19,7 @@ from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.pruning.choose import Kept, choose, keep, load_to_measure
 from bertkit.pruning.compare import PrunedSide, compare
-from bertkit.pruning.folder import Published, publish
+from bertkit.pruning.folder import PrunedFacts, publish
 from bertkit.pruning.shape import ROWS, TRAINING, Shape, check_shape
 from bertkit.pruning.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.recipe import Recipe, load_recipe, typed_path
@@ -198,7 +198,7 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
-    published = Published(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
+    facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
     left = _count(model)
     del model
     pruned = Pruned(
@@ -213,10 +213,10 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         texts=texts,
     )
     if saved is None or before is None or inputs.validation is None:
-        publish(published, folder, None)
+        publish(facts, folder, None)
         return pruned
     compared = compare(saved, before, folder, inputs.validation, progress)
-    publish(published, folder, (saved, compared.after, compared.scored[1], inputs.validation))
+    publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
     old, new = (scored.features for scored in compared.scored)
     return replace(
         pruned,

@@ -6,7 +6,7 @@ import json
 import shutil
 
 from bertkit.pruning.choose import Kept
-from bertkit.pruning.folder import PRUNED_FILE, Published, publish
+from bertkit.pruning.folder import PRUNED_FILE, PrunedFacts, publish
 from bertkit.pruning.shape import Shape
 
 
@@ -18,7 +18,7 @@ def test_modules_are_copied_and_what_is_left_is_noted(tiny_model, tmp_path):
     (source / "1_P").mkdir()
     (source / "1_P" / "config.json").write_text('{"pooling_mode": "mean"}')
     folder.mkdir()
-    publish(Published("model", source, folder, Kept([0]), Shape((0,)), [0, 1, 7], 0.0), folder, None)
+    publish(PrunedFacts("model", source, folder, Kept([0]), Shape((0,)), [0, 1, 7], 0.0), folder, None)
     for name in ("modules.json", "sentence_bert_config.json", "1_P/config.json"):
         assert (folder / name).read_text() == (source / name).read_text()
     facts = json.loads((folder / PRUNED_FILE).read_text())

@@ -29,50 +29,56 @@ ORDER = 4
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
+AnyModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.", show_default=False),
+]
+PrunedOption = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR", show_default=False)
+]
+KeptLayersOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LAYERS",
+        help="Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).",
+        show_default="all",
+    ),
+]
+HeadsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Keep so many heads per layer, where the config can say so.", show_default="all"),
+]
+IntermediateOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all"),
+]
+VocabularyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; repeatable.",
+        show_default="all",
+    ),
+]
+ScoringRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RECIPE",
+        help="Recipe that scores a checkpoint which is no run.",
+        autocompletion=complete_recipe,
+        show_default="the run's",
+    ),
+]
+
+
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.", show_default=False
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR")],
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LAYERS",
-            help="Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).",
-            show_default="all",
-        ),
-    ] = None,
-    heads: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Keep so many heads per layer, where the config can say so.", show_default="all"
-        ),
-    ] = None,
-    intermediate: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all"),
-    ] = None,
-    vocabulary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
-            "repeatable.",
-            show_default="all",
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE",
-            help="Recipe that scores a checkpoint which is no run.",
-            autocompletion=complete_recipe,
-            show_default="the run's",
-        ),
-    ] = None,
+    model: AnyModelArgument,
+    output: PrunedOption,
+    layers: KeptLayersOption = None,
+    heads: HeadsOption = None,
+    intermediate: IntermediateOption = None,
+    vocabulary: VocabularyOption = None,
+    recipe: ScoringRecipeOption = None,
     data: DataOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
