@@ -56,7 +56,8 @@ VocabularyOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE",
-        help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; repeatable.",
+        help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
+        "repeatable.",
         show_default="all",
     ),
 ]
