@@ -196,6 +196,11 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         with stage(progress, "trimming the vocabulary"):
             corpus = _corpus(inputs, before)
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
+    saved_in = read_config(inputs.source)
+    if (dtype := saved_in.get("dtype") or saved_in.get("torch_dtype")) in ("float16", "bfloat16"):
+        import torch
+
+        model.to(getattr(torch, dtype))  # as it was on disk, which loses nothing
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
     facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
