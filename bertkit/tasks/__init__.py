@@ -108,7 +108,11 @@ class Details:
 
 
 class Task(Protocol):
-    """A task family: four constants and twelve functions, and perhaps ``find_lost_gold`` of `bertkit.tokens.lost`."""
+    """A task family: four constants and twelve functions.
+
+    It may also have ``find_lost_gold`` of `bertkit.tokens.lost`, and, if a row has several answers, ``count_errors`` of
+    `bertkit.metrics.entities`.
+    """
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
