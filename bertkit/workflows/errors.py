@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.stored import Scorer, StoredRun
     from bertkit.insight.mistakes.outcomes import RowAnswer
     from bertkit.insight.mistakes.robustness import Robustness
-    from bertkit.insight.mistakes.slices import TestedSlice
+    from bertkit.insight.mistakes.slices import ComparedSlice
 
 SORTS = ("confidence", "length", "label", "error")
 
@@ -54,7 +54,7 @@ class Mistakes:
     """Units with an error."""
     scores: dict[str, float]
     test: str
-    slices: list[TestedSlice]
+    slices: list[ComparedSlice]
     """All that were tested, the smallest p first."""
     mistakes: list[RowAnswer]
     """All wrong rows, sorted."""
@@ -81,7 +81,7 @@ class Disagreement:
     """The answers of both to the units where the first is more wrong, sorted."""
     only_second_wrong: list[tuple[RowAnswer, RowAnswer]]
     test: str
-    slices: list[TestedSlice]
+    slices: list[ComparedSlice]
     """Rates are the second's less the first's, in the slice and elsewhere."""
     notes: list[str] = field(default_factory=list)
 

@@ -16,7 +16,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.insight.mistakes.outcomes import RowAnswer
     from bertkit.insight.mistakes.robustness import Robustness
-    from bertkit.insight.mistakes.slices import TestedSlice
+    from bertkit.insight.mistakes.slices import ComparedSlice
     from bertkit.workflows.errors import Disagreement, Mistakes
 
 NAME = "errors"
@@ -134,7 +134,7 @@ def _print_disagreement(found: Disagreement, shown: int) -> None:
             print_text(f"      gold {one.gold}; {found.first}: {one.predicted}; {found.second}: {other.predicted}")
 
 
-def _print_slices(slices: Sequence[TestedSlice], test: str, columns: tuple[str, str], what: str) -> None:
+def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
     from bertkit.reports.compare import p_text
 
     if not slices:

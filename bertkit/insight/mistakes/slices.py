@@ -32,7 +32,7 @@ Groups = dict[str, dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
-class TestedSlice:
+class ComparedSlice:
     """A slice of the units with how it compares with the rest."""
 
     by: str
@@ -79,7 +79,7 @@ def find_slices(
     return groups
 
 
-def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[TestedSlice]:
+def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[ComparedSlice]:
     """Compare each group of units with the rest; the smallest corrected p comes first.
 
     Args:
@@ -104,9 +104,9 @@ def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) ->
 
 def _as_tested(
     by: str, value: str, members: Sequence[int], found: SliceDifference, outcomes: Outcomes
-) -> TestedSlice:
+) -> ComparedSlice:
     wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
-    return TestedSlice(
+    return ComparedSlice(
         by=by,
         value=shorten(str(value), 40),
         units=found.units,
