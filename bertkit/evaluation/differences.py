@@ -201,6 +201,7 @@ def _group(values: Sequence[Any], most: int) -> dict[str, list[int]]:
 
 
 def count_words(row: Row, columns: Columns) -> int:
+    """Count the words of all inputs of a row."""
     values = [row[name] for name in (*columns.given, *columns.optional) if name in row]
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 

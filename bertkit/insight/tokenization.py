@@ -126,9 +126,9 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     own = settings.get("model_max_length")
     bounds = [int(own)] if isinstance(own, (int, float)) and own < 1e9 else []
     if isinstance(positions := config.get("max_position_embeddings"), int) and positions > 0:
-        padding = config.get("pad_token_id")
-        counts = find_architecture(str(config.get("model_type"))).counts_from_padding and isinstance(padding, int)
-        bounds.append(positions - (padding + 1 if counts else 0))  # as RoBERTa counts positions
+        padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
+        first = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0  # as RoBERTa counts
+        bounds.append(positions - first)
     return TextTokenizer(
         name=name,
         tokenizer=tokenizer,

@@ -49,9 +49,9 @@ def compare_slices(
     tagger. The test is that of `choose_test`. Intervals are Newcombe's (1998, method 10) where every unit is right or
     wrong, else Welch's.
 
-    Holm's correction (1979) keeps the chance of any false slice below 5 % whatever depends on what, and slices depend on
-    each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and promises it
-    for independent or alike slices only.
+    Holm's correction (1979) keeps the chance of any false slice below 5 % whatever depends on what, and slices depend
+    on each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and only for
+    slices that are independent or vary alike.
 
     Args:
         errors: of each unit, (n,).
@@ -85,9 +85,9 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
     * Every unit is right or wrong: Fisher's exact test.
     * Every unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
       skewed that a t test finds a worse slice in 10 to 14 % of all draws without one.
-    * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its errors
-      less the rate times its decisions (Cochran 1977, section 6.13). The rate is that of all units, as in a score test:
-      with a rate for each side, a side that has few errors by chance seems surer than it is.
+    * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its
+      errors less the rate times its decisions (Cochran 1977, section 6.13). The rate is that of all units, as in a
+      score test: with a rate for each side, a side that has few errors by chance seems surer than it is.
     """
     if not (decisions == 1).all():
         return "score test of a ratio", _compare_ratios

@@ -1,4 +1,4 @@
-"""The page about the mistakes of a run, or about the rows where two runs differ: tables that sort and can be searched."""
+"""The page about the mistakes of a run, or the rows where two runs differ: tables that sort and can be searched."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def write_disagreement(file: Path, found: Any) -> None:
         ("first", found.first, found.only_first_wrong),
     ):
         columns = ("row", "confidence", "words", "gold", found.first, found.second, "text")
+        side = name == "second"
         rows = [
-            (one.id, (other if name == "second" else one).confidence, one.words, one.gold, one.predicted)
-            + (other.predicted, one.text)
+            (one.id, (one, other)[side].confidence, one.words, one.gold, one.predicted, other.predicted, one.text)
             for one, other in pairs[:MAX_ROWS]
         ]
         tables.append(ErrorTable(name, f"Only {worse} is wrong, or more so", columns, rows, len(pairs)))
@@ -101,7 +101,7 @@ def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> 
         title=title,
         tables=tables,
         picture=_picture(found.slices),
-        script=Markup(SCRIPT),  # noqa: S704
+        script=Markup(SCRIPT),
         digest=digest,
     )
     write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())

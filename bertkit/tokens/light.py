@@ -69,7 +69,7 @@ def lowercases(content: Mapping[str, Any]) -> bool:
     """
     normalizer = content.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer])
-    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
+    return any(bool(step.get("lowercase")) or step.get("type") == "Lowercase" for step in steps)
 
 
 def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
@@ -77,4 +77,4 @@ def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
     wanted = settings.get("do_lower_case")
     if wanted is None or "Bert" not in str(settings.get("tokenizer_class")):
         return True
-    return lowercases(read_json(file)) == wanted
+    return lowercases(read_json(file)) == bool(wanted)

@@ -1,4 +1,4 @@
-"""What a finished run gets wrong, where its mistakes crowd, which small changes flip its answers; where two runs differ."""
+"""What a run gets wrong, where its mistakes crowd, which small changes flip its answers; where two runs differ."""
 
 from __future__ import annotations
 
@@ -188,7 +188,9 @@ def find_disagreement(
         both_right=int(((sides[0].errors == 0) & (sides[1].errors == 0)).sum()),
         both_wrong=int(((sides[0].errors > 0) & (sides[1].errors > 0)).sum()),
         only_first_wrong=_sort_pairs([pair for pair, by in zip(pairs, difference, strict=True) if by < 0], settings, 0),
-        only_second_wrong=_sort_pairs([pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings, 1),
+        only_second_wrong=_sort_pairs(
+            [pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings, 1
+        ),
         test=choose_test(difference, shared.decisions)[0],
         slices=slices,
         notes=notes,

@@ -34,7 +34,7 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
 
 
 def measure_file(
-    file: str, models: Sequence[str], *, data: Data = Data(), progress: Progress = SILENT
+    file: str, models: Sequence[str], *, data: Data | None = None, progress: Progress = SILENT
 ) -> list[TextFigures]:
     """Measure how the tokenizer of each model splits the texts of a file.
 
@@ -47,7 +47,7 @@ def measure_file(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    texts = _read_texts(file, data)
+    texts = _read_texts(file, data or Data())
     first = next(texts, None)
     if first is None:
         raise DataError("no texts", "name a file that has some", file=file)

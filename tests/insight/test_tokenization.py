@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.insight.tokenization import TextTokenizer, load_text_tokenizer, measure_texts, tokenize_text
 from bertkit import hub
+from bertkit.insight.tokenization import TextTokenizer, load_text_tokenizer, measure_texts, tokenize_text
 
 
 def make(**words) -> TextTokenizer:

@@ -65,7 +65,8 @@ def test_several_decisions_are_a_ratio_of_sums():
         )
     counts = [inside.sum(), (kept & ~inside).sum()]
     freedom = [
-        sum(own[n] for own in variances) ** 2 / sum(own[n] ** 2 / (count - 1) for own, count in zip(variances, counts))
+        sum(own[n] for own in variances) ** 2
+        / sum(own[n] ** 2 / (count - 1) for own, count in zip(variances, counts, strict=True))
         for n in (0, 1)
     ]
     errors_of = [sum(own[n] for own in variances) ** 0.5 for n in (0, 1)]

@@ -46,7 +46,9 @@ def command(
     ] = None,
     robustness: Annotated[
         bool,
-        typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
+        typer.Option(
+            "--robustness", help="Change the texts a little, predict them again, and count answers that flip."
+        ),
     ] = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
     split: Annotated[

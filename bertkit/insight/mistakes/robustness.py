@@ -145,7 +145,7 @@ def _threshold(answers: Sequence[Prediction]) -> float | None:
     values = [answer["prediction"] for answer in answers]
     if not all(isinstance(value, float) for value in values):
         return None
-    return _MOVED * (max(values) - min(values))
+    return float(_MOVED * (max(values) - min(values)))
 
 
 def _flips(first: Any, second: Any, threshold: float | None) -> bool:

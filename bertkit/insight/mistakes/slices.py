@@ -20,7 +20,7 @@ from bertkit.recipe import Row
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
 _NEGATION = re.compile(
-    r"\b(no|not|never|none|nobody|nothing|nowhere|neither|nor|without|cannot|hardly|barely|scarcely)\b|n['’]t\b|\bn t\b",
+    r"\b(no|not|never|none|nobody|nothing|nowhere|neither|nor|without|cannot|hardly|barely|scarcely)\b|n['’]t\b",
     re.IGNORECASE,
 )
 _DIGIT = re.compile(r"\d")

@@ -34,7 +34,8 @@ class Saved:
 
 @pytest.fixture
 def measure(monkeypatch):
-    def run(rows, *, columns=Columns(given=("text",), gold="label"), numbers=False, **options):
+    def run(rows, *, numbers=False, **options):
+        columns = Columns(given=("text",), gold="label")
         monkeypatch.setattr(robustness, "find_checkpoint", lambda recipe: Saved(columns, numbers))
         monkeypatch.setattr(robustness, "run_model", lambda *_: ([], None))
         return measure_robustness(load_recipe("classify", {"model": "demo"}), rows, **options)

@@ -11,7 +11,14 @@ from bertkit.insight.mistakes.outcomes import find_outcomes
 from bertkit.insight.mistakes.slices import compare_groups, find_slices, words_of
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
-TEXTS = ["We saw Rome again in spring", "it is not good", "in 1984 it rained", "IT'S ALL CAPITALS", "they didn't see zyx", "fine"]
+TEXTS = [
+    "We saw Rome again in spring",
+    "it is not good",
+    "in 1984 it rained",
+    "IT'S ALL CAPITALS",
+    "they didn't see zyx",
+    "fine",
+]
 
 
 def read(tmp_path, rows, wrong=(), **recipe):
