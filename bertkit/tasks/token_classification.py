@@ -46,6 +46,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
+count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
