@@ -12,6 +12,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import json_fingerprint
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -21,7 +22,7 @@ class SavedCalibration:
     """What was learned on the rows of a split about the probabilities of a model."""
 
     model: str
-    """SHA-256 of config, weights and vocabulary."""
+    """SHA-256 of config, weights and vocabulary; of an ensemble, of those of its members."""
     task: str
     split: str
     source: str
@@ -30,7 +31,7 @@ class SavedCalibration:
     thresholds: dict[str, float] | None = None
     """Where a row may have several labels: label -> the least probability that chooses it."""
     confidence: list[float] = field(default_factory=list)
-    """Of each row, in no order that tells which: the probability of the label that was chosen."""
+    """Where a row has one label, of each row: the probability of the label that was chosen."""
     right: list[int] = field(default_factory=list)
     gold: list[float] = field(default_factory=list)
     """The probability of the gold label."""
@@ -51,8 +52,13 @@ def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
     write_json(folder / CALIBRATION_FILE, asdict(calibration))
 
 
-def read_calibration(folder: Path, task: str) -> SavedCalibration | None:
-    """Read the calibration of a model; None where it has none for this task family.
+def fingerprint_all(folder: Path, members: Sequence[Path] = ()) -> str:
+    """Compute the fingerprint of the model of a folder, or of an ensemble of the models of several."""
+    return json_fingerprint([fingerprint(member) for member in members]) if members else fingerprint(folder)
+
+
+def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> SavedCalibration | None:
+    """Read the calibration of a model, or of an ensemble; None where it has none for this task family.
 
     Raises:
         ModelError: the file is damaged, or of other weights.
@@ -66,8 +72,8 @@ def read_calibration(folder: Path, task: str) -> SavedCalibration | None:
         raise ModelError(
             "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
         ) from None
-    if calibration.model != fingerprint(folder):
-        what = "the calibration is of other weights than those beside it"
+    if calibration.model != fingerprint_all(folder, members):
+        what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
         raise ModelError(what, "run `bertkit calibrate` again, or delete it", file=file)
     return calibration if calibration.task == task else None
 

@@ -41,7 +41,7 @@ def test_the_temperature_is_that_of_the_least_likelihood_of_scipy_and_finds_the_
     assert found == pytest.approx(minimize_scalar(nll, bounds=(0.1, 10), method="bounded").x, rel=1e-3)
     assert found == pytest.approx(2.0, rel=0.1)
     tempered = metrics.temper(probabilities, found)
-    assert metrics.describe_calibration(tempered[:200], gold[:200])["nll"]["value"] == pytest.approx(
+    assert metrics.describe_calibration(tempered[:200], gold[:200], np.arange(200))["nll"]["value"] == pytest.approx(
         log_loss(gold[:200], tempered[:200], labels=[0, 1, 2])
     )
 

@@ -69,7 +69,8 @@ def command(
 
 
 def _print(result: CalibrationResult) -> None:
-    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)} ({result.source})")
+    words = f", {result.decisions:,} words" if result.per == "word" else ""
+    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{words} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
     print_text(f"  temperature {result.temperature:.4g}")
@@ -78,7 +79,8 @@ def _print(result: CalibrationResult) -> None:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
         ends = {side: f"{one['value']:.4f} ({format_interval(one['interval'])})" for side, one in sides}
         table.append({"measure": name, **ends})
-    print_table("on rows that the temperature was not fitted to (95% CI)", table)
+    of_each = {"row": "", "label": "of each label, ", "word": "of each word, "}[result.per]
+    print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
         kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
