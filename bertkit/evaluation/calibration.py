@@ -90,8 +90,7 @@ def thresholds_for(
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--precision", precision), ("--coverage", coverage)):
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
+        check_share(name, value)
     if calibration is None or not calibration.confidence:
         what = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
@@ -114,6 +113,16 @@ def thresholds_for(
             f"coverage {coverage:g}: prediction_set has each label of probability {options['set_above']:.4f} or more"
         )
     return options, lines
+
+
+def check_share(name: str, value: float | None) -> None:
+    """Check that the number of an option, where it is given, is between 0 and 1.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value is not None and not 0 < value < 1:
+        raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
 
 
 def _arrays(*values: Sequence[float] | Mapping[str, float]) -> list[Any]:

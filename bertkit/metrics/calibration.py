@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics.intervals import find_intervals
+from bertkit.metrics.intervals import find_intervals, wilson_interval
 from bertkit.recipe.options import Option
 
 Numbers = np.ndarray[Any, Any]
@@ -231,6 +231,12 @@ def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> 
     return [(end / len(order), float(hits[end - 1] / end), float(confidence[order][end - 1])) for end in ends]
 
 
+def area_under_risk(confidence: Numbers, right: Numbers) -> float:
+    """Compute the mean share of wrong rows among the most confident one, two, ... of all (Geifman et al. 2019)."""
+    hits = np.cumsum(right[np.argsort(-confidence, kind="stable")])
+    return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
+
+
 def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
     """Find the least probability of a label in a prediction set that holds the gold label with this probability.
 
@@ -240,6 +246,36 @@ def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
     rows = len(gold_probabilities)
     rank = math.ceil((rows + 1) * coverage)
     return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
+
+
+def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage: float) -> dict[str, Any]:
+    """Measure prediction sets for a coverage on rows that neither temperature nor threshold were fitted to.
+
+    The arguments are those of `Decisions`, with one decision per row.
+
+    Returns:
+        ``held``, how often a set holds the gold label, with its Wilson interval, the ``mean_size`` of the sets, and
+        ``single``, the share of those with one label.
+    """
+    held, sizes = np.empty(len(gold), dtype=bool), np.empty(len(gold), dtype=int)
+    for is_held_out in folds(rows):
+        rest = ~is_held_out
+        tempered = temper(probabilities, fit_temperature(probabilities[rest], gold[rest]))
+        of_gold = tempered[np.arange(len(gold)), gold]
+        threshold = set_threshold(of_gold[rest], coverage)
+        # a set without any label gets the most probable one
+        threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
+        held[is_held_out] = of_gold[is_held_out] >= threshold_of_row
+        # labels that a row lacks have probability 0, which a threshold of 0 would let in
+        chosen = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
+        sizes[is_held_out] = chosen.sum(axis=1)
+    interval = wilson_interval(int(held.sum()), len(held))
+    return {
+        "held": float(held.mean()),
+        "interval": interval,
+        "mean_size": float(sizes.mean()),
+        "single": float((sizes == 1).mean()),
+    }
 
 
 def decide(probabilities: Numbers, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:

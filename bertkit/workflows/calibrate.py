@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
+    check_share,
     fingerprint_all,
     thresholds_for,
     write_calibration,
@@ -53,19 +55,30 @@ class CalibrationResult:
     abstention: list[dict[str, Any]] = field(default_factory=list)
     """Precision that is asked for -> ``threshold``, ``coverage`` and ``precision``; None where it cannot be shown."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
+    prediction_sets: list[dict[str, Any]] = field(default_factory=list)
+    """Coverage that is asked for, and what `bertkit.metrics.calibration.measure_sets` says of it."""
     training_rows: int = 0
 
 
 def calibrate(
-    recipe: Recipe, *, split: str | None = None, training_rows: Choice = "refuse", progress: Progress = SILENT
+    recipe: Recipe,
+    *,
+    split: str | None = None,
+    coverages: Sequence[float] = (),
+    training_rows: Choice = "refuse",
+    progress: Progress = SILENT,
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
+    With `coverages`, prediction sets are measured too. Beside calibration.json, a page shows what was found.
+
     Raises:
-        UsageError: a task family without probabilities, a checkpoint that is not in a folder of one's own, or too few
-            rows.
+        UsageError: a task family without probabilities, a checkpoint that is not in a folder of one's own, too few
+            rows, or a coverage that is no share.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
+    for coverage in coverages:
+        check_share("--coverage", coverage)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
         if not hasattr(saved.task, "gold_probabilities"):
@@ -80,23 +93,28 @@ def calibrate(
         with stage(progress, f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows, progress)
-        return _fit(saved, name, rows, scored)
+        return _fit(saved, name, rows, scored, coverages)
 
 
-def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> CalibrationResult:
+def _fit(
+    saved: SavedCheckpoint, name: str, split: Split, scored: Scored, coverages: Sequence[float]
+) -> CalibrationResult:
     import numpy as np
 
     from bertkit.metrics import calibration as metrics
+    from bertkit.reports.calibration import write_calibration_page
 
     decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
     found, gold, numbers, per = decisions
+    one = per == "row"
+    if coverages and not one:
+        raise UsageError(f"--coverage is for one label per row, and here each {per} has one", "leave it out")
     temperature = metrics.fit_temperature(found, gold)
     tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, gold, numbers)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
     if per == "label":
         thresholds, f1 = _tune_thresholds(tempered[:, 1], gold, scored.setup.labels)
-    one = per == "row"
     calibration = SavedCalibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
@@ -112,7 +130,7 @@ def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> Cal
     write_calibration(saved.calibration_folder, calibration)
     abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if one]
     curve = metrics.risk_coverage(confidence, right) if one else []
-    return CalibrationResult(
+    result = CalibrationResult(
         model=saved.recipe.model,
         split=name,
         source=split.source,
@@ -127,8 +145,12 @@ def _fit(saved: SavedCheckpoint, name: str, split: Split, scored: Scored) -> Cal
         f1_macro=f1,
         abstention=[{"asked": asked, **(one._asdict() if one else {})} for asked, one in abstentions],
         risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],
+        prediction_sets=[{"asked": asked, **metrics.measure_sets(found, gold, numbers, asked)} for asked in coverages],
         training_rows=len(split.training_rows),
     )
+    sides = {"before": found.max(axis=1), "after": across.max(axis=1)}
+    write_calibration_page(saved.calibration_folder, asdict(result), sides, right)
+    return result
 
 
 def _tune_thresholds(
@@ -174,7 +196,9 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
         return recipe
     saved = find_members(recipe)
     if "set_above" not in saved.task.OPTIONS:
-        raise UsageError(f"--precision and --coverage need one label per row, which {recipe.task} has not", "")
+        raise UsageError(
+            f"--precision and --coverage are for one label per row, not for {recipe.task}", "leave them out"
+        )
     options, lines = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
     for line in lines:
         log.info(line)

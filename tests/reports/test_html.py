@@ -131,7 +131,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "sha256:abc",
     ):
         assert word in parsed.text
-    assert page.count("<figcaption>") == 6
+    assert page.count("<figcaption>") == 7
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 
