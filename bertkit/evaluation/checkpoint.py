@@ -132,8 +132,8 @@ class SavedCheckpoint:
         """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        of_run = self.record.get("identity", {}).get("recipe", {}).get("options", {})
-        trained, own = of_run.get("long_text", "head"), self.recipe.options.get("long_text")
+        of_run, own = self._options_of_run(), self.recipe.options.get("long_text")
+        trained = of_run.get("long_text", "head")
         if own is not None:
             if own != trained:
                 log.info(f"trained with long_text {trained}, used with {own}")
@@ -142,6 +142,15 @@ class SavedCheckpoint:
             return {}
         log.info(f"as in its run: long_text {trained}")
         return {name: of_run[name] for name in long_texts.OPTIONS if name in of_run and name not in self.recipe.options}
+
+    def _options_of_run(self) -> dict[str, Any]:
+        options: dict[str, Any] = self.record.get("identity", {}).get("recipe", {}).get("options", {})
+        return options
+
+    @property
+    def long_text(self) -> str:
+        """How it reads a text that does not fit, in a family that can do so in several ways."""
+        return str({**self._options_of_run(), **self.recipe.options}.get("long_text", "head"))
 
     def _report_max_length(self, limit: int) -> None:
         """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""
