@@ -28,8 +28,7 @@ def write_calibration_page(
     """
     pictures = []
     for side, values in confidence.items():
-        error, picture = draw_reliability(values, right)
-        pictures.append((f"Reliability {side} · expected calibration error {score_text(error)}", picture))
+        pictures.append((f"Reliability {side}", draw_reliability(values, right)[1]))
     risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))

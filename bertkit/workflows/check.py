@@ -138,7 +138,11 @@ def _check_with_model(
         result.left_out.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage(progress, "counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
+            found = find_lost_tokens(readings.splits, task, setup)
+        result.findings.extend(found)
+        if not settings.long_text and any(finding.name == "long_text_ways" for finding in found):
+            what = "ways to read long texts: score them with --long-text and a fine-tuned --model"
+            result.left_out.append(what)
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
