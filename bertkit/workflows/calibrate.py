@@ -83,6 +83,8 @@ def calibrate(
         saved = find_members(recipe)
         if not hasattr(saved.task, "gold_probabilities"):
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
+        if coverages:
+            _check_sets(saved)
         if not Path(recipe.model).is_dir():
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
             raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
@@ -203,3 +205,14 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     for line in lines:
         log.info(line)
     return recipe.model_copy(update={"options": {**recipe.options, **options}})
+
+
+def _check_sets(saved: SavedCheckpoint) -> None:
+    """Check that a task family has abstention and prediction sets.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if "set_above" not in saved.task.OPTIONS:
+        what = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"
+        raise UsageError(what, "leave them out")
