@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -202,6 +202,33 @@ def wilson_interval(successes: int, total: int, level: float = 0.95) -> tuple[fl
     half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
     # at the edges an end is the share itself, without the rounding of the formula
     return middle - half if successes else 0.0, middle + half if successes < total else 1.0
+
+
+def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interval:
+    """Compute the 95% interval of a sum of weighted scores of independent rows, from the interval of each score.
+
+    Of the difference of two shares it is Newcombe's (1998, method 10); in general that of Zou & Donner (2008,
+    "Construction of confidence limits about effect measures"), which keeps the skewness of the single intervals.
+
+    Args:
+        terms: weight, score and interval of each score.
+
+    Returns:
+        None if a score has no interval.
+
+    >>> low, high = combine_intervals([(1, 0.8, wilson_interval(56, 70)), (-1, 0.6, wilson_interval(48, 80))])
+    >>> round(low, 4), round(high, 4)
+    (0.0524, 0.3339)
+    """
+    total = below = above = 0.0
+    for weight, score, interval in terms:
+        if interval is None:
+            return None
+        low, high = sorted(weight * end for end in interval)
+        total += weight * score
+        below += (weight * score - low) ** 2
+        above += (high - weight * score) ** 2
+    return total - math.sqrt(below), total + math.sqrt(above)
 
 
 def f1_of_share(share: float) -> float:

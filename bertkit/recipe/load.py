@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.conflicts import Origin, settle
+from bertkit.recipe.languages import fill_language, names_language
 from bertkit.recipe.paths import typed_path
 from bertkit.recipe.renamed import rename_changes, rename_keys
 from bertkit.recipe.validation import describe
@@ -121,6 +122,8 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     origin = Origin(changes, lines)
     for key, value in settle(values, origin).items():
         _set(values, key, value)
+    if command == "finetune" and isinstance(values.get("data"), dict):
+        values["data"] = fill_language(values["data"], file)
     try:
         recipe = record.model_validate(values)
     except ValidationError as error:
@@ -146,8 +149,10 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
     if isinstance(data, dict) and source is not None and source != data.get("source"):
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
-        if source == "demo" and data.get("config"):  # the made-up rows are those for this data set
-            values["data"]["config"] = data["config"]
+        if source == "demo" and data.get("config") and not names_language(data):
+            values["data"]["config"] = data["config"]  # the made-up rows are those for this data set
+        if not names_language({**values["data"], "source": source}):
+            values["data"].pop("language", None)
     elif isinstance(data, dict) and ("data.files.train" in changes or "train" in (changes.get("data.files") or ())):
         values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")

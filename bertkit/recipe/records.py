@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -19,6 +20,7 @@ class Data(Section):
 
     source: Location = Field("", description="hub data set, directory, file, or `demo`")
     config: str | None = Field(None, description="configuration of the hub data set")
+    language: str | None = Field(None, description="what `{language}` in the keys above and below stands for")
     revision: str | None = Field(None, description="revision of the hub data set")
     files: dict[str, Location] = Field({}, description="split -> file, instead of one that is found in `source`")
     splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
@@ -54,6 +56,13 @@ class Data(Section):
         if ends is not None and not ends[0] < ends[1]:
             raise ValueError("must be two numbers in ascending order, such as [0, 5]")
         return ends
+
+    @field_validator("language")
+    @classmethod
+    def _language_is_a_plain_name(cls, language: str | None) -> str | None:
+        if language is not None and not re.fullmatch(r"\w[\w.-]*", language):  # folders are called so
+            raise ValueError("must be a code such as en, made of letters, digits, `_`, `-` and `.`")
+        return language
 
     @field_validator("columns", mode="before")
     @classmethod

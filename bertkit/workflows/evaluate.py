@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.baselines import find_warnings, read_learned, score_baselines
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.languages import LanguageScores, find_reference, tabulate_languages
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
@@ -60,7 +63,7 @@ def evaluate(
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
-        return _score(saved, splits, folder, progress)
+        return _score(_load(saved, progress), saved, splits, folder, progress)
 
 
 def evaluate_benchmark(
@@ -88,11 +91,65 @@ def evaluate_benchmark(
     return run_benchmark(task, embedder, progress)
 
 
-def _score(saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, progress: Progress) -> list[Result]:
-    recipe = saved.recipe
-    with stage(progress, f"loading {recipe.model_name}"):
-        checkpoint = saved.load(inference=True)
-    task, learned = checkpoint.task, read_learned(saved)
+def evaluate_languages(
+    recipes: Mapping[str, Recipe],
+    *,
+    split: str | None = None,
+    output: str | Path | None = None,
+    training_rows: Choice = "refuse",
+    progress: Progress = SILENT,
+) -> LanguageScores:
+    """Score one checkpoint on rows of several languages, as `evaluate` scores it on those of one.
+
+    Args:
+        recipes: language -> the recipe with its data; they differ in nothing else.
+        split: as `evaluate` takes it.
+        output: folder that gets a folder of predictions for each language.
+        training_rows: as `evaluate` takes it.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = None if output is None else typed_path(output)
+    folders = {language: None if folder is None else folder / language for language in recipes}
+    with stage(progress, "reading the data", total=len(recipes)):
+        saved = find_members(next(iter(recipes.values())))
+        by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
+        splits = {
+            language: judge_training_rows(of, splits_to_score(of, split), training_rows)
+            for language, of in by_language.items()
+        }
+    with ExitStack() as claim:
+        if folder is not None and runs.is_main_process():
+            _check_output(folder, {})
+            for language, own in folders.items():
+                assert own is not None
+                _check_output(own, splits[language])
+                claim.enter_context(claimed(own / "predictions.jsonl"))
+        checkpoint = _load(saved, progress)
+        results = {
+            language: _score(checkpoint, of, splits[language], folders[language], progress)
+            for language, of in by_language.items()
+        }
+    reference, is_recorded = find_reference(saved.record, list(recipes))
+    tables = tabulate_languages(results, saved.recipe.best_metric, reference)
+    return LanguageScores(saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables)
+
+
+def _load(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        return saved.load(inference=True)
+
+
+def _score(
+    checkpoint: Checkpoint,
+    saved: SavedCheckpoint,
+    splits: dict[str, Split],
+    folder: Path | None,
+    progress: Progress,
+) -> list[Result]:
+    recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     results = []
     for name, rows in splits.items():
         start = time.perf_counter()

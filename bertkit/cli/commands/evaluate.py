@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,7 +24,9 @@ from bertkit.cli.output import format_interval, format_number, format_rows, prin
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
+    from bertkit.evaluation.languages import LanguageScore, LanguageScores
     from bertkit.evaluation.scoring import Result
+    from bertkit.recipe import Recipe
     from bertkit.vectors.benchmark import BenchmarkScores
 
 NAME = "eval"
@@ -46,6 +48,14 @@ BenchmarkOption = Annotated[
     typer.Option(
         help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.",
         metavar="NAME",
+        show_default=False,
+    ),
+]
+LanguagesOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.",
+        metavar="LIST",
         show_default=False,
     ),
 ]
@@ -76,6 +86,7 @@ def command(
             metavar="CHOICE",
         ),
     ] = "refuse",
+    languages: LanguagesOption = None,
     benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
@@ -90,7 +101,7 @@ def command(
         _refuse_rows(
             {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
-            {"--zero-shot": zero_shot or None},
+            {"--zero-shot": zero_shot or None, "--languages": languages},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
@@ -103,11 +114,37 @@ def command(
         raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     settings |= {"task": "zero_shot" if zero_shot else None}
+    rows: Any = {"split": split, "output": output, "training_rows": training_rows}
+    if languages is not None:
+        recipes = _load_languages(recipe, settings, changes, languages)
+        from bertkit.workflows.evaluate import evaluate_languages
+
+        print_languages(evaluate_languages(recipes, **rows, progress=TerminalProgress()), as_json=json)
+        return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    results = evaluate(loaded, split=split, output=output, training_rows=training_rows, progress=TerminalProgress())
-    print_results(results, as_json=json)
+    print_results(evaluate(loaded, **rows, progress=TerminalProgress()), as_json=json)
+
+
+def _load_languages(
+    name: str, settings: dict[str, Any], changes: list[str] | None, languages: str
+) -> dict[str, Recipe]:
+    """Load a recipe once for each language of a list with commas.
+
+    Raises:
+        UsageError: the list names none, or `--set` names one too.
+    """
+    from bertkit.errors import UsageError
+
+    codes = [code.strip() for code in languages.split(",")]
+    if not all(codes):
+        raise UsageError(f"--languages {languages!r} has an empty name", "name them with commas, e.g. en,de,fr")
+    recipes = {code: load(name, settings | {"data.language": code}, changes) for code in codes}
+    for code, recipe in recipes.items():
+        if recipe.data.language != code:
+            raise UsageError("--set data.language with --languages", "leave one of them out")
+    return recipes
 
 
 def _refuse_rows(*given: Mapping[str, object]) -> None:
@@ -165,6 +202,54 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
             print_table(title, table)
         for warning in result.warnings:
             print_text(f"  {warning}")
+
+
+def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
+    """Print a table of languages, with the gap of each to the language of training, and what the table cannot show."""
+    if as_json:
+        print_json(dataclasses.asdict(scored))
+        return
+    reference = scored.reference
+    for table in scored.tables:
+        splits = ", ".join(dict.fromkeys(score.split for score in table.scores))
+        print_text(f"{scored.recipe}, {splits}: {len(table.scores)} languages, {scored.model}")
+        lines = [_language_line(score, reference, scored.results) for score in table.scores]
+        for mean in table.means:
+            what = "mean" if len(mean.languages) == len(table.scores) else f"mean without {reference}"
+            cells = {"language": what, "rows": "", "score": format_number(mean.score).strip()}
+            lines.append({**dict.fromkeys(lines[0], ""), **cells, "95% CI": format_interval(mean.interval)})
+        print_table(table.metric, lines)
+    print_text(f"  {_describe_gap(scored)}")
+    for language, results in scored.results.items():
+        for result in results:
+            if result.training_rows:
+                print_text(f"  {language}: {result.training_rows:,} of {format_rows(result.rows)} are training rows")
+            for warning in result.warnings:
+                print_text(f"  {language}: {warning}")
+
+
+def _language_line(score: LanguageScore, reference: str, scored: Mapping[str, object]) -> dict[str, str]:
+    line = {
+        "language": score.language,
+        "rows": f"{score.rows:,}",
+        "score": format_number(score.score).strip(),
+        "95% CI": format_interval(score.interval),
+    }
+    if reference in scored:
+        has_gap = score.gap is not None
+        line[f"gap to {reference}"] = f"{score.gap:+.4f}" if has_gap else ""
+        line["95% CI of gap"] = format_interval(score.gap_interval) if has_gap else ""
+    return line | ({} if score.baseline is None else {"baseline": format_number(score.baseline).strip()})
+
+
+def _describe_gap(scored: LanguageScores) -> str:
+    reference = scored.reference
+    if reference not in scored.results:
+        return f"no gaps: {reference}, the language of training, is not among --languages"
+    independent = "Intervals take the rows of two languages as independent; of translated rows they are too wide."
+    if scored.is_recorded:
+        return f"{independent} Settings and checkpoint were chosen on {reference}."
+    return f"The run does not say its language, so gaps are to the first one, {reference}. {independent}"
 
 
 def _print_undefined(undefined: Mapping[str, Mapping[str, str]]) -> None:
