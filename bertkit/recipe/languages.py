@@ -19,26 +19,29 @@ def names_language(data: Mapping[str, Any]) -> bool:
     return any(PLACEHOLDER in text for key in _KEYS for text in _texts(data.get(key)))
 
 
-def fill_language(data: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
     """Put ``data.language`` into what a recipe says of its data.
+
+    The recipe of a run has its language and no ``{language}`` any more.
 
     Args:
         data: the section of the recipe, unchecked.
-        file: of the recipe, for errors.
+        is_change: whether the language is an override.
 
     Raises:
-        RecipeError: a language without ``{language}``, or the other way round.
+        RecipeError: an override without ``{language}``, or ``{language}`` and no language.
         DataError: a folder has files or folders of other languages only.
     """
     language = data.get("language")
     if not names_language(data):
-        if language is None:
+        if not is_change or language is None:
             return dict(data)
-        what = f"data.language is {language}, but no file, folder or configuration of the data has {PLACEHOLDER} in it"
-        raise RecipeError(what, f"write e.g. --data 'folder/{PLACEHOLDER}', or leave data.language out", file=file)
+        where = data.get("source") or "the recipe's data"
+        what = f"no {PLACEHOLDER} in {where}, so there is nothing to put {language!r} into"
+        raise RecipeError(what, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
     if language is None:
-        what = f"the data has {PLACEHOLDER} in it, and no data.language"
-        raise RecipeError(what, "--set data.language=en, or another", file=file)
+        what = f"the data has {PLACEHOLDER} in its name, and the recipe no data.language"
+        raise RecipeError(what, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
     if not isinstance(language, str):
         return dict(data)  # an error of the record
     _check_folder(str(data.get("source") or ""), language)

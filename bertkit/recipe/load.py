@@ -123,7 +123,7 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     for key, value in settle(values, origin).items():
         _set(values, key, value)
     if command == "finetune" and isinstance(values.get("data"), dict):
-        values["data"] = fill_language(values["data"], file)
+        values["data"] = fill_language(values["data"], is_change="data.language" in changes)
     try:
         recipe = record.model_validate(values)
     except ValidationError as error:

@@ -9,7 +9,7 @@ import pytest
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.errors import DataError, UnavailableError
 from bertkit.hub import repositories
-from bertkit.recipe import Data
+from bertkit.recipe import Data, load_recipe
 from tests.data.test_sources import hub_folder
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
@@ -64,6 +64,8 @@ def test_a_configuration_is_named_by_the_card(loopback, glue):
     assert loopback.fetched() == ["README.md", VALIDATION]
     with pytest.raises(DataError, match=r"me/glue: BuilderConfig 'colla' not found\. Available: \['ax', 'cola'\] - "):
         read(config="colla")
+    data = load_recipe("cola", {"data.source": "me/glue", "data.config": "{language}", "data.language": "ax"}).data
+    assert next(read_hub_split(data, "train"))[1]["sentence"] == "test 0"
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -134,6 +134,25 @@ def test_eval_replaces_neither_the_predictions_of_a_run_nor_the_rows_to_score(ru
     assert (ended.code, "--output is the file with the rows to score" in ended.last) == (2, True)
 
 
+def test_each_language_is_scored_as_by_itself(run, trained, tmp_path):
+    for seed, language in enumerate(("en", "de")):
+        (tmp_path / "rows" / language).mkdir(parents=True)
+        write_csv(tmp_path / "rows" / language / "validation.csv", toy_rows(30, seed=10 + seed))
+    command = ("eval", "classify", "--model", trained, "--json")
+    ended = run(*command, "--data", tmp_path / "rows/{language}", "--languages", "en,de", "--output", "scored")
+    assert ended.code == 0, ended.err
+    printed = json.loads(ended.out)
+    assert (printed["reference"], printed["is_recorded"]) == ("en", False)
+    for number, language in enumerate(("en", "de")):
+        alone = scores(run(*command, "--data", tmp_path / "rows" / language, "--output", f"alone/{language}"))
+        together = printed["results"][language][0]
+        assert {**together, "seconds": 0} == {**alone, "seconds": 0}
+        in_table = printed["tables"][0]["scores"][number]
+        assert (in_table["score"], in_table["rows"]) == (alone["scores"]["f1_macro"], 30)
+        files = [Path(folder, language, "predictions.jsonl").read_text() for folder in ("scored", "alone")]
+        assert files[0] == files[1]
+
+
 def test_a_second_eval_into_one_folder_is_refused(run, trained):
     from bertkit.storage.outputs import claimed
 

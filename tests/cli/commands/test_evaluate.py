@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from bertkit.cli.commands.evaluate import print_benchmark, print_results
+from bertkit.cli.commands.evaluate import print_benchmark, print_languages, print_results
+from bertkit.evaluation.languages import LanguageScores, tabulate_languages
 from bertkit.evaluation.scoring import Result
 from bertkit.vectors.benchmark import BenchmarkScores
 
@@ -103,6 +104,63 @@ def test_json_has_every_field(capsys):
     assert printed["scores"] == {"matthews_correlation": -0.1, "accuracy": 0.65, "f1": None}
     assert printed["intervals"]["accuracy"] == [0.55, 0.74]
     assert printed["interval_methods"]["accuracy"] == "Wilson"
+
+
+def by_language(reference, is_recorded):
+    scores = {"en": (0.8, (0.7, 0.9), 10), "de": (0.6, (0.5, 0.7), 0), "sw": (0.5, (0.4, 0.6), 0)}
+    results = {
+        language: [
+            replace(
+                RESULT,
+                scores={"accuracy": score},
+                intervals={"accuracy": ends},
+                training_rows=seen,
+                warnings=["Odd."][seen:],
+            )
+        ]
+        for language, (score, ends, seen) in scores.items()
+    }
+    tables = tabulate_languages(results, "accuracy", reference)
+    return LanguageScores("xnli", "runs/xnli", reference, is_recorded, results, tables)
+
+
+def test_languages_stand_beside_each_other_with_their_gaps_and_means(capsys):
+    print_languages(by_language("en", True), as_json=False)
+    head, metric, *lines = capsys.readouterr().out.splitlines()
+    assert (head, metric) == ("xnli, validation: 3 languages, runs/xnli", "  accuracy")
+    assert [" ".join(line.split()) for line in lines[:6]] == [
+        "language rows score 95% CI gap to en 95% CI of gap baseline",
+        "en 1,043 0.8000 0.7000 to 0.9000 0.6700",
+        "de 1,043 0.6000 0.5000 to 0.7000 -0.2000 -0.3414 to -0.0586 0.6700",
+        "sw 1,043 0.5000 0.4000 to 0.6000 -0.3000 -0.4414 to -0.1586 0.6700",
+        "mean 0.6333 0.5756 to 0.6911",
+        "mean without en 0.5500 0.4793 to 0.6207",
+    ]
+    assert lines[6].endswith("they are too wide. Settings and checkpoint were chosen on en.")
+    assert lines[7:] == ["  en: 10 of 1,043 rows are training rows", "  de: Odd.", "  sw: Odd."]
+
+
+def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
+    print_languages(by_language("fr", True), as_json=False)
+    assert "  no gaps: fr, the language of training, is not among --languages" in capsys.readouterr().out
+    print_languages(by_language("en", False), as_json=False)
+    assert "The run does not say its language, so gaps are to the first one, en." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--languages", "en,,de"], "--languages 'en,,de' has an empty name - name them with commas, e.g. en,de,fr"),
+        (
+            ["--languages", "en", "--set", "data.language=de"],
+            "--set data.language with --languages - leave one of them out",
+        ),
+        (["--languages", "en", "--data", "demo"], "no {language} in demo, so there is nothing to put 'en' into"),
+    ],
+)
+def test_languages_that_go_nowhere_are_refused(run, options, message):
+    ended = run("eval", "xnli", "--model", "runs/xnli", *options)
+    assert ended.code == 2 and ended.last.startswith(f"error: {message}")
 
 
 def test_a_checkpoint_must_be_named(run):
