@@ -76,6 +76,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
                 connection = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
                 connection.connect() if connection.sock is None else None
             except ConnectionRefusedError:
+                connection.close()
                 refused.append(number)
                 return
             try:
@@ -87,6 +88,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
                 lost.append(error)
                 return
             if reply.will_close:
+                connection.close()
                 connection = None
 
     with serving(tmp_path, trained) as server:
@@ -127,6 +129,7 @@ def test_bad_clients_disturb_no_other(tmp_path, trained):
         with pytest.raises(urllib.error.HTTPError) as large:
             server.post({"inputs": "x" * 10_000_000})
         assert large.value.code == 413
+        large.value.close()
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
         assert garbage.recv(100).startswith(b"HTTP/1.1 400")
         slow.close()
