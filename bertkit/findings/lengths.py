@@ -19,6 +19,7 @@ from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
 from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.splitting import Splitting
 
 _MOST_ROWS = 100_000  # of a split
 _MOST_TEXTS = 20_000  # whose tokens are counted
@@ -41,11 +42,11 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     texts = sample(texts, _MOST_TEXTS)
     if not texts:
         return []
-    ids = [encoding.ids for encoding in tokenize_texts(setup.tokenizer, texts)]
-    tokens, words = sum(map(len, ids)), sum(len(text.split()) for text in texts)
-    is_unknown = [setup.tokenizer.unk_token_id in own for own in ids]
-    unknown = sum(own.count(setup.tokenizer.unk_token_id) for own in ids) / max(tokens, 1)
-    fertility = tokens / max(words, 1)
+    encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
+    for text, encoding in zip(texts, encodings, strict=True):
+        splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
+    is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
+    unknown, fertility = splitting.unknown_rate, splitting.fertility
     level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
     lost = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
     rows = (

@@ -53,6 +53,13 @@ COLUMNS = Columns(
     predicted=("choice", "choice_probabilities"),
 )
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {
+    "prediction": int,
+    "choice": str,
+    "choice_probabilities": list[float],
+    "abstain": bool,
+    "prediction_set": list[int],
+}
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 

@@ -46,6 +46,12 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
+TYPES: Mapping[str, Any] = {
+    "prediction": str | list[str],
+    "probabilities": dict[str, float],
+    "abstain": bool,
+    "prediction_set": list[str],
+}
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,

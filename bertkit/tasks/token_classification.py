@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
+TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
 _ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")
 OPTIONS: Mapping[str, Any] = {
@@ -45,6 +46,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
+count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
@@ -66,8 +68,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         return {**row, "tokens": words}
     raw = read_list(row["tags"], "tags")
     if len(raw) != len(words):
-        what = f"{len(words)} words but {len(raw)} tags"
-        raise DataError(what, "write one tag per word", column="tags")
+        raise DataError(f"{len(words)} words but {len(raw)} tags", "write one tag per word", column="tags")
     if not words:
         raise DataError("no words", "leave the row out", column="tokens")
     texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]

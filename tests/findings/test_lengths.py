@@ -29,7 +29,7 @@ def found_in(texts, tokenizer, recipe="classify", **changes):
 
 def test_texts_that_fit(tokenizer):
     assert found_in(["a good film", "film!"], tokenizer) == {
-        "unknown_tokens": ("good", "train: 1.25 tokens per word, 0.00% of the tokens unknown", []),
+        "unknown_tokens": ("good", "train: 1.00 tokens per word, 0.00% of the tokens unknown", []),
         "truncated": ("good", "train: no row is longer than 64 tokens (half up to 5, 99% up to 5, the longest 5)", []),
     }
 
