@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
-from bertkit.modeling.shapes.units import feed_forwards_of
 from bertkit.modeling.students.matching import find_layers
+from bertkit.modeling.students.units import feed_forwards_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
