@@ -115,7 +115,7 @@ def keep_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
 
 
 def renumber_tokens(config: PretrainedConfig, ids: Sequence[int]) -> None:
-    """Give the special tokens of a config the numbers that they have among the tokens that are kept."""
+    """Replace the ids of special tokens in a config by their numbers among the tokens that are kept."""
     numbers = {before: now for now, before in enumerate(ids)}
     for name, value in list(config.to_dict().items()):
         if name.endswith("token_id") and value is not None:
