@@ -245,9 +245,30 @@ def types_with(feature: str) -> list[str]:
     return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
 
 
+def can_be_causal(config: PretrainedConfig) -> bool:
+    """Tell whether transformers has a left-to-right version of a model type, which its config turns on."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return hasattr(config, "is_decoder") and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+
+
+def is_causal(config: PretrainedConfig) -> bool:
+    """Tell whether tokens attend only to themselves and to those before them."""
+    return bool(getattr(config, "is_decoder", False))
+
+
+def make_causal(config: PretrainedConfig) -> PretrainedConfig:
+    """Return the config of the same model, read from left to right."""
+    import copy
+
+    causal = copy.deepcopy(config)
+    causal.is_decoder, causal.use_cache = True, False
+    return causal
+
+
 def layers_of(model: PreTrainedModel) -> list[Any]:
     """List the layers of a model's encoder; none where they are not known or are a decoder's."""
-    path = None if getattr(model.config, "is_decoder", False) else architecture_of(model.config).layers
+    path = None if is_causal(model.config) else architecture_of(model.config).layers
     if path is None:
         return []
     layers: Any = model.base_model
