@@ -108,11 +108,7 @@ class Details:
 
 
 class Task(Protocol):
-    """A task family: four constants and twelve functions.
-
-    It may also have ``find_lost_gold`` of `bertkit.tokens.lost`, and, if a row has several answers, ``count_errors`` of
-    `bertkit.metrics.entities`.
-    """
+    """A task family: four constants and twelve functions, perhaps ``find_lost_gold`` of `lost` and ``count_errors``."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
