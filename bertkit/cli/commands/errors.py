@@ -43,6 +43,20 @@ RobustnessOption = Annotated[
     bool,
     typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
 ]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
+    ),
+]
+TaskRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of the task; for files of predictions, which name none.",
+        metavar="RECIPE",
+        show_default="that of the run",
+    ),
+]
 
 
 def command(
@@ -52,20 +66,8 @@ def command(
     by: ByOption = None,
     robustness: RobustnessOption = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe of the task; for files of predictions, which name none.",
-            metavar="RECIPE",
-            show_default="that of the run",
-        ),
-    ] = None,
+    split: SplitOption = None,
+    recipe: TaskRecipeOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
