@@ -16,9 +16,10 @@ from bertkit.findings import Finding, level_of, places_of
 from bertkit.findings.faults import describe_refusal
 from bertkit.findings.texts import read_texts
 from bertkit.metrics.linear import sample
+from bertkit.recipe import Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
-from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
 from bertkit.tokens.splitting import Splitting
 
 _MOST_ROWS = 100_000  # of a split
@@ -65,16 +66,11 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
     indices = sample(range(len(split.rows)), _MOST_ROWS)
     rows = [split.rows[index] for index in indices]
-    tokenizer = copy.copy(setup.tokenizer)
-    tokenizer.model_max_length = _UNENDING
-    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
-    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    limit = max_tokens(setup)
     try:
-        features = task.encode(rows, unending)
+        long, lengths = find_long(rows, task, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
-    lengths, limit = np.array([max(text_lengths(feature)) for feature in features]), max_tokens(setup)
-    long = [feature["row"] for feature, length in zip(features, lengths, strict=True) if length > limit]
     spread = f"half up to {_rank(lengths, 0.5)}, 99% up to {_rank(lengths, 0.99)}, the longest {lengths.max():,}"
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
@@ -88,7 +84,31 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
     truncated = Finding(level, "tokens", "truncated", text, places, len(long))
-    return [truncated, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+    ways = [_describe_ways(split, long_rows, setup)] if "long_text" in task.OPTIONS else []
+    return [truncated, *ways, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+
+
+def find_long(rows: Sequence[Row], task: Task, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
+    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+
+    Raises:
+        DataError: a row that cannot be encoded.
+    """
+    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer.model_max_length = _UNENDING
+    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    features = task.encode(rows, unending)
+    lengths = np.array([max(text_lengths(feature)) for feature in features])
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup))], lengths
+
+
+def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
+    """Describe how much of the rows that are too long each way to read them would read."""
+    in_one, in_windows, windows = shares_read(rows, setup)
+    text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
+    text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
+    return Finding("good", "tokens", "long_text_ways", text)
 
 
 def _find_lost_gold(

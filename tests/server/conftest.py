@@ -37,7 +37,7 @@ class Client:
 
     async def ask_json(self, path, content, **headers) -> Reply:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        return await self.ask("POST", path, [body], {"content-type": "application/json", **headers})
+        return await self.ask("POST", path, [body], {"content_type": "application/json", **headers})
 
     async def ask(self, method: str, path: str, chunks: Sequence[bytes | None], headers, leaves: bool = False) -> Reply:
         waiting, sent = list(chunks), []
