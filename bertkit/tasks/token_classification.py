@@ -114,9 +114,12 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
+    pad = padding_collator(setup, label_per_token=True)
+    if setup.inference:  # hidden states are kept in training alone
+        return pad
     from bertkit.modeling.heads.taggers import state_collator
 
-    return state_collator(padding_collator(setup, label_per_token=True))
+    return state_collator(pad)
 
 
 def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
