@@ -25,9 +25,6 @@ from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.exported import ExportedModel
     from bertkit.hardware.precision import Machine
 
 log = logging.getLogger("bertkit")
@@ -37,7 +34,8 @@ log = logging.getLogger("bertkit")
 class Checkpoint:
     """A model that scores and predicts, with all that its answers depend on."""
 
-    model: PreTrainedModel | ExportedModel
+    model: Any
+    """One of torch, or a `bertkit.exported.ExportedModel`, which takes arrays."""
     task: Task
     setup: Setup
     machine: Machine

@@ -89,7 +89,7 @@ class ExportedTokenizer:
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of ids."""
-        return [self.backend_tokenizer.id_to_token(number) for number in ids]
+        return [self.backend_tokenizer.id_to_token(number) or "" for number in ids]
 
 
 def tokenizer_settings(tokenizer: Any) -> dict[str, Any]:

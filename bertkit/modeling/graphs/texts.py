@@ -74,7 +74,7 @@ def _from_masked_head(model: Any, ids: Any, mask: Any, segments: Any) -> dict[st
 def _run_class(model: Any, ids: Any, mask: Any, segments: Any, *, skip: int = 0) -> Any:
     """Run the forward of a model's class, and none that was put on the model itself; `skip` leaves out subclasses."""
     named = {} if segments is None else {"token_type_ids": segments}
-    owners = [one for one in type(model).__mro__ if "forward" in vars(one)]
+    owners: list[Any] = [one for one in type(model).__mro__ if "forward" in vars(one)]
     return owners[skip].forward(model, input_ids=ids, attention_mask=mask, **named)
 
 
