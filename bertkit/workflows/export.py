@@ -187,23 +187,11 @@ def _compare(
     from bertkit.evaluation.parity import TOLERANCE
 
     after = open_checkpoint(saved.recipe, saved.task, staging).load()
-    parity = measure(before, after, run_torch(graph), scored, progress)
+    parity = measure(before, after, graph.on_arrays, scored, progress)
     if not parity.largest <= TOLERANCE:
         what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
         raise ModelError(what, "nothing was written; try the other --to")
     return parity
-
-
-def run_torch(graph: Any) -> Compute:
-    """Return what computes arrays of outputs from arrays of texts by a graph's forward pass in torch."""
-    import torch
-
-    def compute(batch: Any) -> Any:
-        with torch.no_grad():
-            found = graph(**{name: torch.from_numpy(values) for name, values in batch.items()})
-        return {name: values.numpy() for name, values in found.items()}
-
-    return compute
 
 
 def measure(

@@ -38,6 +38,12 @@ class TextGraph(nn.Module):
         """Compute the outputs of texts (texts, tokens); of a head over windows, of rows (rows, windows, tokens)."""
         return self.compute(self.model, input_ids, attention_mask, token_type_ids)
 
+    def on_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute arrays of outputs from arrays of texts, as a graph that is exported does."""
+        with torch.no_grad():
+            found = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
+        return {name: values.numpy() for name, values in found.items()}
+
 
 def _from_text(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
     outputs = _run_class(model, ids, mask, segments)
