@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from bertkit import hub
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import Export, refuse_exported
 from bertkit.storage.files import sync_folder
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 _RECIPE = "recipe.yaml"
+_COMPARED = 64  # rows whose vectors are compared
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class ExportResult:
     folder: str
     recipe: str
     backend: str
+    precision: str
     bytes: int
     parity: Parity
 
@@ -70,23 +72,65 @@ def export(
     """
     from bertkit.modeling.graphs.backends import check_backend
 
-    folder = typed_path(output)
     check_backend(to)
+    folder, saved = open_source(model, output, recipe, data=data, limit=limit)
+    scored = find_split(saved, required=data is not None)
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        before = load_plain(saved)
+    return write_graph(saved, before, folder, Target(to), scored, refuse_different, progress)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a graph is made for."""
+
+    backend: str
+    precision: str = "fp32"
+    calibration: Any = None
+    """Texts, for int8."""
+
+
+def open_source(
+    model: str, output: str | Path, recipe: str | None, *, data: str | None, limit: int | None
+) -> tuple[Path, SavedCheckpoint]:
+    """Return the folder to write, and the checkpoint to make it from, checked without its weights."""
+    folder = typed_path(output)
     refuse_existing(folder)
     source = hub.find_model(model)
     refuse_exported(source)
     loaded = recipe_of(model, recipe, data=data, limit=limit)
-    saved = open_checkpoint(loaded, load_task(loaded), source)
-    split, notes = find_split(saved, required=data is not None)
-    with stage(progress, f"loading {saved.recipe.model_name}"):
-        before = load_plain(saved)
+    return folder, open_checkpoint(loaded, load_task(loaded), source)
+
+
+def write_graph(
+    saved: SavedCheckpoint,
+    before: Checkpoint,
+    folder: Path,
+    target: Target,
+    scored: tuple[Split | None, list[str]],
+    judge: Callable[[Parity], None],
+    progress: Progress,
+) -> ExportResult:
+    """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
     with building(folder) as staging:
-        with stage(progress, f"exporting to {to}"):
-            described, torch_graph = _convert(saved, before, to, staging)
-        parity = _compare(saved, before, torch_graph, staging, (split, notes), progress)
+        with stage(progress, f"exporting to {target.backend}, {target.precision}"):
+            described, graph = _convert(saved, before, target, staging)
+        after = open_checkpoint(saved.recipe, saved.task, staging).load()
+        parity = measure(before, after, graph.on_arrays, scored, progress)
+        judge(parity)
         complete(staging, described, {"parity.json": asdict(parity)})
         size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
-    return ExportResult(model, str(folder), saved.recipe.name, to, size, parity)
+    model, recipe = saved.recipe.model, saved.recipe.name
+    return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity)
+
+
+def refuse_different(parity: Parity) -> None:
+    """Raise ModelError where a graph in float32 computes something else than the model."""
+    from bertkit.evaluation.parity import TOLERANCE
+
+    if not parity.largest <= TOLERANCE:
+        what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
+        raise ModelError(what, "nothing was written; try the other --to")
 
 
 def recipe_of(model: str, recipe: str | None, *, data: str | None, limit: int | None) -> Recipe:
@@ -151,7 +195,7 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
 
 
-def _convert(saved: SavedCheckpoint, before: Checkpoint, to: str, staging: Path) -> tuple[Export, Any]:
+def _convert(saved: SavedCheckpoint, before: Checkpoint, target: Target, staging: Path) -> tuple[Export, Any]:
     from bertkit.modeling.graphs.convert import convert
     from bertkit.modeling.graphs.texts import TextGraph
     from bertkit.workflows.steps.exported_folder import describe_export, write_beside
@@ -159,8 +203,8 @@ def _convert(saved: SavedCheckpoint, before: Checkpoint, to: str, staging: Path)
     known = before.setup.tokenizer.model_input_names
     names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
     model: Any = before.model
-    converted = convert(model, names, to, staging)
-    described = describe_export(saved, before, converted, to)
+    converted = convert(model, names, target.backend, staging, calibration=target.calibration)
+    described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
     write_beside(staging, saved, before)
     complete(staging, described, {})  # so that it can be opened
     return described, TextGraph(model)
@@ -176,22 +220,20 @@ def complete(staging: Path, described: Export, reports: dict[str, Any]) -> None:
     write_manifest(staging, described)
 
 
-def _compare(
-    saved: SavedCheckpoint,
-    before: Checkpoint,
-    graph: Any,
-    staging: Path,
-    scored: tuple[Split | None, list[str]],
-    progress: Progress,
-) -> Parity:
-    from bertkit.evaluation.parity import TOLERANCE
-
-    after = open_checkpoint(saved.recipe, saved.task, staging).load()
-    parity = measure(before, after, graph.on_arrays, scored, progress)
-    if not parity.largest <= TOLERANCE:
-        what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
-        raise ModelError(what, "nothing was written; try the other --to")
-    return parity
+def texts_of(
+    checkpoint: Checkpoint, rows: Sequence[Row], inputs: Sequence[str], *, reads_rows: bool = False
+) -> list[dict[str, Any]]:
+    """Return the texts of rows as a graph reads them, a batch (texts, tokens) per row; with `reads_rows`, the rows."""
+    collate = checkpoint.task.collator(checkpoint.setup)
+    batches = []
+    for feature in checkpoint.task.encode(rows, checkpoint.setup):
+        batch = collate([{name: value for name, value in feature.items() if name != "labels"}])
+        if reads_rows:
+            batches.append({name: batch[name] for name in inputs})
+            continue
+        flat = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in inputs}
+        batches.append({name: values[flat["attention_mask"].sum(1) > 1] for name, values in flat.items()})
+    return batches
 
 
 def measure(
@@ -216,6 +258,8 @@ def measure(
     ]
     with stage(progress, "comparing outputs"):
         largest, cosine = compare_outputs(compute, after.model.run, batches)
+        if split is not None and cosine is not None:  # of texts as they come, not of random ones
+            _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     with stage(progress, "timing"):
         times = [] if reads_rows else time_both(compute, after.model.run, made.inputs, vocabulary, limit)
     scores = {} if split is None else compare_scores(before, after, split, progress)

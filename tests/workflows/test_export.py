@@ -46,7 +46,7 @@ def test_another_task_or_head_than_the_exported_one_is_refused(exported, run):
 
 def test_an_exported_model_is_not_trained_or_exported_again(exported, run, tmp_path):
     folder, _ = exported
-    rows = write_csv(tmp_path / "rows.csv", toy_rows(20))
+    rows = write_csv(tmp_path / "rows.csv", toy_rows(20, seed=1))
     for command in (("finetune", "classify", "--model", folder, "--data", rows), ("export", folder, "-o", "again")):
         ended = run(*command)
         assert (ended.code, "has no weights for torch" in ended.last) == (4, True), ended.last

@@ -62,11 +62,12 @@ def command(
     if json:
         print_json(dataclasses.asdict(result))
     else:
-        _print(result)
+        print_export(result)
 
 
-def _print(result: ExportResult) -> None:
-    print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.bytes / 1e6:,.1f} MB")
+def print_export(result: ExportResult) -> None:
+    """Print what was exported, how it compares, and what to do next."""
+    print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
     print_parity(result.parity, "torch", result.backend)
     print_line()
     print_line("Next:")
@@ -88,7 +89,7 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
         }
         for row in parity.latency
     ]
-    print_table("milliseconds per batch, fp32", speed)
+    print_table("milliseconds per batch", speed)
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
     for note in parity.notes:

@@ -12,8 +12,8 @@ FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
 _PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 
 
-def check_backend(backend: str) -> None:
-    """Check that a backend is known and installed, without importing it.
+def check_backend(backend: str, *, quantizes: bool = False) -> None:
+    """Check that a backend is known and installed, without importing it; with `quantizes`, also what makes int8.
 
     Raises:
         UsageError: it is not known.
@@ -21,7 +21,7 @@ def check_backend(backend: str) -> None:
     """
     if backend not in FILES:
         raise UsageError(f"--to {backend} is not known", closest(backend, FILES))
-    for name in _PACKAGES[backend]:
+    for name in (*_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
         if find_spec(name) is None:
             what = f"an export to {backend} needs the package {name}"
             raise UnavailableError(what, "pip install 'bertkit[export]'")

@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,14 @@ from bertkit.modeling.info import info_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_NOISY = ("torch.onnx", "torch.export", "torch._export", "transformers", "onnxscript", "onnx_ir", "torch.fx")
+_NOISY = (
+    "root",
+    "nncf",
+    "transformers",
+    "onnxscript",
+    "onnx_ir",
+    *(f"torch.{name}" for name in ("onnx", "export", "fx")),
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,14 @@ class Converted:
     probabilities: bool
 
 
-def convert(model: PreTrainedModel, names: Sequence[str], backend: str, folder: Path) -> Converted:
+def convert(
+    model: PreTrainedModel,
+    names: Sequence[str],
+    backend: str,
+    folder: Path,
+    *,
+    calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
+) -> Converted:
     """Write the graph of a model, whose texts may be any number and of any length.
 
     Args:
@@ -47,6 +61,8 @@ def convert(model: PreTrainedModel, names: Sequence[str], backend: str, folder: 
         names: of its inputs: ``input_ids``, ``attention_mask`` and perhaps ``token_type_ids``.
         backend: ``onnx`` or ``openvino``.
         folder: where the graph is written.
+        calibration: texts, to have the graph in int8; None for float32. ONNX Runtime finds the ranges of activations
+            as it runs, and OpenVINO has them from these texts.
 
     Raises:
         ModelError: the exporter cannot trace the model; the message has its reason.
@@ -59,7 +75,9 @@ def convert(model: PreTrainedModel, names: Sequence[str], backend: str, folder: 
         outputs = tuple(graph(**inputs))
         try:
             exporter, config = _exporter(backend)
-            program = exporter.export(graph, dict(inputs), config(dynamic=True, dynamic_shapes=dynamic)).program
+            quantizer = None if calibration is None else _quantizer(backend, calibration)
+            settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
+            program = exporter.export(graph, dict(inputs), settings).program
         except ImportError as error:  # a release that transformers refuses
             what = f"transformers cannot export to {backend} here: {shorten(str(error), 200)}"
             raise UnavailableError(what, "pip install -U 'bertkit[export]'") from None
@@ -91,6 +109,19 @@ def _exporter(backend: str) -> tuple[Any, Any]:
     if backend == "onnx":
         return exporters.OnnxExporter(), exporters.OnnxConfig
     return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
+
+
+def _quantizer(backend: str, calibration: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+    """Return the quantizer that keeps most of the score, of those that a backend has.
+
+    Weights have a scale per output: with one per matrix, vectors of MiniLM had a cosine of .93 to those of float32.
+    """
+    from transformers import exporters
+
+    if backend == "onnx":
+        return exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True))
+    config = exporters.NNCFQuantizationConfig(subset_size=len(calibration))
+    return exporters.NNCFOpenVINOQuantizer(config, calibration_dataset=[dict(texts) for texts in calibration])
 
 
 def _input_names(program: Any, backend: str, names: Sequence[str]) -> tuple[str, ...]:
