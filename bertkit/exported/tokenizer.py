@@ -51,17 +51,17 @@ class ExportedTokenizer:
         text: str | Sequence[Any],
         text_pair: str | Sequence[str] | None = None,
         *,
-        add_special_tokens: bool = True,
         truncation: bool = False,
         max_length: int | None = None,
-        is_split_into_words: bool = False,
-        split_special_tokens: bool = False,
-        return_attention_mask: bool = True,
-        return_token_type_ids: bool | None = None,
+        **options: bool,
     ) -> EncodedTexts:
-        """Encode a text or several, or pairs of texts; with `is_split_into_words`, lists of words."""
+        """Encode a text or several, or pairs of texts; with the option `is_split_into_words`, lists of words.
+
+        Other options are `add_special_tokens`, `split_special_tokens`, `return_attention_mask` and
+        `return_token_type_ids`; they mean what they mean to transformers.
+        """
         backend = self.backend_tokenizer
-        backend.encode_special_tokens = split_special_tokens
+        backend.encode_special_tokens = options.get("split_special_tokens", False)
         if truncation:
             backend.enable_truncation(max_length or self.model_max_length, direction=self.truncation_side)
         else:
@@ -71,13 +71,14 @@ class ExportedTokenizer:
         if text_pair is not None:
             texts = list(zip(texts, [text_pair] if is_single else text_pair, strict=True))
         encodings = backend.encode_batch(
-            texts, is_pretokenized=is_split_into_words, add_special_tokens=add_special_tokens
+            texts,
+            is_pretokenized=options.get("is_split_into_words", False),
+            add_special_tokens=options.get("add_special_tokens", True),
         )
-        has_types = "token_type_ids" in self.model_input_names and return_token_type_ids is not False
         columns = {"input_ids": [one.ids for one in encodings]}
-        if has_types:
+        if "token_type_ids" in self.model_input_names and options.get("return_token_type_ids", True):
             columns["token_type_ids"] = [one.type_ids for one in encodings]
-        if return_attention_mask and "attention_mask" in self.model_input_names:
+        if "attention_mask" in self.model_input_names and options.get("return_attention_mask", True):
             columns["attention_mask"] = [one.attention_mask for one in encodings]
         encoded = EncodedTexts({name: values[0] if is_single else values for name, values in columns.items()})
         encoded.encodings = encodings

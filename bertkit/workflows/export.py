@@ -70,10 +70,10 @@ def export(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.modeling.graphs.backends import check_backend
+    from bertkit.exported.backends import check_backend
 
     check_backend(to)
-    folder, saved = open_source(model, output, recipe, data=data, limit=limit)
+    folder, saved = open_source(Source(model, recipe, data, limit), output)
     scored = find_split(saved, required=data is not None)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
@@ -90,16 +90,28 @@ class Target:
     """Texts, for int8."""
 
 
-def open_source(
-    model: str, output: str | Path, recipe: str | None, *, data: str | None, limit: int | None
-) -> tuple[Path, SavedCheckpoint]:
+@dataclass(frozen=True)
+class Source:
+    """What a graph is made from, and the rows that it is scored on."""
+
+    model: str
+    """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
+    recipe: str | None = None
+    """Of a checkpoint that is not of a run."""
+    data: str | None = None
+    """Rows; None for those of the recipe."""
+    limit: int | None = None
+    """The first rows of each split; None for all."""
+
+
+def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoint]:
     """Return the folder to write, and the checkpoint to make it from, checked without its weights."""
     folder = typed_path(output)
     refuse_existing(folder)
-    source = hub.find_model(model)
-    refuse_exported(source)
-    loaded = recipe_of(model, recipe, data=data, limit=limit)
-    return folder, open_checkpoint(loaded, load_task(loaded), source)
+    found = hub.find_model(source.model)
+    refuse_exported(found)
+    loaded = recipe_of(source.model, source.recipe, data=source.data, limit=source.limit)
+    return folder, open_checkpoint(loaded, load_task(loaded), found)
 
 
 def write_graph(
@@ -196,14 +208,16 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
 
 
 def _convert(saved: SavedCheckpoint, before: Checkpoint, target: Target, staging: Path) -> tuple[Export, Any]:
-    from bertkit.modeling.graphs.convert import convert
-    from bertkit.modeling.graphs.texts import TextGraph
+    from bertkit.exported.backends import FILES
+    from bertkit.modeling.inference.graphs.convert import convert
+    from bertkit.modeling.inference.graphs.texts import TextGraph
     from bertkit.workflows.steps.exported_folder import describe_export, write_beside
 
     known = before.setup.tokenizer.model_input_names
     names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
     model: Any = before.model
-    converted = convert(model, names, target.backend, staging, calibration=target.calibration)
+    file = staging / FILES[target.backend]
+    converted = convert(model, names, target.backend, file, calibration=target.calibration)
     described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
     write_beside(staging, saved, before)
     complete(staging, described, {})  # so that it can be opened

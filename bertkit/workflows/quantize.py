@@ -13,6 +13,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.workflows.export import (
     ExportResult,
+    Source,
     Target,
     find_split,
     load_plain,
@@ -38,35 +39,29 @@ class RefusedError(ModelError):
 
 
 def quantize(
-    model: str,
+    source: Source,
     output: str | Path,
     *,
     to: str = "openvino-int8",
     margin: float = 0.01,
     rows: int = 256,
-    recipe: str | None = None,
-    data: str | None = None,
-    limit: int | None = None,
     progress: Progress = SILENT,
 ) -> ExportResult:
     """Export a model as `bertkit.workflows.export.export` does, in fewer bits.
 
     Args:
-        model: as `export` takes it.
+        source: the model, and the rows to calibrate and to score on.
         output: the folder to write, which must not exist.
         to: one of `TARGETS`.
         margin: how much the score may lose, as a share of its highest value; the 95% interval of the loss counts.
         rows: how many training rows tell the ranges of activations.
-        recipe: of a checkpoint that is not of a run.
-        data: rows to calibrate and to score on; those of the recipe by default.
-        limit: the first rows of each split only.
         progress: shows how far the work is.
 
     Raises:
         RefusedError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.modeling.graphs.backends import check_backend
+    from bertkit.exported.backends import check_backend
 
     if to not in TARGETS:
         raise UsageError(f"--to {to} is not known", closest(to, TARGETS))
@@ -74,7 +69,7 @@ def quantize(
         raise UsageError(f"--margin {margin:g}, --rows {rows}", "give a margin between 0 and 1, and at least one row")
     backend, precision = TARGETS[to]
     check_backend(backend, quantizes=precision == "int8")
-    folder, saved = open_source(model, output, recipe, data=data, limit=limit)
+    folder, saved = open_source(source, output)
     scored = find_split(saved, required=True)
     training = _read_training(saved, rows) if precision == "int8" else []
     with stage(progress, f"loading {saved.recipe.model_name}"):

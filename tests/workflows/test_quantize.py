@@ -9,6 +9,7 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
+from bertkit.workflows.export import Source
 from bertkit.workflows.quantize import RefusedError, quantize, refuse_loss
 from tests.conftest import toy_rows, write_csv
 
@@ -47,7 +48,7 @@ def test_vectors_must_be_alike_even_where_the_score_is_kept():
 @pytest.mark.parametrize("options", [{"to": "onnx-int4"}, {"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
 def test_options_that_mean_nothing_are_refused(options, tmp_path):
     with pytest.raises(UsageError):
-        quantize("demo", tmp_path / "out", **options)
+        quantize(Source("demo"), tmp_path / "out", **options)
 
 
 @pytest.mark.slow

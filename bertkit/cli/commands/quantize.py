@@ -47,18 +47,16 @@ def command(
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
     the margin, and, of vectors, the least cosine is at least 0.98.
     """
+    from bertkit.workflows.export import Source
     from bertkit.workflows.quantize import RefusedError, quantize
 
     try:
         result = quantize(
-            run,
+            Source(run, recipe, data, limit),
             output,
             to=to,
             margin=margin,
             rows=rows,
-            recipe=recipe,
-            data=data,
-            limit=limit,
             progress=TerminalProgress(),
         )
     except RefusedError as error:

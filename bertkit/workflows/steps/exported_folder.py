@@ -16,7 +16,7 @@ from bertkit.storage.checksums import list_files
 from bertkit.storage.exports import MANIFEST, Export, write_export
 
 if TYPE_CHECKING:
-    from bertkit.modeling.graphs.convert import Converted
+    from bertkit.modeling.inference.graphs.convert import Converted
 
 _COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
 _UNLISTED = (MANIFEST, CALIBRATION_FILE)  # a calibration may come later, and names the files that it is of

@@ -7,9 +7,9 @@ import torch
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.graphs import convert as module
-from bertkit.modeling.graphs.convert import convert, example_inputs
-from tests.modeling.graphs.families import FAMILIES, export_family, largest_difference
+from bertkit.modeling.inference.graphs import convert as module
+from bertkit.modeling.inference.graphs.convert import convert, example_inputs
+from tests.modeling.inference.graphs.families import FAMILIES, export_family, largest_difference
 from tests.workflows.test_model_types import save_encoder
 
 HEADS = ("classes", "hierarchical", "choices", "tags", "questions", "similarity", "sparse", "late")
@@ -37,7 +37,7 @@ def test_what_an_exporter_cannot_do_is_said_in_its_words(tiny_model, tmp_path, m
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model)
     what = "transformers cannot export a BertForSequenceClassification to onnx: no lowering for aten::odd"
     with pytest.raises(ModelError, match=what):
-        convert(model, ("input_ids", "attention_mask"), "onnx", tmp_path)
+        convert(model, ("input_ids", "attention_mask"), "onnx", tmp_path / "model.onnx")
     assert torch.autocast is torch.amp.autocast
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from bertkit.errors import ModelError
-from bertkit.modeling.graphs.texts import plain_precision, refuse_untraceable
 from bertkit.modeling.heads.taggers import tagger_class
+from bertkit.modeling.inference.graphs.texts import plain_precision, refuse_untraceable
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
-from tests.modeling.graphs.families import FAMILIES, export_family, largest_difference
+from tests.modeling.inference.graphs.families import FAMILIES, export_family, largest_difference
 
 QUICK = ["windows", "choices", "lists", "sparse"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import UnavailableError, UsageError
-from bertkit.modeling.graphs import backends
+from bertkit.exported import backends
 
 
 def test_a_backend_that_is_not_known_has_a_suggestion():

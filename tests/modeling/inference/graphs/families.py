@@ -11,9 +11,10 @@ import torch
 
 from bertkit.evaluation.forward import forward
 from bertkit.exported import ExportedModel, open_tokenizer, tokenizer_settings
+from bertkit.exported.backends import FILES
 from bertkit.exported.sessions import open_graph
-from bertkit.modeling.graphs.convert import Converted, convert
-from bertkit.modeling.graphs.texts import TextGraph
+from bertkit.modeling.inference.graphs.convert import Converted, convert
+from bertkit.modeling.inference.graphs.texts import TextGraph
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.recipe import load_recipe
@@ -86,7 +87,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
         info = info_of(model)
         made = Converted("", tuple(names), (), info.reads, info.gives_probabilities)
     else:
-        made = convert(model, names, backend, folder)
+        made = convert(model, names, backend, folder / FILES[backend])
     tokenizer.save_pretrained(folder)
     export = Export(
         backend=backend,

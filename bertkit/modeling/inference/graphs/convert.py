@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bertkit.errors import ModelError, UnavailableError, shorten
-from bertkit.modeling.graphs.backends import FILES
-from bertkit.modeling.graphs.texts import TextGraph, plain_precision, refuse_untraceable
+from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import info_of
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def convert(
     model: PreTrainedModel,
     names: Sequence[str],
     backend: str,
-    folder: Path,
+    file: Path,
     *,
     calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
 ) -> Converted:
@@ -60,7 +59,7 @@ def convert(
         model: as `load_model` of a task family returns it, in float32 on the CPU.
         names: of its inputs: ``input_ids``, ``attention_mask`` and perhaps ``token_type_ids``.
         backend: ``onnx`` or ``openvino``.
-        folder: where the graph is written.
+        file: where the graph is written; its weights go beside it.
         calibration: texts, to have the graph in int8; None for float32. ONNX Runtime finds the ranges of activations
             as it runs, and OpenVINO has them from these texts.
 
@@ -85,9 +84,9 @@ def convert(
             reason = shorten(" ".join(str(error).split()), 240)
             what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
             raise ModelError(what, "try the other --to") from error
-        exporter.save_program(program, folder / FILES[backend])
+        exporter.save_program(program, file)
     info, kept = info_of(model), _input_names(program, backend, names)
-    return Converted(FILES[backend], kept, outputs, info.reads, info.gives_probabilities)
+    return Converted(file.name, kept, outputs, info.reads, info.gives_probabilities)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
