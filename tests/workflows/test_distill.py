@@ -29,7 +29,7 @@ def wrong_data(tmp_path: Path) -> Path:
 
 
 def test_a_student_learns_from_its_teacher_what_gold_does_not_say(run, trained, tiny_model, wrong_data):
-    options = ("--model", tiny_model, "--epochs", 8, "--output", "student")
+    options = ("--model", tiny_model, "--epochs", 4, "--output", "student")
     ended = distill(run, trained, wrong_data, "--soft-weight", 1, *options)
     assert ended.code == 0, ended.err
     record = json.loads(Path("student/run.json").read_text())
@@ -162,9 +162,10 @@ def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(
     ["classify", "regress", "ner", "choose", "squad2", "wsd", pytest.param("rerank", marks=pytest.mark.slow)],
 )
 def test_every_family_is_distilled(run, recipe):
-    assert run("finetune", recipe, "--model", "demo", *DEMO_ROWS, "--epochs", 1, "--output", "t").code == 0
+    rows = (*DEMO_ROWS, "--limit", 16)
+    assert run("finetune", recipe, "--model", "demo", *rows, "--epochs", 1, "--output", "t").code == 0
     options = ("--student-layers", "0,2", "--epochs", 1, "--output", "s", *HIDDEN, "--soft-weight", 1)
-    ended = run("distill", recipe, "--teacher", "t", *DEMO_ROWS, *options)
+    ended = run("distill", recipe, "--teacher", "t", *rows, *options)
     assert ended.code == 0, ended.err
     logged = [entry for entry in read_lines(Path("s/metrics.jsonl")) if "loss" in entry]
     assert all(set(entry) >= {"loss_gold", "loss_soft", "loss_hidden"} for entry in logged)

@@ -1,0 +1,1 @@
+"""Look inside: what a tokenizer makes of texts, and what a model gets wrong."""
