@@ -30,7 +30,7 @@ TARGETS = {"onnx-int8": ("onnx", "int8"), "openvino-int8": ("openvino", "int8"),
 LEAST_COSINE = 0.98
 
 
-class RefusedError(ModelError):
+class MarginError(ModelError):
     """A quantized model that loses too much; `parity` has how much."""
 
     def __init__(self, what: str, remedy: str, parity: Parity) -> None:
@@ -58,7 +58,7 @@ def quantize(
         progress: shows how far the work is.
 
     Raises:
-        RefusedError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
+        MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.exported.backends import check_backend
@@ -106,7 +106,7 @@ def _calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, An
 
 
 def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
-    """Check that a model in fewer bits says about the same; raises `RefusedError`."""
+    """Check that a model in fewer bits says about the same; raises `MarginError`."""
     metric = saved.recipe.best_metric
     found, highest = parity.scores[metric], float(getattr(saved.task, "HIGHEST", 1.0))
     ends = found["interval"] or [found["difference"], found["difference"]]
@@ -114,7 +114,7 @@ def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> Non
     remedy = "nothing was written; choose another --to, or a larger --margin"
     if not loss <= margin * highest:
         what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
-        raise RefusedError(what, remedy, parity)
+        raise MarginError(what, remedy, parity)
     if parity.least_cosine is not None and not parity.least_cosine >= LEAST_COSINE:
         what = f"the least cosine of vectors is {parity.least_cosine:.4f}, below {LEAST_COSINE}"
-        raise RefusedError(what, "nothing was written; choose another --to", parity)
+        raise MarginError(what, "nothing was written; choose another --to", parity)

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
 from bertkit.workflows.export import Source
-from bertkit.workflows.quantize import RefusedError, quantize, refuse_loss
+from bertkit.workflows.quantize import MarginError, quantize, refuse_loss
 from tests.conftest import toy_rows, write_csv
 
 
@@ -22,26 +22,26 @@ def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.
 
 def test_the_end_of_the_interval_counts_and_not_the_difference():
     judge([-0.009, 0.004])
-    with pytest.raises(RefusedError, match=r"accuracy may lose 0\.0200 .* margin is 0\.01 - nothing was written"):
+    with pytest.raises(MarginError, match=r"accuracy may lose 0\.0200 .* margin is 0\.01 - nothing was written"):
         judge([-0.02, 0.004])
-    with pytest.raises(RefusedError):
+    with pytest.raises(MarginError):
         judge(None, difference=-0.05)
-    with pytest.raises(RefusedError):
+    with pytest.raises(MarginError):
         judge(None, difference=float("nan"))
 
 
 def test_errors_grow_and_percentages_have_a_hundred():
     judge([-0.5, 0.009], metric="document_active_dims")
-    with pytest.raises(RefusedError, match="may lose"):
+    with pytest.raises(MarginError, match="may lose"):
         judge([-0.5, 0.02], metric="document_active_dims")
     judge([-0.9, 0.4], HIGHEST=100.0)
-    with pytest.raises(RefusedError, match="the margin is 1 "):
+    with pytest.raises(MarginError, match="the margin is 1 "):
         judge([-1.5, 0.4], HIGHEST=100.0)
 
 
 def test_vectors_must_be_alike_even_where_the_score_is_kept():
     judge([0.0, 0.0], cosine=0.985)
-    with pytest.raises(RefusedError, match=r"least cosine of vectors is 0\.9287, below 0\.98"):
+    with pytest.raises(MarginError, match=r"least cosine of vectors is 0\.9287, below 0\.98"):
         judge([0.0, 0.0], cosine=0.9287)
 
 

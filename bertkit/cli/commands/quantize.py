@@ -48,7 +48,7 @@ def command(
     the margin, and, of vectors, the least cosine is at least 0.98.
     """
     from bertkit.workflows.export import Source
-    from bertkit.workflows.quantize import RefusedError, quantize
+    from bertkit.workflows.quantize import MarginError, quantize
 
     try:
         result = quantize(
@@ -59,7 +59,7 @@ def command(
             rows=rows,
             progress=TerminalProgress(),
         )
-    except RefusedError as error:
+    except MarginError as error:
         if json:
             end_with_error({"parity": dataclasses.asdict(error.parity)}, error)
         print_parity(error.parity, "torch", to)

@@ -13,7 +13,7 @@ from tests.cli.commands.test_export import PARITY
 @pytest.fixture
 def refused(monkeypatch):
     def refuse(*_, **__):
-        raise workflow.RefusedError("accuracy may lose 0.0200", "nothing was written", PARITY)
+        raise workflow.MarginError("accuracy may lose 0.0200", "nothing was written", PARITY)
 
     monkeypatch.setattr(workflow, "quantize", refuse)
 
