@@ -60,6 +60,10 @@ class ModelInfo:
     It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
     """
 
+    reads: str = "text"
+    """What a row is to it: one text, which may be read in windows, or its ``choices``, ``passages`` or ``texts``."""
+    gives_probabilities: bool = False
+    """Whether its scores are probabilities, and not logits."""
     new_weights: list[str] = field(default_factory=list)
     """Names of the weights of its heads that the checkpoint lacks."""
     has_new_head: bool = False

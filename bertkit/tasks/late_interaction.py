@@ -70,7 +70,7 @@ def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
     """Return the scores of the anchor with positive and negatives."""
-    from bertkit.modeling.sentence.late import max_sim, real_tokens
+    from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
@@ -84,7 +84,7 @@ def decode(
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
-    from bertkit.modeling.sentence.late import max_sim
+    from bertkit.modeling.sentence.late_scores import max_sim
 
     if "_rank" in predictions[0]:  # of a baseline
         return contrastive.compare(predictions, rows, setup)

@@ -27,12 +27,14 @@ from bertkit.tokens.features import (
     Setup,
     find_template,
     padding_collator,
+    to_batch,
     token_budget,
     tokenize_texts,
 )
 from bertkit.tokens.lost import find_lost_answers
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 _SPAN = ("start", "end", "score", "probability")
@@ -118,15 +120,13 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
-    import torch
-
     pad = padding_collator(setup)
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = pad(features)
         if all("start_positions" in feature for feature in features):
             for name in ("start_positions", "end_positions"):
-                batch[name] = torch.tensor([feature[name] for feature in features])
+                batch |= to_batch({name: np.array([feature[name] for feature in features])}, setup)
         return batch
 
     return collate

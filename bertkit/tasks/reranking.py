@@ -36,7 +36,7 @@ from bertkit.tasks import (
     padding_collator,
     read_option,
 )
-from bertkit.tokens.features import are_several, max_tokens
+from bertkit.tokens.features import are_several, max_tokens, to_batch
 
 if TYPE_CHECKING:
     import torch
@@ -151,8 +151,6 @@ def collator(setup: Setup) -> Collator:
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    import torch
-
     pad = padding_collator(setup, label_type="float32")
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
@@ -165,11 +163,11 @@ def collator(setup: Setup) -> Collator:
             for feature in features
             for passage in range(most)
         ]
-        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
+        batch = {name: values.reshape(len(features), most, -1) for name, values in pad(flat).items()}
         labels = np.zeros((len(features), most), dtype=np.float32)
         for line, feature in zip(labels, features, strict=True):
             line[: len(feature["labels"])] = feature["labels"]
-        return {**batch, "labels": torch.from_numpy(labels)}
+        return batch | to_batch({"labels": labels}, setup)
 
     return collate
 

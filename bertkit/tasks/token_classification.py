@@ -117,6 +117,8 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
+    if setup.inference:  # hidden states are kept in training alone
+        return padding_collator(setup, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 
     return state_collator(padding_collator(setup, label_per_token=True))
@@ -164,10 +166,7 @@ def gold_probabilities(
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Count per row what is right, gold and predicted: ``tags``, and for entity tags ``entities`` and ``strict``.
-
-    ``tags`` has shape (rows, tags, 3), the other two (rows, types, 3).
-    """
+    """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
     if not _has_entities(setup):
