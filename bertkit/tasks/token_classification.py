@@ -155,8 +155,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
     types = entities.entity_types(setup.labels)
-    gold = [entities.find_spans(tags) for tags, _ in pairs]
-    predicted = [entities.find_spans(tags) for _, tags in pairs]
+    gold, predicted = ([entities.find_spans(pair[side]) for pair in pairs] for side in (0, 1))
     strict = [entities.find_strict_spans(tags) for _, tags in pairs]
     return {
         "tags": entities.count_spans(as_words, setup.labels),

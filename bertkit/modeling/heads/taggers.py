@@ -76,8 +76,8 @@ class LayerTagger(EncoderHead):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        with torch.no_grad():
-            outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
+        # nothing of it has gradients but what an explanation puts in place of its embeddings
+        outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":
             return torch.stack(chosen, dim=2)

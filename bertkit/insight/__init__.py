@@ -1,0 +1,1 @@
+"""What a model has inside, and why it answers as it does."""
