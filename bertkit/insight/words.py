@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _PART_OF_A_CHARACTER = "\ufffd"
+_MOST_BYTES = 3  # of a character, before its last
 
 
 @dataclass(frozen=True)
@@ -67,26 +68,39 @@ def _runs(ids: Sequence[int], special: set[int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class _Surface:
-    """The characters of a token, and whether it begins a word; None where it is unknown or a part of a character."""
+    """The characters of a token; None where it is unknown."""
 
     text: str | None
     begins: bool
+    """Whether it begins a word."""
+    joins_next: bool = False
+    """Whether it has no characters of its own, but those of the next: a space, or some bytes of one."""
 
 
 def _surfaces(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[_Surface]:
     decoder = tokenizer.backend_tokenizer.decoder
-    is_bytes = type(decoder).__name__ == "ByteLevel" or any(token.startswith("Ġ") for token in tokens)
+    if type(decoder).__name__ == "ByteLevel":
+        return _surfaces_of_bytes(tokens, tokenizer)
     has_pieces = any(token.startswith("▁") for token in tokens)
     surfaces = []
     for token in tokens:
-        if token == tokenizer.unk_token:
-            surfaces.append(_Surface(None, True))
-            continue
-        text = decoder.decode([token]) if is_bytes and decoder is not None else token
-        begins = token.startswith("Ġ") if is_bytes else token.startswith("▁") if has_pieces else text[:2] != "##"
-        text = text if is_bytes else text.removeprefix("##").replace("▁", "").removesuffix("</w>")
-        whole = _PART_OF_A_CHARACTER not in text
-        surfaces.append(_Surface(text.strip() if whole else None, begins))
+        begins = token.startswith("▁") if has_pieces else not token.startswith("##")
+        text = token.removeprefix("##").replace("▁", "").removesuffix("</w>")
+        is_unknown = token == tokenizer.unk_token
+        surfaces.append(_Surface(None if is_unknown else text, begins or is_unknown, not text))
+    return surfaces
+
+
+def _surfaces_of_bytes(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[_Surface]:
+    decoder: Any = tokenizer.backend_tokenizer.decoder
+    surfaces: list[_Surface] = []
+    bytes_before: list[str] = []
+    for token in tokens:
+        text = decoder.decode([*bytes_before, token])
+        is_part = text.endswith(_PART_OF_A_CHARACTER) and len(bytes_before) < _MOST_BYTES
+        begins = token.startswith("Ġ")
+        surfaces.append(_Surface("" if is_part else text.strip(), begins, is_part or not text.strip()))
+        bytes_before = [*bytes_before, token] if is_part else []
     return surfaces
 
 
@@ -116,22 +130,23 @@ class _Source:
     def find(self, surfaces: Sequence[_Surface]) -> list[tuple[str, list[int]]] | None:
         """Find the words that tokens stand for, with the numbers of their tokens; None where they are not in a row."""
         parts = [None if surface.text is None else _letters(surface.text) for surface in surfaces]
-        pattern = "".join("(.*?)" if part is None else f"({re.escape(part)})" for part in parts)
-        # what is unknown at the end would else match nothing
+        pattern = "".join("(.+?)" if part is None else f"({re.escape(part)})" for part in parts)
+        # what is unknown at the end would else be a single letter
         expression = re.compile(pattern + ("$" if parts and parts[-1] is None else ""))
         # texts mostly come in the order of the columns; a choice repeats its context
         match = expression.search(self.letters, self.done) or expression.search(self.letters)
-        if match is None:
+        if match is None or match.start() == match.end():
             return None
         self.done = match.end()
+        spans = [match.span(number + 1) for number in range(len(parts))]
+        owners = [self.owners[start] if start < end else None for start, end in spans]
         words: list[tuple[str, list[int]]] = []
-        last = -1
-        for number in range(len(parts)):
-            start, end = match.span(number + 1)
-            # a token without letters, or part of one, belongs to the word before
-            owner = self.owners[start] if start < end else last
+        last = None
+        for number, surface in enumerate(surfaces):
+            after = next((owner for owner in owners[number:] if owner is not None), last)
+            owner = after if surface.joins_next or last is None else last if owners[number] is None else owners[number]
             if owner != last or not words:
-                words.append((self.words[owner] if owner >= 0 else "", []))
+                words.append((self.words[owner or 0], []))
             words[-1][1].append(number)
             last = owner
         return words

@@ -17,6 +17,7 @@ from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import answers, ensembles
+from bertkit.modeling.heads.targets import span_targets
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
@@ -50,7 +51,8 @@ OPTIONS: Mapping[str, Any] = {
     "null_threshold": None,
 }
 
-precompute, fit_baselines, find_lost_gold, combine = no_precompute, no_fitting, find_lost_answers, ensembles.mean_logits
+precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
+combine, targets = ensembles.mean_logits, span_targets
 
 _NO_ANSWER, _OTHERS, _NO_SPAN = "no answer", "(others)", -1e4  # lower than any sum of two logits
 

@@ -19,6 +19,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
+from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
@@ -44,7 +45,7 @@ OPTIONS: Mapping[str, Any] = {
     "tagger_size": Option(256, least=2),
 }
 
-tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
+tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
