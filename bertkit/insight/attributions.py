@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from bertkit.modeling.mixing import mixed_embeddings
+from bertkit.modeling.embeddings import mixed_embeddings
 from bertkit.tokens.features import Collator, Feature, are_several
 
 if TYPE_CHECKING:

@@ -81,10 +81,10 @@ def _surfaces(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list
     decoder = tokenizer.backend_tokenizer.decoder
     if type(decoder).__name__ == "ByteLevel":
         return _surfaces_of_bytes(tokens, tokenizer)
-    has_pieces = any(token.startswith("▁") for token in tokens)
+    is_sentencepiece = any(token.startswith("▁") for token in tokens)
     surfaces = []
     for token in tokens:
-        begins = token.startswith("▁") if has_pieces else not token.startswith("##")
+        begins = token.startswith("▁") if is_sentencepiece else not token.startswith("##")
         text = token.removeprefix("##").replace("▁", "").removesuffix("</w>")
         is_unknown = token == tokenizer.unk_token
         surfaces.append(_Surface(None if is_unknown else text, begins or is_unknown, not text))

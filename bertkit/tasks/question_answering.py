@@ -67,8 +67,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            what = f"{answers.question_name(row)}no {column}"
-            raise DataError(what, "fill it in, or leave the row out", column=column)
+            raise DataError(
+                f"{answers.question_name(row)}no {column}", "fill it in, or leave the row out", column=column
+            )
     if "answers" not in row:
         return row
     texts, starts = answers.read_answers(row)
@@ -295,8 +296,7 @@ def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int =
     groups = np.array([word if word in frequent else _OTHERS for word in words])
     table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
     for word in [*frequent, _OTHERS]:
-        in_group = groups == word
-        if in_group.any():
+        if (in_group := groups == word).any():
             percent = {name: float(100 * values[in_group].mean()) for name, values in scores.items()}
             table.append({"question": word, **percent, "questions": int(in_group.sum())})
     return table

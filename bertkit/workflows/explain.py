@@ -65,7 +65,7 @@ def recipe_of(run: str) -> str:
     if is_seeds_folder(folder):
         raise UsageError("a folder of several seeds", "name one of its run folders", file=folder)
     if not (folder / _RECIPE).is_file():
-        raise UsageError(f"{run} has no {_RECIPE}", "name a run folder, or say --recipe RECIPE", file=folder)
+        raise UsageError(f"no {_RECIPE}", "name a run folder, or say --recipe RECIPE", file=folder)
     return str(folder / _RECIPE)
 
 

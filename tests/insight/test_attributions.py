@@ -51,7 +51,7 @@ def test_integrated_gradients_are_those_of_a_plain_loop():
     points = (baseline + shares * (own - baseline)).requires_grad_()
     (gradients,) = torch.autograd.grad(model(inputs_embeds=points).logits[:, 0].sum(), points)
     expected = (gradients.mean(dim=0) * (own - baseline)[0]).sum(dim=-1)
-    np.testing.assert_allclose(found.values[0], expected.numpy(), rtol=0.02, atol=1e-4 * np.abs(expected).max().item())
+    np.testing.assert_allclose(found.values[0], expected.numpy(), rtol=0.02, atol=1e-4 * expected.abs().max().item())
     assert found.score == pytest.approx(first_logit_of(model, IDS), rel=1e-4)
     assert found.is_complete
     assert found.values.sum() == pytest.approx(found.score - found.baseline_score, rel=0.01)

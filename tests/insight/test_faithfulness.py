@@ -38,7 +38,7 @@ def test_log_odds_and_log_probabilities_are_turned_into_probabilities():
 
 def test_methods_are_compared_with_random_row_by_row():
     random = np.random.default_rng(0).random((40, 2))
-    better = random + [0.2, -0.1]
+    better = random + np.array([0.2, -0.1])
     found = {one.method: one for one in summarize({"ours": list(map(tuple, better)), RANDOM: list(map(tuple, random))})}
     assert found["ours"].comprehensiveness == pytest.approx(random[:, 0].mean() + 0.2)
     assert found["ours"].sufficiency == pytest.approx(random[:, 1].mean() - 0.1)

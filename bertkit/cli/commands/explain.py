@@ -34,47 +34,53 @@ _MOST_WORDS = 10  # in a table; those with the largest values
 RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
 ]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Explain this label, or the tag of this word; repeatable.",
+        show_default="what is predicted",
+    ),
+]
+FaithfulnessOption = Annotated[
+    bool,
+    typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are."),
+]
+BaselineOption = Annotated[
+    Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
+]
+MaxStepsOption = Annotated[int, typer.Option(help="Most steps of integrated gradients.", metavar="N", min=1, max=8192)]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
+]
 
 
 def command(
     run: RunArgument,
     text: TextOption = None,
     row: RowOption = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
-    ] = None,
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Explain this label, or the tag of this word; repeatable.",
-            show_default="what is predicted",
-        ),
-    ] = None,
-    faithfulness: Annotated[
-        bool,
-        typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are."),
-    ] = False,
-    baseline: Annotated[
-        Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
-    ] = "mask",
-    max_steps: Annotated[
-        int, typer.Option(help="Most steps of integrated gradients.", metavar="N", min=1, max=8192)
-    ] = 512,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
-    ] = None,
+    data: DataOption = None,
+    limit: LimitOption = None,
+    target: TargetOption = None,
+    faithfulness: FaithfulnessOption = False,
+    baseline: BaselineOption = "mask",
+    max_steps: MaxStepsOption = 512,
+    output: OutputOption = None,
+    recipe: RecipeOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     json: JsonOption = False,
@@ -128,6 +134,9 @@ def _print(row: ExplainedRow) -> None:
 
 def _print_explanation(one: Explanation) -> None:
     print_text(f"  {one.target}: {one.measure} {one.score:.4f}, with all words masked {one.baseline_score:.4f}")
+    if not one.words:
+        print_text("  nothing to explain: no word is read")
+        return
     steps = f"{one.steps} step{'s' * (one.steps > 1)}"
     if one.is_complete:
         print_text(f"  the words add up to the difference within {one.gap:.2%} ({steps})")
