@@ -57,8 +57,9 @@ demo-model: install ## train the demo model again, half an hour on one core
 demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md
 	$(BIN)/python tools/make_demo_table.py
 
-docs: install ## write docs/cli.md from the help of the commands
+docs: install ## write docs/cli.md from the help of the commands, and the table of docs/encoders.md
 	$(BIN)/python tools/make_cli_page.py
+	$(BIN)/python tools/make_encoders_table.py
 
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py

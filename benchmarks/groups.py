@@ -253,7 +253,7 @@ def sizes_part(sizes: Sequence[dict[str, Any]]) -> str:
     """Write the table of time and memory."""
     lines = ["| rows | processor seconds | memory | copies | found | removed wrongly |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {size['rows']:,} | {size['processor_seconds']:.0f} | {size['megabytes'] / 1000:.1f} GB |"
+        f"| {size['rows']:,} | {size['processor_seconds']:,.0f} | {size['megabytes'] / 1000:.1f} GB |"
         f" {size['planted']:,} | {size['found']:,} | {size['others_removed']:,} |"
         for size in sizes
     ]

@@ -50,9 +50,10 @@ def machine_part(reports: Sequence[Report]) -> str:
     """Describe the machine of the newest report."""
     machine = max((report["machine"] for report in reports), key=lambda machine: str(machine["date"]))
     versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     flags = ", ".join(machine["flags"]) or "no AVX-512, bf16 or AMX"
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads used, {machine['memory_gib']} GiB"
+        f"{machine['cpu']}, {machine['cores']} cores, {threads} used, {machine['memory_gib']} GiB"
         f" of memory, {flags}.\n"
         f"{machine['system']}, Python {machine['python']}, {versions}. Measured on {machine['date']},"
         f" at commit {machine.get('commit', 'unknown')}."

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,12 +59,12 @@ def read_runs(file: Path) -> list[dict[str, Any]]:
 
 
 def train(case: Case, training: dict[str, Any]) -> dict[str, Any]:
-    """Train in a process of its own; return its scores, its peak memory, the MB of its optimizer and its seconds."""
+    """Train in a process of its own; return its scores, its peak memory, the MB of its optimizer, core seconds."""
     keys = [word for key, value in training.items() for word in ("--set", f"training.{key}={json.dumps(value)}")]
     command = [sys.executable, "-m", "bertkit", "finetune", case.recipe, *case.options(), *keys, "-o", "run", "--json"]
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as name:
-        folder, began = Path(name), time.monotonic()
+        folder = Path(name)
         with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
             process = subprocess.Popen(command, cwd=folder, env=environment(1, PYTHONPATH=path), stdout=out, stderr=err)
             _, status, usage = os.wait4(process.pid, 0)
@@ -73,7 +72,7 @@ def train(case: Case, training: dict[str, Any]) -> dict[str, Any]:
             sys.exit((folder / "err").read_text().strip().splitlines()[-1])
         return {
             "scores": json.loads((folder / "out").read_text())["results"][0]["scores"],
-            "seconds": time.monotonic() - began,
+            "seconds": usage.ru_utime + usage.ru_stime,
             "peak_mb": usage.ru_maxrss / 1024,
             "optimizer_mb": optimizer_size(folder / "run"),
         }
@@ -104,7 +103,7 @@ def paired_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[flo
 def schedules_part(runs: Sequence[dict[str, Any]]) -> str:
     """Write the table of docs/benchmarks.md: each method beside longer plain training, on the seeds of both."""
     heads = ("task", "method", "seeds", "score: mean (lowest to highest)", "beside longer plain training")
-    heads += ("seconds", "peak, MB", "optimizer, MB")
+    heads += ("core seconds", "peak, MB", "optimizer, MB")
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     for task in dict.fromkeys(run["key"]["task"] for run in runs):
         of_task = [run for run in runs if run["key"]["task"] == task]

@@ -33,7 +33,7 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize(
-    "name", ["groups", "load", "linear", "long_texts", "pictures", "quality", "schedules", "speed"]
+    "name", ["groups", "load", "linear", "long_texts", "pictures", "pruning", "quality", "schedules", "speed"]
 )
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
@@ -392,3 +392,16 @@ def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
     difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
     shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
     assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
+
+
+def test_answers_of_another_text_are_counted_and_so_are_lost_ones():
+    from benchmarks.serving import count_outcomes
+
+    def answer(score):
+        return [{"label": "yes", "score": score}, {"label": "no", "score": 1 - score}]
+
+    expected = {"a": {"yes": 0.75, "no": 0.25}, "b": {"yes": 0.5, "no": 0.5}}
+    answers = [("a", 200, answer(0.75 + 1e-7)), ("b", 200, answer(0.75)), ("a", 429, {}), ("b", 0, "reset")]
+    counted = count_outcomes(answers, expected)
+    assert counted["statuses"] == {"200": 2, "429": 1, "0": 1}
+    assert (counted["lost"], counted["mixed"], counted["largest_difference"]) == (1, 1, 0.25)

@@ -30,6 +30,9 @@ NOT_RUN = {
     "#": "a comment",
     "bertkit recipes copy cola recipes/": "writes into a clone of bertkit",
     "bertkit recipes check recipes/": "checks what the line above has written",
+    "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
+    "curl ": "asks the server of the line above",
+    "BERTKIT_RUNS=": "serves until it is stopped",
     "srun ": "needs Slurm",
     "torchrun --nnodes 2": "needs two machines",
     "accelerate launch": "sets the same variables as torchrun",
@@ -142,6 +145,17 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
     return [*words, *more]
 
 
+def shorten_ablation(words: list[str]) -> list[str]:
+    """Return an ablation of tiny models with few rows, steps and seeds."""
+    before = ["", *words]
+    tasks = [
+        f"{word} data.limit=40 training.epochs=1" if last == "--then" else word
+        for last, word in zip(before, words, strict=False)
+    ]
+    small = ["--set", "data.limit=300", "--set", "training.batch_size=4", "--set", "training.max_length=32"]
+    return [*tasks, "--steps", "2", "--seeds", "2", *small, "--set", "training.precision=fp32", *SMALL_MODEL]
+
+
 def shorten_student(words: list[str]) -> list[str]:
     """Set the layers of a student to one; return what makes a new student small, with the heads of the demo model."""
     if "--student-layers" in words:
@@ -164,7 +178,8 @@ def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str]
             processes, words = 2, words[words.index("-m") + 1 :]
         assert words[0] == "bertkit", f"{line}: bring this test to run it, or say in NOT_RUN why not"
         stdin = folder / "new.csv" if "-" in words else None
-        short, path = shorten(words[1:], fresh=fresh), environment.get("PYTHONPATH")
+        short = shorten_ablation(words[1:]) if words[1] == "ablate" else shorten(words[1:], fresh=fresh)
+        path = environment.get("PYTHONPATH")
         codes, out, err = zygote.launch(folder, short, processes, path, stdin)
         assert codes == [0] * processes, f"{line}\n{out}{err}"
 

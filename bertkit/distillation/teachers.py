@@ -47,14 +47,14 @@ class Teacher:
     fingerprint: str
 
     def load(self, student: Checkpoint) -> Checkpoint:
-        """Load the teacher for a student: it reads the very tokens that the student reads.
+        """Load the teacher for a student: it reads the very tokens that the student reads, perhaps by other ids.
 
         Raises:
             ModelError: it has another vocabulary or a smaller maximal length, or no head for this task.
         """
         setup = student.setup
         tokenizer = load_tokenizer(self.folder)
-        if _content(tokenizer) != _content(setup.tokenizer):
+        if not _is_trimmed(setup.tokenizer, tokenizer) and _content(tokenizer) != _content(setup.tokenizer):
             raise _other_vocabulary(self)
         if tokenizer.model_max_length < max_tokens(setup):
             what = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
@@ -97,14 +97,11 @@ def find_teachers(
     if distillation.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
     teachers = tuple(_find(name, recipe, task, labels) for name in names)
-    own = _vocabulary(student)
     for teacher in teachers:
         if is_sentence_folder(teacher.folder):
             what = f"the teacher {teacher.name} makes vectors and no logits"
             raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
-        vocabulary = _vocabulary(teacher.folder)
-        if own and vocabulary and vocabulary != own:
-            raise _other_vocabulary(teacher)
+        _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
     count = _count_layers(teachers[0].folder)
     if distillation.student_layers is not None and count is not None:
         layers_to_take(distillation.student_layers, count)
@@ -144,6 +141,8 @@ def _logits_of(
         loaded = teacher.load(student)
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them has token types
         features = encode_split(split, loaded.setup, task.encode)
+    elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
+        features = _translate(features, {own[token]: theirs[token] for token in own})
     outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
     logits = _gather(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
@@ -198,6 +197,40 @@ def _vocabulary(folder: Path) -> Any:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _check_vocabulary(teacher: Teacher, own: Any, *, matches_layers: bool) -> None:
+    """Check that a teacher has all tokens of a student, as far as files tell; for matched layers, by the same ids."""
+    vocabulary = _vocabulary(teacher.folder)
+    if not own or not vocabulary or vocabulary == own:
+        return
+    if not _tokens(own) < _tokens(vocabulary):
+        raise _other_vocabulary(teacher)
+    if matches_layers:  # on the student's own batches
+        what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"
+        raise ModelError(what, "match no layers, or prune the vocabulary afterwards")
+
+
+def _tokens(vocabulary: Any) -> set[str]:
+    """Return the tokens of a vocabulary, whose tokens have ids or, in a list, scores."""
+    return set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
+
+
+def _is_trimmed(tokenizer: PreTrainedTokenizerFast, whole: PreTrainedTokenizerFast) -> bool:
+    """Tell whether a tokenizer has a part of the tokens of another, and treats texts before them as that does."""
+    contents = [json.loads(one.backend_tokenizer.to_str()) for one in (tokenizer, whole)]
+    same = all(contents[0][part] == contents[1][part] for part in ("normalizer", "pre_tokenizer"))
+    types = [content["model"]["type"] for content in contents]
+    return same and types[0] == types[1] and tokenizer.get_vocab().keys() < whole.get_vocab().keys()
+
+
+def _translate(features: Sequence[Feature], ids: Mapping[int, int]) -> list[Feature]:
+    """Return features with the teacher's ids of the very tokens that the student reads."""
+
+    def translate(numbers: Any) -> Any:
+        return [translate(number) if hasattr(number, "__len__") else ids[int(number)] for number in numbers]
+
+    return [{**feature, "input_ids": translate(feature["input_ids"])} for feature in features]
 
 
 def _other_vocabulary(teacher: Teacher) -> ModelError:

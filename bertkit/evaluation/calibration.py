@@ -12,6 +12,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import json_fingerprint
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -21,7 +22,7 @@ class SavedCalibration:
     """What was learned on the rows of a split about the probabilities of a model."""
 
     model: str
-    """SHA-256 of config, weights and vocabulary."""
+    """SHA-256 of config, weights and vocabulary; of an ensemble, of those of its members."""
     task: str
     split: str
     source: str
@@ -30,7 +31,7 @@ class SavedCalibration:
     thresholds: dict[str, float] | None = None
     """Where a row may have several labels: label -> the least probability that chooses it."""
     confidence: list[float] = field(default_factory=list)
-    """Of each row, in no order that tells which: the probability of the label that was chosen."""
+    """Where a row has one label, of each row: the probability of the label that was chosen."""
     right: list[int] = field(default_factory=list)
     gold: list[float] = field(default_factory=list)
     """The probability of the gold label."""
@@ -51,8 +52,13 @@ def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
     write_json(folder / CALIBRATION_FILE, asdict(calibration))
 
 
-def read_calibration(folder: Path, task: str) -> SavedCalibration | None:
-    """Read the calibration of a model; None where it has none for this task family.
+def fingerprint_all(folder: Path, members: Sequence[Path] = ()) -> str:
+    """Compute the fingerprint of the model of a folder, or of an ensemble of the models of several."""
+    return json_fingerprint([fingerprint(member) for member in members]) if members else fingerprint(folder)
+
+
+def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> SavedCalibration | None:
+    """Read the calibration of a model, or of an ensemble; None where it has none for this task family.
 
     Raises:
         ModelError: the file is damaged, or of other weights.
@@ -66,8 +72,8 @@ def read_calibration(folder: Path, task: str) -> SavedCalibration | None:
         raise ModelError(
             "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
         ) from None
-    if calibration.model != fingerprint(folder):
-        what = "the calibration is of other weights than those beside it"
+    if calibration.model != fingerprint_all(folder, members):
+        what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
         raise ModelError(what, "run `bertkit calibrate` again, or delete it", file=file)
     return calibration if calibration.task == task else None
 
@@ -84,8 +90,7 @@ def thresholds_for(
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--precision", precision), ("--coverage", coverage)):
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
+        check_share(name, value)
     if calibration is None or not calibration.confidence:
         what = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
@@ -108,6 +113,16 @@ def thresholds_for(
             f"coverage {coverage:g}: prediction_set has each label of probability {options['set_above']:.4f} or more"
         )
     return options, lines
+
+
+def check_share(name: str, value: float | None) -> None:
+    """Check that the number of an option, where it is given, is between 0 and 1.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if value is not None and not 0 < value < 1:
+        raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
 
 
 def _arrays(*values: Sequence[float] | Mapping[str, float]) -> list[Any]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
-from bertkit.evaluation.calibration import read_calibration
+from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
-from bertkit.recipe import Recipe
+from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
@@ -56,6 +56,20 @@ class SavedCheckpoint:
     members: tuple[SavedCheckpoint, ...] = ()
     """Of an ensemble: its checkpoints, of which this is the first."""
 
+    @property
+    def member_folders(self) -> tuple[Path, ...]:
+        """The folders of the checkpoints of an ensemble; none of a single one."""
+        return tuple(member.folder for member in self.members)
+
+    @property
+    def calibration_folder(self) -> Path:
+        """The folder that its calibration is in: its own, of an ensemble that of the seeds."""
+        return typed_path(self.recipe.model) if self.members else self.folder
+
+    def read_calibration(self) -> SavedCalibration | None:
+        """Read its calibration; see `bertkit.evaluation.calibration.read_calibration`."""
+        return read_calibration(self.calibration_folder, self.recipe.task, self.member_folders)
+
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
         """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
 
@@ -66,7 +80,7 @@ class SavedCheckpoint:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
         """
         if self.members:
-            return self._load_members(machine, inference=inference)
+            return self._load_members(machine, inference=inference, calibrated=calibrated)
         from bertkit.hardware.precision import use_matmul_backend
 
         if machine is None:
@@ -83,17 +97,18 @@ class SavedCheckpoint:
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
-    def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
+    def _load_members(self, machine: Machine | None, *, inference: bool, calibrated: bool) -> Checkpoint:
         """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
 
-        A calibration of one of them is not one of their mean, and is left out.
+        A calibration of one of them is not one of their mean, which has its own.
         """
         first = self.members[0].load(machine, inference=inference, calibrated=False)
         others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
         members = (first, *others)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
         means = {name: fmean(values[name] for values in tuned) for name in tuned[0] if name not in self.recipe.options}
-        return replace(first, setup=with_options(first.setup, means), members=members)
+        options = means | (self._find_calibration() if calibrated else {})
+        return replace(first, setup=with_options(first.setup, options), members=members)
 
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import product_widths, restore_hardware
@@ -105,7 +120,7 @@ class SavedCheckpoint:
 
     def _find_calibration(self) -> dict[str, Any]:
         """Return the temperature and thresholds of its calibration that the recipe does not set, and say so."""
-        calibration = read_calibration(self.folder, self.recipe.task)
+        calibration = self.read_calibration()
         if calibration is None:
             return {}
         options = {name: one for name, one in calibration.options().items() if name not in self.recipe.options}
@@ -117,8 +132,8 @@ class SavedCheckpoint:
         """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        of_run = self.record.get("identity", {}).get("recipe", {}).get("options", {})
-        trained, own = of_run.get("long_text", "head"), self.recipe.options.get("long_text")
+        of_run, own = self._options_of_run(), self.recipe.options.get("long_text")
+        trained = of_run.get("long_text", "head")
         if own is not None:
             if own != trained:
                 log.info(f"trained with long_text {trained}, used with {own}")
@@ -127,6 +142,15 @@ class SavedCheckpoint:
             return {}
         log.info(f"as in its run: long_text {trained}")
         return {name: of_run[name] for name in long_texts.OPTIONS if name in of_run and name not in self.recipe.options}
+
+    def _options_of_run(self) -> dict[str, Any]:
+        options: dict[str, Any] = self.record.get("identity", {}).get("recipe", {}).get("options", {})
+        return options
+
+    @property
+    def long_text(self) -> str:
+        """How it reads a text that does not fit, in a family that can do so in several ways."""
+        return str({**self._options_of_run(), **self.recipe.options}.get("long_text", "head"))
 
     def _report_max_length(self, limit: int) -> None:
         """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""

@@ -119,7 +119,7 @@ def find_changes(
         slice_metric=slice_metric,
         slices=[
             _score_slice(scorer, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
-            for by, values in _slice_values(scorer, rows, units, extra or {}).items()
+            for by, values in slice_values(scorer, rows, units, extra or {}).items()
             for value, numbers in values.items()
         ],
     )
@@ -168,7 +168,7 @@ def _slice_metric(scorer: Scorer, judged: Judged) -> str:
     return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
 
 
-def _slice_values(
+def slice_values(
     scorer: Scorer, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, list[int]]]:
     """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
@@ -179,7 +179,7 @@ def _slice_values(
     gold = [rows[number].get(columns.gold) for number in firsts]
     if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group(gold, MAX_LABELS)
-    lengths = [sum(_count_words(rows[number], columns) for number in numbers) for numbers in units]
+    lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
             f"{first} to {last}": [unit for unit, length in enumerate(lengths) if first <= length <= last]
@@ -200,7 +200,8 @@ def _group(values: Sequence[Any], most: int) -> dict[str, list[int]]:
     return groups
 
 
-def _count_words(row: Row, columns: Columns) -> int:
+def count_words(row: Row, columns: Columns) -> int:
+    """Count the words of all inputs of a row."""
     values = [row[name] for name in (*columns.given, *columns.optional) if name in row]
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 

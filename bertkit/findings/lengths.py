@@ -16,9 +16,11 @@ from bertkit.findings import Finding, level_of, places_of
 from bertkit.findings.faults import describe_refusal
 from bertkit.findings.texts import read_texts
 from bertkit.metrics.linear import sample
+from bertkit.recipe import Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
-from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
+from bertkit.tokens.splitting import Splitting
 
 _MOST_ROWS = 100_000  # of a split
 _MOST_TEXTS = 20_000  # whose tokens are counted
@@ -41,11 +43,11 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     texts = sample(texts, _MOST_TEXTS)
     if not texts:
         return []
-    ids = [encoding.ids for encoding in tokenize_texts(setup.tokenizer, texts)]
-    tokens, words = sum(map(len, ids)), sum(len(text.split()) for text in texts)
-    is_unknown = [setup.tokenizer.unk_token_id in own for own in ids]
-    unknown = sum(own.count(setup.tokenizer.unk_token_id) for own in ids) / max(tokens, 1)
-    fertility = tokens / max(words, 1)
+    encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
+    for text, encoding in zip(texts, encodings, strict=True):
+        splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
+    is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
+    unknown, fertility = splitting.unknown_rate, splitting.fertility
     level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
     lost = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
     rows = (
@@ -64,16 +66,11 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
     indices = sample(range(len(split.rows)), _MOST_ROWS)
     rows = [split.rows[index] for index in indices]
-    tokenizer = copy.copy(setup.tokenizer)
-    tokenizer.model_max_length = _UNENDING
-    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
-    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    limit = max_tokens(setup)
     try:
-        features = task.encode(rows, unending)
+        long, lengths = find_long(rows, task, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
-    lengths, limit = np.array([max(text_lengths(feature)) for feature in features]), max_tokens(setup)
-    long = [feature["row"] for feature, length in zip(features, lengths, strict=True) if length > limit]
     spread = f"half up to {_rank(lengths, 0.5)}, 99% up to {_rank(lengths, 0.99)}, the longest {lengths.max():,}"
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
@@ -87,7 +84,31 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
     truncated = Finding(level, "tokens", "truncated", text, places, len(long))
-    return [truncated, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+    ways = [_describe_ways(split, long_rows, setup)] if "long_text" in task.OPTIONS else []
+    return [truncated, *ways, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+
+
+def find_long(rows: Sequence[Row], task: Task, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
+    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+
+    Raises:
+        DataError: a row that cannot be encoded.
+    """
+    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer.model_max_length = _UNENDING
+    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    features = task.encode(rows, unending)
+    lengths = np.array([max(text_lengths(feature)) for feature in features])
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup))], lengths
+
+
+def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
+    """Describe how much of the rows that are too long each way to read them would read."""
+    in_one, in_windows, windows = shares_read(rows, setup)
+    text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
+    text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
+    return Finding("good", "tokens", "long_text_ways", text)
 
 
 def _find_lost_gold(

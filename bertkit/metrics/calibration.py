@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics.intervals import find_intervals
+from bertkit.metrics.intervals import find_intervals, wilson_interval
 from bertkit.recipe.options import Option
 
 Numbers = np.ndarray[Any, Any]
@@ -38,6 +38,19 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
 
 BINS, FOLDS = 15, 5
 LEVELS = 20  # of coverage
+
+
+class Decisions(NamedTuple):
+    """What a calibration is fitted to: decisions between labels, of which a row may have several."""
+
+    probabilities: Numbers
+    """Shape (decisions, labels)."""
+    gold: Numbers
+    """Indexes of labels, (decisions,)."""
+    rows: Numbers
+    """Which row each belongs to, (decisions,)."""
+    per: Literal["row", "label", "word"] = "row"
+    """What there is one decision for."""
 
 
 def temper(probabilities: Numbers, temperature: float) -> Numbers:
@@ -72,7 +85,7 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
 
     # the likelihood is a concave function of 1 / temperature, so there is one minimum
     found = minimize_scalar(
-        lambda power: _nll(temper(probabilities, math.exp(-power)), gold),
+        lambda power: _losses(temper(probabilities, math.exp(-power)), gold).mean(),
         bounds=(-math.log(20), math.log(20)),
         method="bounded",
         options={"xatol": 1e-4},
@@ -96,52 +109,64 @@ def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
     return [fold[numbers] == number for number in range(fold.max() + 1)]
 
 
-def _nll(probabilities: Numbers, gold: Numbers) -> float:
+def _losses(probabilities: Numbers, gold: Numbers) -> Numbers:
+    """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
-    return float(-np.log(np.maximum(likelihood, np.finfo(float).tiny)).mean())
+    losses: Numbers = -np.log(np.maximum(likelihood, np.finfo(float).tiny))
+    return losses
 
 
-def calibration_errors(confidence: Numbers, right: Numbers) -> dict[str, float]:
+def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | None = None) -> dict[str, float]:
     """Compute how far confidence is from accuracy.
 
-    ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many rows (Nixon et al.
-    2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance in
-    bins of equally many rows, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
+    ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many decisions (Nixon et
+    al. 2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance
+    in bins of equally many decisions, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
 
     Args:
-        confidence: probability of the label that was chosen, shape (rows,).
-        right: whether it was right, 0 or 1, shape (rows,).
+        confidence: probability of the label that was chosen, shape (decisions,).
+        right: whether it was right, 0 or 1, shape (decisions,).
+        weights: how often each decision counts, shape (decisions,); once without.
     """
+    weights = np.ones(len(confidence)) if weights is None else weights
+    total = weights.sum()
     width = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    rank = np.empty(len(confidence), dtype=int)
-    rank[np.argsort(confidence, kind="stable")] = np.arange(len(confidence)) * BINS // len(confidence)
+    rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
+    ordered = weights[order]
+    rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
     errors = {}
     for name, bins in (("ece", width), ("adaptive_ece", rank)):
-        sizes, means, shares = _bin(bins, confidence, right)
-        errors[name] = float((sizes * np.abs(means - shares)).sum() / len(confidence))
+        sizes = np.bincount(bins, weights, minlength=BINS)
+        is_filled = sizes > 0
+        sizes = sizes[is_filled]
+        means, shares = (
+            np.bincount(bins, weights * values, minlength=BINS)[is_filled] / sizes for values in (confidence, right)
+        )
+        errors[name] = float((sizes * np.abs(means - shares)).sum() / total)
     chance = shares * (1 - shares) / np.maximum(sizes - 1, 1)
-    errors["squared_error_debiased"] = float((sizes * ((means - shares) ** 2 - chance)).sum() / len(confidence))
+    errors["squared_error_debiased"] = float((sizes * ((means - shares) ** 2 - chance)).sum() / total)
     return errors
 
 
-def _bin(bins: Numbers, confidence: Numbers, right: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the sizes, the mean confidence and the share right of all bins that are not empty."""
-    sizes = np.bincount(bins, minlength=BINS)
-    sums = [np.bincount(bins, values, minlength=BINS) for values in (confidence, right)]
-    is_filled = sizes > 0
-    means, shares = (values[is_filled] / sizes[is_filled] for values in sums)
-    return sizes[is_filled], means, shares
+def describe_calibration(probabilities: Numbers, gold: Numbers, rows: Numbers) -> dict[str, dict[str, Any]]:
+    """Compute calibration errors and negative log likelihood, each with its 95% bootstrap interval over rows.
 
-
-def describe_calibration(probabilities: Numbers, gold: Numbers) -> dict[str, dict[str, Any]]:
-    """Compute calibration errors and negative log likelihood, each with its 95% bootstrap interval over rows."""
+    The arguments are those of `Decisions`. The decisions of a row are drawn together.
+    """
+    order = np.argsort(probabilities.max(axis=1))  # sorted once, each resample is sorted in no time
+    probabilities, gold = probabilities[order], gold[order]
+    names, numbers = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
+    losses = _losses(probabilities, gold)
 
-    def score(rows: Numbers) -> dict[str, float]:
-        return {**calibration_errors(confidence[rows], right[rows]), "nll": _nll(probabilities[rows], gold[rows])}
+    def score(drawn: Numbers) -> dict[str, float]:
+        # a row that is drawn twice counts twice, (decisions,); nothing is copied
+        weights = np.bincount(drawn, minlength=len(names))[numbers].astype(float)
+        errors = calibration_errors(confidence, right, weights)
+        return {**errors, "nll": float((weights * losses).sum() / weights.sum())}
 
-    scores = score(np.arange(len(gold)))
-    ends = find_intervals(scores, score, len(gold)).ends
+    scores = score(np.arange(len(names)))
+    ends = find_intervals(scores, score, len(names)).ends
     return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
 
@@ -206,6 +231,12 @@ def risk_coverage(confidence: Numbers, right: Numbers, points: int = LEVELS) -> 
     return [(end / len(order), float(hits[end - 1] / end), float(confidence[order][end - 1])) for end in ends]
 
 
+def area_under_risk(confidence: Numbers, right: Numbers) -> float:
+    """Compute the mean share of wrong rows among the most confident one, two, ... of all (Geifman et al. 2019)."""
+    hits = np.cumsum(right[np.argsort(-confidence, kind="stable")])
+    return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
+
+
 def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
     """Find the least probability of a label in a prediction set that holds the gold label with this probability.
 
@@ -215,6 +246,36 @@ def set_threshold(gold_probabilities: Numbers, coverage: float) -> float:
     rows = len(gold_probabilities)
     rank = math.ceil((rows + 1) * coverage)
     return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
+
+
+def measure_sets(probabilities: Numbers, gold: Numbers, rows: Numbers, coverage: float) -> dict[str, Any]:
+    """Measure prediction sets for a coverage on rows that neither temperature nor threshold were fitted to.
+
+    The arguments are those of `Decisions`, with one decision per row.
+
+    Returns:
+        ``held``, how often a set holds the gold label, with its Wilson interval, the ``mean_size`` of the sets, and
+        ``single``, the share of those with one label.
+    """
+    held, sizes = np.empty(len(gold), dtype=bool), np.empty(len(gold), dtype=int)
+    for is_held_out in folds(rows):
+        rest = ~is_held_out
+        tempered = temper(probabilities, fit_temperature(probabilities[rest], gold[rest]))
+        of_gold = tempered[np.arange(len(gold)), gold]
+        threshold = set_threshold(of_gold[rest], coverage)
+        # a set without any label gets the most probable one
+        threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
+        held[is_held_out] = of_gold[is_held_out] >= threshold_of_row
+        # labels that a row lacks have probability 0, which a threshold of 0 would let in
+        chosen = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
+        sizes[is_held_out] = chosen.sum(axis=1)
+    interval = wilson_interval(int(held.sum()), len(held))
+    return {
+        "held": float(held.mean()),
+        "interval": interval,
+        "mean_size": float(sizes.mean()),
+        "single": float((sizes == 1).mean()),
+    }
 
 
 def decide(probabilities: Numbers, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:

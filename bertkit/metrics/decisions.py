@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from bertkit.metrics import tag_schemes
 
 Numbers = np.ndarray[Any, Any]
 
@@ -42,3 +45,33 @@ def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     tie = probabilities.mean(axis=0) / (2 * len(probabilities))
     chosen: Numbers = choose((votes + tie)[None], None)[0]
     return chosen
+
+
+def tag_probabilities(logits: Numbers, names: Sequence[str], temperature: float) -> Numbers:
+    """Compute the probability of each tag for each word, (words, tags), from logits divided by a temperature.
+
+    A word without tokens, whose logits are NaN, is O with probability 1, so that it is a step on the path of Viterbi.
+    """
+    weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
+    probabilities: Numbers = weights / weights.sum(axis=1, keepdims=True)
+    probabilities[np.isnan(logits).any(axis=1)] = [float(name == "O") for name in names]
+    return probabilities
+
+
+def choose_tags(probabilities: Numbers, names: Sequence[str], decoding: str) -> tuple[list[str], list[float]]:
+    """Choose the tag of each word of a text, and return the tags with the probabilities of those that were chosen.
+
+    A temperature changes none of them: it divides the logits of all tags alike, also along the path of Viterbi.
+
+    Args:
+        probabilities: of shape (words, tags).
+        names: of the tags.
+        decoding: ``greedy``, ``repair`` (of tags that break IOB2) or ``constrained`` (the most probable valid path).
+    """
+    if decoding == "constrained":
+        chosen = tag_schemes.most_probable_valid(probabilities, names)
+    else:
+        chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
+    tags = [names[number] for number in chosen]
+    likely = [float(probabilities[word, number]) for word, number in enumerate(chosen)]
+    return tag_schemes.repair(tags) if decoding == "repair" else tags, likely

@@ -60,6 +60,8 @@ class Architecture:
     """Its first layer has no norm before attention, so it can only be the first."""
     reads_weights: bool = False
     """Its attention multiplies by the weights of a layer rather than calling it, so an adapter there has no effect."""
+    sets_head_size: bool = False
+    """Its config may say how wide a head is (``head_dim``), so that there may be fewer heads of the same size."""
     student_type: str | None = None
     """Type of the students that are made of its layers; None where none can be made."""
     counts_from_padding: bool | None = None
@@ -128,9 +130,9 @@ _TABLE = (
         prefix="electra",
         classifier=TextHead("classifier.dense", "gelu", "classifier.out_proj"),
     ),
-    Architecture("eurobert", **_ROTARY, reads_token_types=False, student_type="eurobert"),
-    Architecture("gte", **_ROTARY, student_type="gte"),
-    Architecture("jina_embeddings_v3", **_ROTARY, student_type="jina_embeddings_v3"),
+    Architecture("eurobert", **_ROTARY, sets_head_size=True, reads_token_types=False, student_type="eurobert"),
+    Architecture("gte", **_ROTARY, sets_head_size=True, student_type="gte"),
+    Architecture("jina_embeddings_v3", **_ROTARY, sets_head_size=True, student_type="jina_embeddings_v3"),
     Architecture("modernbert", **_ROTARY, reads_token_types=False, first_layer_differs=True, student_type="modernbert"),
     Architecture(
         "mpnet",
@@ -141,9 +143,9 @@ _TABLE = (
         has_plain_products=True,
         student_type="mpnet",
     ),
-    Architecture("nomic_bert", **_ROTARY, student_type="nomic_bert"),
+    Architecture("nomic_bert", **_ROTARY, sets_head_size=True, student_type="nomic_bert"),
     Architecture("roberta", **_ROBERTA_LIKE, student_type="roberta"),
-    Architecture("ultrabert", **_ROTARY, reads_token_types=False, student_type="ultrabert"),
+    Architecture("ultrabert", **_ROTARY, sets_head_size=True, reads_token_types=False, student_type="ultrabert"),
     Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
 )
 
@@ -243,9 +245,30 @@ def types_with(feature: str) -> list[str]:
     return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
 
 
+def can_be_causal(config: PretrainedConfig) -> bool:
+    """Tell whether transformers has a left-to-right version of a model type, which its config turns on."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    return hasattr(config, "is_decoder") and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+
+
+def is_causal(config: PretrainedConfig) -> bool:
+    """Tell whether tokens attend only to themselves and to those before them."""
+    return bool(getattr(config, "is_decoder", False))
+
+
+def make_causal(config: PretrainedConfig) -> PretrainedConfig:
+    """Return the config of the same model, read from left to right."""
+    import copy
+
+    causal = copy.deepcopy(config)
+    causal.is_decoder, causal.use_cache = True, False
+    return causal
+
+
 def layers_of(model: PreTrainedModel) -> list[Any]:
     """List the layers of a model's encoder; none where they are not known or are a decoder's."""
-    path = None if getattr(model.config, "is_decoder", False) else architecture_of(model.config).layers
+    path = None if is_causal(model.config) else architecture_of(model.config).layers
     if path is None:
         return []
     layers: Any = model.base_model

@@ -12,12 +12,27 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.architectures import architecture_of, layers_of
+from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
 from bertkit.modeling.info import info_of
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
+
+_TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
+
+
+def read_one_token(model: PreTrainedModel, *, cls_only: bool) -> None:
+    """Let a head for whole texts read the last token of a left-to-right model; of others, the first, as ever.
+
+    Args:
+        model: with its head.
+        cls_only: whether the head reads the first token only, so that the last layer needs to compute no other.
+    """
+    if is_causal(model.config) and type(model).__name__.endswith(_TEXT_CLASSES):
+        _read_last_token(model)
+    elif cls_only:
+        cls_only_last_layer(model)
 
 
 def cls_only_last_layer(model: PreTrainedModel) -> None:
@@ -37,6 +52,26 @@ def cls_only_last_layer(model: PreTrainedModel) -> None:
         layer.forward = partial(_forward_rotary, layer, layer.forward)
     else:
         layer.forward = partial(_forward_bert, layer, layer.forward)
+
+
+def _read_last_token(model: PreTrainedModel) -> None:
+    """Let the head of a left-to-right model read the last token, for the first has seen no other."""
+    last: list[Any] = []  # index of each row's last token in the batch at hand; None without padding
+
+    def note_lengths(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        mask = named.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
+        last[:] = [None if mask is None else mask.sum(dim=-1) - 1]
+
+    def take_last(_: Any, inputs: Any, outputs: Any) -> Any:
+        # (rows, tokens, width) becomes (rows, 1, width): heads read the first of the tokens that they get
+        hidden, (index,) = outputs["last_hidden_state"], last
+        index = -1 if index is None else index
+        rows = slice(None) if isinstance(index, int) else range(len(hidden))
+        outputs["last_hidden_state"] = hidden[rows, index][:, None]
+        return outputs
+
+    model.base_model.register_forward_pre_hook(note_lengths, with_kwargs=True)
+    model.base_model.encoder.register_forward_hook(take_last)
 
 
 def _reads_first_token(model: PreTrainedModel) -> bool:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.hub import WEIGHTS, bytes_left_out
-from bertkit.modeling.architectures import first_position
-from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.architectures import first_position, is_causal
+from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.heads.outputs import compute_head_in_fp32
 from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
@@ -44,6 +44,7 @@ _VOCABULARIES = (
     "sentencepiece.bpe.model",
 )
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
 
 
@@ -82,7 +83,7 @@ def check_head(config: dict[str, Any], folder: Path) -> None:
         ModelError: it is a plain encoder or a pretraining model.
     """
     model_class = (config.get("architectures") or [""])[0]
-    if "For" not in model_class or model_class.endswith(("ForMaskedLM", "ForPreTraining")):
+    if "For" not in model_class or model_class.endswith(_PRETRAINING_CLASSES):
         raise ModelError(
             f"no trained head for this task (it is a {model_class or 'model of an unknown class'})",
             _FINE_TUNE,
@@ -220,6 +221,8 @@ def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedCo
     if folder is None:
         model: PreTrainedModel = getattr(model_class, "from_config", model_class)(config)
     else:
+        if is_causal(config) and model_class.__name__ != "AutoModelForCausalLM":
+            raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
         model, report = load_weights(model_class, folder, config)
         refuse_misfit(model, report, folder)
         refuse_non_finite(model.named_parameters(), folder)
@@ -284,7 +287,6 @@ def load_model(
         initialize_anew(model, (head for name, head in model.named_children() if name != model.base_model_prefix))
     refuse_non_finite(model.named_parameters(), folder)
     compute_head_in_fp32(model)
-    if cls_only:
-        cls_only_last_layer(model)
+    read_one_token(model, cls_only=cls_only)
     info_of(model).has_new_head = not trained
     return model

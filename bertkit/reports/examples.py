@@ -68,7 +68,7 @@ def find_mistakes(
     if judged:
         wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in judged if not e.right]
     elif named:
-        wrong = [(_confidence(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
+        wrong = [(confidence_of(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
     elif measured:
         wrong = [(abs(p - g), e) for e, g, p in measured if p != g]
     else:
@@ -87,7 +87,7 @@ def is_finite(*values: Any) -> bool:
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
-def _confidence(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:
+def confidence_of(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:
     """Return the probability of a row's most confident wrong decision, -1 if it has no probabilities."""
     probabilities = {name: value for name, value in (example.probabilities or {}).items() if is_finite(value)}
     added = [probabilities[name] for name in predicted - gold if name in probabilities]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from bertkit.metrics import statistics
 from bertkit.metrics.baselines import Baselines, strongest_scores
 from bertkit.metrics.intervals import describe_methods, wilson_interval
 from bertkit.reports import svg
+from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
     Example,
     MeasuredAnswer,
@@ -99,6 +99,7 @@ def write_report(folder: Path, facts: Facts) -> Path:
         confusion=_confusion(named, facts.labels),
         label_scores=_label_scores(named, facts.labels),
         reliability=_reliability(named),
+        risk=_risk(facts.examples, named),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
         mistakes=find_mistakes(facts.examples, named, measured),
@@ -220,18 +221,17 @@ def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
         probabilities = example.probabilities or {}
         names = predicted if isinstance(example.predicted, str) else probabilities
         pairs += [(probabilities[name], name in gold) for name in names if is_finite(probabilities.get(name))]
-    if not pairs:
+    return draw_reliability(*np.array(pairs, dtype=float).T) if pairs else None
+
+
+def _risk(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
+    """Draw the share of wrong rows over the share that is answered, where each row has one answer with a confidence."""
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in examples]
+    if named:
+        pairs = [((one.probabilities or {}).get(str(one.predicted)), gold == found) for one, gold, found in named]
+    if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
         return None
-    bins = statistics.calibration(np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs]))
-    points = []
-    for count, mean, right in zip(bins.counts, bins.confidence, bins.accuracy, strict=True):
-        if count:
-            hover = f"confidence {mean:.3f}, accuracy {right:.3f}, {count:,} predictions"
-            ends = wilson_interval(round(right * count), count)
-            radius = 3 + 6 * math.sqrt(count / max(bins.counts))
-            points.append(svg.Point(mean, right, hover, *ends, radius))
-    x, y = "confidence", "accuracy"
-    return bins.ece, svg.scatter(points, name="Reliability diagram", x=x, y=y, guide=((0, 0), (1, 1)))
+    return draw_risk(*np.array(pairs, dtype=float).T)
 
 
 def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Markup | None:

@@ -108,7 +108,7 @@ class Details:
 
 
 class Task(Protocol):
-    """A task family: four constants and twelve functions, and perhaps ``find_lost_gold`` of `bertkit.tokens.lost`."""
+    """A task family: four constants and twelve functions; docs/own-task.md has those that are optional."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""

@@ -53,6 +53,7 @@ COLUMNS = Columns(
     together=("anchor",),
 )
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"margin": list[float], "prediction": float, "negative_scores": list[float]}
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
 OPTIONS: Mapping[str, Any] = {
     "loss": Option("mnrl", choices=("mnrl", "margin_mse")),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
+TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "method": Option("contrastive", choices=("contrastive", "frozen")),

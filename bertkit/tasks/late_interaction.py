@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 COLUMNS = contrastive.COLUMNS
 NAMED: bool = False
+TYPES = contrastive.TYPES
 METRICS: tuple[str, ...] = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
     "scale": Option(1.0, least=0.01, most=1000),

@@ -54,6 +54,13 @@ COLUMNS = Columns(
     predicted=("choice", "choice_probabilities"),
 )
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {
+    "prediction": int,
+    "choice": str,
+    "choice_probabilities": list[float],
+    "abstain": bool,
+    "prediction_set": list[int],
+}
 METRICS: tuple[str, ...] = ("accuracy", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
@@ -160,12 +167,12 @@ def targets(
 
 def gold_probabilities(
     predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> tuple[Any, Any, Any]:
-    """Return what a calibration is fitted to: probabilities (rows, choices), gold choices (rows,), and row numbers."""
+) -> calibration.Decisions:
+    """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(found, predictions, strict=True):
         line[: len(record["choice_probabilities"])] = record["choice_probabilities"]
-    return found, np.array([row["label"] for row in rows]), np.arange(len(rows))
+    return calibration.Decisions(found, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
 def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:

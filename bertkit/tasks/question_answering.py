@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"prediction": str, "start": int | None, "end": int | None, "null_odds": float}
 HIGHEST = 100.0  # scores are in percent
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 _BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
@@ -273,8 +274,7 @@ def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
     ]
-    null = prediction["_null"]
-    if null is not None:
+    if (null := prediction["_null"]) is not None:
         rest = 1 - sum(span["probability"] for span in listed)
         listed.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})
         listed.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("ndcg@10", "mrr@10", "map")
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
 

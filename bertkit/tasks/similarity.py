@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("spearmanr", "pearsonr", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 

@@ -40,6 +40,7 @@ _ACTIVE = ("query_active_dims", "document_active_dims")
 
 COLUMNS = contrastive.COLUMNS
 NAMED: bool = False
+TYPES = {**contrastive.TYPES, **dict.fromkeys(_ACTIVE, int)}
 METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
 OPTIONS: Mapping[str, Any] = {
     "loss": contrastive.OPTIONS["loss"],

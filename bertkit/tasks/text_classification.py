@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
+TYPES: Mapping[str, Any] = {
+    "prediction": str | list[str],
+    "probabilities": dict[str, float],
+    "abstain": bool,
+    "prediction_set": list[str],
+}
 METRICS: tuple[str, ...] = (*CLASSIFICATION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
@@ -192,20 +198,18 @@ def targets(
 
 def gold_probabilities(
     predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> tuple[Numbers, Numbers, Numbers]:
-    """Return what a calibration is fitted to: probabilities (n, labels), gold labels (n,) and their rows (n,).
+) -> calibration.Decisions:
+    """Return the probabilities and the gold labels of the rows.
 
-    Where a row may have several labels, each of them is a choice of its own between no and yes.
+    Where a row may have several labels, each of them is a decision of its own between no and yes.
     """
     found = np.array([list(record["probabilities"].values()) for record in predictions])
     if _is_multi_label(setup.recipe):
-        numbers = np.repeat(np.arange(len(rows)), len(setup.labels))
-        return (
-            calibration.as_pairs(found).reshape(-1, 2),
-            _indicators([row["label"] for row in rows], setup.labels).ravel(),
-            numbers,
-        )
-    return found, np.array([setup.labels.index(row["label"]) for row in rows]), np.arange(len(rows))
+        pairs = calibration.as_pairs(found).reshape(-1, 2)
+        gold = _indicators([row["label"] for row in rows], setup.labels).ravel()
+        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(setup.labels)), per="label")
+    gold = np.array([setup.labels.index(row["label"]) for row in rows])
+    return calibration.Decisions(found, gold, np.arange(len(rows)))
 
 
 def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **long_texts.OPTIONS,

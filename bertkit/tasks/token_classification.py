@@ -6,6 +6,7 @@ and predicting alike, so every word has a tag at any length.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import ensembles, entities, tag_schemes
+from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
+TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
 _ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")
 OPTIONS: Mapping[str, Any] = {
@@ -43,9 +45,11 @@ OPTIONS: Mapping[str, Any] = {
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
     "tagger_size": Option(256, least=2),
+    "temperature": calibration.OPTIONS["temperature"],
 }
 
 tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
+count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
@@ -67,8 +71,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         return {**row, "tokens": words}
     raw = read_list(row["tags"], "tags")
     if len(raw) != len(words):
-        what = f"{len(words)} words but {len(raw)} tags"
-        raise DataError(what, "write one tag per word", column="tags")
+        raise DataError(f"{len(words)} words but {len(raw)} tags", "write one tag per word", column="tags")
     if not words:
         raise DataError("no words", "leave the row out", column="tokens")
     texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
@@ -146,6 +149,21 @@ def decode(
     return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
+def gold_probabilities(
+    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
+) -> calibration.Decisions:
+    """Return the probabilities and the gold tags of all words that have tokens and a tag."""
+    ids = {name: number for number, name in enumerate(setup.labels)}
+    found = [
+        (record["_probabilities"][word], ids[tag], number)
+        for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
+        for word, tag in enumerate(row["tags"])
+        if tag is not None and record["word_probabilities"][word] is not None
+    ]
+    probabilities, gold, numbers = (np.array([one[column] for one in found]) for column in range(3))
+    return calibration.Decisions(probabilities, gold, numbers, per="word")
+
+
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Count per row what is right, gold and predicted: ``tags``, and for entity tags ``entities`` and ``strict``.
 
@@ -194,7 +212,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
-        answers = [_word_answer(row, record) for row, record in zip(rows, predictions, strict=True)]
+        answers = _answers(predictions, rows, entities.show_wrong_words)
         return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
     errors: Counter[str] = Counter()
     for gold, predicted in _labelled_tags(predictions, rows):
@@ -205,7 +223,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
-    answers = [_entity_answer(row, record) for row, record in zip(rows, predictions, strict=True)]
+    answers = _answers(predictions, rows, entities.show_entities)
     return Details(tables, answers=answers, warnings=warnings)
 
 
@@ -253,21 +271,11 @@ def _has_entities(setup: Setup) -> bool:
 
 def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
-    # (words,); a word without tokens gets O with probability 1, so that it is a step on the path of Viterbi as well
-    is_read = ~np.isnan(scores).any(axis=1)
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probabilities = weights / weights.sum(axis=1, keepdims=True)
-    probabilities[~is_read] = np.array([label == "O" for label in setup.labels], dtype=float)
-    decoding = _option(setup.recipe, "decoding")
     has_entities = _has_entities(setup)
-    if has_entities and decoding == "constrained":
-        chosen = tag_schemes.most_probable_valid(probabilities, setup.labels)
-    else:
-        chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
-    tags = [setup.labels[number] for number in chosen]
-    if has_entities and decoding == "repair":
-        tags = tag_schemes.repair(tags)
-    confidence = [float(probabilities[word, tag]) if is_read[word] else None for word, tag in enumerate(chosen)]
+    probabilities = decisions.tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))
+    decoding = str(_option(setup.recipe, "decoding")) if has_entities else "greedy"
+    tags, likely = decisions.choose_tags(probabilities, setup.labels, decoding)
+    confidence = [None if math.isnan(scores[word, 0]) else value for word, value in enumerate(likely)]
     record: dict[str, Any] = {"prediction": tags}
     if "offsets" in row:
         record["words"] = row["tokens"]
@@ -275,26 +283,12 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
         text = row["text"] if "offsets" in row else " ".join(row["tokens"])
         offsets = row["offsets"] if "offsets" in row else entities.word_offsets(row["tokens"])
         record["entities"] = entities.describe_entities(tags, text, offsets, confidence)
-    return {**record, "word_probabilities": confidence}
+    return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _word_answer(row: Row, record: Mapping[str, Any]) -> Answer:
-    """List the words whose tag is wrong; the confidence is the highest of a wrong tag."""
-    tagged = zip(row["tokens"], row["tags"], record["prediction"], record["word_probabilities"], strict=True)
-    wrong = [(word, gold, tag, confidence or 0.0) for word, gold, tag, confidence in tagged if gold not in (None, tag)]
-    gold, predicted = (" ".join(f"{word[0]}/{word[side]}" for word in wrong) for side in (1, 2))
-    return Answer(gold, predicted, not wrong, max((word[3] for word in wrong), default=None))
-
-
-def _entity_answer(row: Row, record: Mapping[str, Any]) -> Answer:
-    """List the entities; the confidence is the highest of a wrong entity, whose words' lowest counts."""
-    is_labelled = [tag is not None for tag in row["tags"]]
-    gold = entities.find_spans([tag or "O" for tag in row["tags"]])
-    predicted = [span for span in entities.find_spans(record["prediction"]) if all(is_labelled[span[1] : span[2]])]
-    confidence = [probability or 0.0 for probability in record["word_probabilities"]]
-    return Answer(
-        gold=entities.list_spans(gold, row["tokens"]),
-        predicted=entities.list_spans(predicted, row["tokens"]),
-        right=set(gold) == set(predicted),
-        confidence=max((min(confidence[span[1] : span[2]]) for span in predicted if span not in gold), default=None),
-    )
+def _answers(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], show: Any) -> list[Answer]:
+    """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
+    pairs = zip(rows, predictions, strict=True)
+    return [
+        Answer(*show(row["tokens"], row["tags"], one["prediction"], one["word_probabilities"])) for row, one in pairs
+    ]

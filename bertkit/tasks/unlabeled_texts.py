@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 NAMED: bool = False
+TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 

@@ -53,6 +53,7 @@ def _read_descriptions(value: Any) -> dict[str, str]:
 
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
+TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "hypothesis_template": Option("This text is about {}.", read=_read_template),

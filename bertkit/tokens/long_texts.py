@@ -11,7 +11,15 @@ import numpy as np
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.answer_spans import window_slices
-from bertkit.tokens.features import Feature, Setup, encode_texts, find_template, token_budget, tokenize_texts
+from bertkit.tokens.features import (
+    Feature,
+    Setup,
+    SpecialTokenTemplate,
+    encode_texts,
+    find_template,
+    token_budget,
+    tokenize_texts,
+)
 
 Numbers = np.ndarray[Any, Any]
 
@@ -52,20 +60,38 @@ def encode_long(rows: Sequence[Row], setup: Setup) -> list[Feature]:
         return []
     if way == "head":
         return encode_texts(rows, setup)
-    columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
-    template = find_template(setup.tokenizer, pair=len(columns) == 2)
-    budget = token_budget(setup, template)
-    encoded = [tokenize_texts(setup.tokenizer, [row[column] for row in rows]) for column in columns]
+    tokens_of_rows, template, budget = _tokenize(rows, setup)
     shorten = partial(_last, share=share if way == "head_tail" else 0.0)
     features = []
-    for number, texts in enumerate(zip(*encoded, strict=True)):
-        tokens = [text.ids for text in texts]
+    for number, tokens in enumerate(tokens_of_rows):
         if way in SHORTENED:
             features.append({"row": number, **template.fill(*shorten_texts(tokens, budget, shorten))})
             continue
         windows = [template.fill(*window) for window in _split_texts(tokens, budget, overlap)]
         features.append({"row": number, **{name: [window[name] for window in windows] for name in windows[0]}})
     return features
+
+
+def _tokenize(rows: Sequence[Row], setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
+    """Return the tokens of the one or two texts of each row, the template around them, and how many it has room for."""
+    columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
+    template = find_template(setup.tokenizer, pair=len(columns) == 2)
+    encoded = [tokenize_texts(setup.tokenizer, [row[column] for row in rows]) for column in columns]
+    tokens = [[text.ids for text in texts] for texts in zip(*encoded, strict=True)]
+    return tokens, template, token_budget(setup, template)
+
+
+def shares_read(rows: Sequence[Row], setup: Setup) -> tuple[float, float, float]:
+    """Return the share of the tokens of rows that is read of one input, that of windows, and the windows per row."""
+    tokens_of_rows, _, budget = _tokenize(rows, setup)
+    overlap = read_option(OPTIONS, setup.recipe, "overlap")
+    in_all = in_one = in_windows = windows = 0
+    for tokens in tokens_of_rows:
+        sizes, own = _sizes(tokens, budget), _split_texts(tokens, budget, overlap)
+        lengths = [len(text) for text in tokens]
+        in_all, in_one, windows = in_all + sum(lengths), in_one + sum(sizes), windows + len(own)
+        in_windows += max(lengths) + sum(sizes) - max(sizes) if len(own) > 1 else sum(lengths)
+    return in_one / in_all, in_windows / in_all, windows / len(rows)
 
 
 def shorten_texts(

@@ -13,6 +13,7 @@ from bertkit.recipe import Recipe, typed_path
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
+    from bertkit.evaluation.checkpoint import SavedCheckpoint
     from bertkit.findings import Finding
     from bertkit.findings.label_errors import LabelError
     from bertkit.findings.reading import Readings
@@ -27,6 +28,8 @@ class CheckSettings:
 
     label_errors: bool = False
     """Look for labels that may be wrong, by vectors of the model."""
+    long_text: bool = False
+    """Score the model, a trained one, on validation rows that are too long, read in each way."""
     fix: Path | None = None
     """A new folder for a copy of the files without the rows that can go."""
     needs_model: bool = False
@@ -68,6 +71,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     from bertkit.findings.reading import read_all
     from bertkit.findings.repeats import find_repeats
 
+    saved = _open_trained(recipe) if settings.long_text else None
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with stage(progress, "reading the data", total=1):
@@ -87,6 +91,8 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         repeats = find_repeats(readings.splits, task.COLUMNS)
     _check_splits(result, readings, repeats, recipe, task, progress)
     _check_with_model(result, readings, recipe, task, settings, progress)
+    if saved is not None:
+        result.findings.extend(_compare_ways(saved, progress))
     if folder is not None:
         removable = find_removable(readings.splits, repeats, readings.faults)
         result.removed.update(write_copies(sources, recipe.data, removable, folder))
@@ -132,7 +138,11 @@ def _check_with_model(
         result.left_out.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage(progress, "counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(readings.splits, task, setup))
+            found = find_lost_tokens(readings.splits, task, setup)
+        result.findings.extend(found)
+        if not settings.long_text and any(finding.name == "long_text_ways" for finding in found):
+            what = "ways to read long texts: score them with --long-text and a fine-tuned --model"
+            result.left_out.append(what)
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
@@ -148,6 +158,26 @@ def _check_with_model(
         result.left_out.append("label errors: they are looked for where each row has one label")
     result.findings.extend(findings)
     result.label_errors.extend(errors)
+
+
+def _open_trained(recipe: Recipe) -> SavedCheckpoint:
+    """Open the trained checkpoint whose ways to read long texts are compared."""
+    from bertkit.evaluation.checkpoint import find_checkpoint
+    from bertkit.findings.long_text_ways import check_ways
+
+    saved = find_checkpoint(recipe)
+    check_ways(saved)
+    return saved
+
+
+def _compare_ways(saved: SavedCheckpoint, progress: Progress) -> list[Finding]:
+    """Compare the ways to read long texts on the first validation split, without rows that the model was trained on."""
+    from bertkit.findings.long_text_ways import compare_ways
+    from bertkit.workflows.evaluate import splits_to_score
+    from bertkit.workflows.steps.training_rows import judge_training_rows
+
+    splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
+    return compare_ways(saved, next(iter(splits.values())), progress)
 
 
 def _load_setup(recipe: Recipe, labels: tuple[str, ...]) -> Setup:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.evaluation.turns import time_in_turns
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress, stage
@@ -20,14 +19,10 @@ from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
 from bertkit.workflows.steps.run import wait_for_all
-
-_ALONE = 32  # rows that are timed one at a time
-_TOGETHER = 512  # rows that are timed in batches
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ def _compare(
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
-    single, batched = _time_in_turns(loaded, progress)
+    single, batched = time_in_turns([(model.checkpoint, model.scored) for model in loaded], progress)
     intervals = [find_intervals(task, model.scored) for model in loaded]
     compared = [
         ComparedModel(
@@ -153,31 +148,3 @@ def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]
         "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, rows),
     }
-
-
-def _time_in_turns(loaded: Sequence[_Loaded], progress: Progress) -> tuple[list[float], list[float]]:
-    """Measure each model's mean seconds for a single row, and the rows per second that it reads in batches.
-
-    Models take turns row by row and batch by batch, and the fastest of several passes counts: other work disturbs.
-    """
-    from bertkit.evaluation.forward import forward, sorted_batches
-    from bertkit.hardware.speed import time_by_turns
-    from bertkit.tokens.feature_cache import lengths_of
-
-    features = loaded[-1].scored.features
-    count = len(features)
-    timed = range(0, count, max(1, count // _TOGETHER))
-    lengths = lengths_of(features)[list(timed)].tolist()
-    batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
-    singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
-
-    def read(model: _Loaded, collate: Collator, numbers: Sequence[int]) -> None:
-        batch = [model.scored.features[number] for number in numbers]
-        forward(model.checkpoint.model, batch, collate, precision=model.checkpoint.machine.precision)
-
-    collators = [model.checkpoint.task.collator(model.checkpoint.setup) for model in loaded]
-    runs = [partial(read, model, collate) for model, collate in zip(loaded, collators, strict=True)]
-    fastest = time_by_turns(runs, singles + batches, progress)
-    alone = len(singles)
-    single = [mean(seconds[:alone]) for seconds in fastest]
-    return single, [len(timed) / sum(seconds[alone:]) for seconds in fastest]

@@ -116,4 +116,6 @@ def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:
 
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
-    return {"token frequencies": {"loss": loss, **scores} if set(inputs.objective.TERMS) == {"mlm"} else scores}
+    return {
+        "token frequencies": {"loss": loss, **scores} if set(inputs.objective.TERMS) in ({"mlm"}, {"clm"}) else scores
+    }

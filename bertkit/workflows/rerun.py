@@ -223,6 +223,9 @@ def _read_finished(folder: Path) -> dict[str, Any]:
         raise UsageError(what, f"{record.get('command', 'bertkit finetune')}, with another --output", file=folder)
     if "soup" in record["identity"]:
         raise UsageError("a soup is the mean of other runs, and trains nothing", "repeat these runs", file=folder)
+    if "pruned" in record["identity"]:
+        what = "a pruned model was made of a run, and trains nothing"
+        raise UsageError(what, f"repeat that run, then {record.get('command', 'bertkit prune')}", file=folder)
     return record
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,7 @@ from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed_folder
+from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 _BATCH = 256  # documents
-_WORD = re.compile(r"\w+")
 _MAX_UNKNOWN = 0.001  # a larger share of unknown tokens is worth a warning
 
 
@@ -84,7 +82,7 @@ def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) 
     log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
     quiet_transformers()
     tokenizer = train_from_texts(spec, lambda: read_texts("train"))
-    figures, unknown = _measure(tokenizer, read_texts("validation"))
+    figures, splitting = _measure(tokenizer, read_texts("validation"))
     _save(tokenizer, folder)
     return TokenizerReport(
         folder=str(folder),
@@ -93,72 +91,41 @@ def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) 
         vocabulary_size=len(tokenizer),
         documents=first_pass.documents,
         **figures,
-        warnings=_warnings(spec, len(tokenizer), figures["unknown_rate"], unknown),
+        warnings=_warnings(spec, len(tokenizer), splitting),
     )
 
 
-def _measure(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Counter[str]]:
-    """Count tokens per word on held-out text; a word is a run of letters and digits.
-
-    Returns:
-        the figures of `TokenizerReport`, and how often each text became the unknown token.
-    """
-    held_out = words = tokens_of_words = whole = 0
-    seen: Counter[int] = Counter()
-    unknown: Counter[str] = Counter()
+def _measure(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Splitting]:
+    """Count tokens per word on held-out text; return the figures of `TokenizerReport`, and what they are made of."""
+    splitting = Splitting()
     while batch := list(islice(texts, _BATCH)):
-        held_out += len(batch)
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            counts = _tokens_per_word(text, offsets)
-            words += len(counts)
-            tokens_of_words += sum(counts)
-            whole += counts.count(1)
-            seen.update(ids)
-            unknown.update(text[a:b] for (a, b), n in zip(offsets, ids, strict=True) if n == tokenizer.unk_token_id)
+            splitting.add(text, ids, offsets, tokenizer.unk_token_id)
     figures = {
-        "held_out": held_out,
-        "words": words,
-        "fertility": tokens_of_words / max(words, 1),
-        "coverage": whole / max(words, 1),
-        "unknown_rate": unknown.total() / max(seen.total(), 1),
-        "tokens_per_document": seen.total() / max(held_out, 1),
-        "unseen_share": 1 - len(seen) / len(tokenizer),
+        "held_out": splitting.texts,
+        "words": splitting.words,
+        "fertility": splitting.fertility,
+        "coverage": splitting.coverage,
+        "unknown_rate": splitting.unknown_rate,
+        "tokens_per_document": splitting.tokens / max(splitting.texts, 1),
+        "unseen_share": 1 - len(splitting.seen) / len(tokenizer),
     }
-    return figures, unknown
+    return figures, splitting
 
 
-def _tokens_per_word(text: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Count for each word the tokens that cover some of it.
-
-    >>> _tokens_per_word("an owl.", [(0, 2), (3, 5), (5, 6), (6, 7)])
-    [1, 2]
-    """
-    import numpy as np
-
-    # Words and tokens are sorted spans of characters, shape (n, 2). The tokens of a word are those between the first
-    # that ends behind its start and the first that starts behind its end: two binary searches instead of a loop.
-    words = np.array([match.span() for match in _WORD.finditer(text)], dtype=np.int64).reshape(-1, 2)
-    tokens = np.array([span for span in offsets if span[0] < span[1]], dtype=np.int64).reshape(-1, 2)
-    ended = np.searchsorted(tokens[:, 1], words[:, 0], side="right")
-    counts: list[int] = (np.searchsorted(tokens[:, 0], words[:, 1], side="left") - ended).tolist()
-    return counts
-
-
-def _warnings(spec: TokenizerSpec, size: int, unknown_rate: float, unknown: Counter[str]) -> list[str]:
+def _warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]:
     warnings = []
     if size < spec.vocabulary_size:
         warnings.append(
             f"the vocabulary has {size:,} tokens, not {spec.vocabulary_size:,}: the text is too small for more; "
             "use more text, or a lower --min-frequency"
         )
-    if unknown_rate > _MAX_UNKNOWN:
-        examples = ", ".join(
-            repr(text) for text, _ in sorted(unknown.most_common(), key=lambda entry: (-entry[1], entry[0]))[:5]
-        )
+    if splitting.unknown_rate > _MAX_UNKNOWN:
+        examples = ", ".join(repr(text) for text, _ in splitting.most_unknown())
         warnings.append(
-            f"{unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare or missing "
-            "in the training text; use more text, or --type bpe, which has no unknown tokens"
+            f"{splitting.unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare "
+            "or missing in the training text; use more text, or --type bpe, which has no unknown tokens"
         )
     return warnings
 

@@ -12,6 +12,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
+    fingerprint_all,
     read_calibration,
     thresholds_for,
     write_calibration,
@@ -83,3 +84,13 @@ def test_what_cannot_be_promised_is_refused():
             UsageError, match=r"has no calibration of one label .* - bertkit calibrate classify --model r"
         ):
             thresholds_for(missing, recipe, 0.9, None)
+
+
+def test_an_ensemble_has_a_calibration_of_its_own(folder, tiny_model, tmp_path):
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    members = [folder, tiny_model]
+    write_calibration(seeds, replace(ONE, model=fingerprint_all(seeds, members)))
+    assert read_calibration(seeds, ONE.task, members) is not None
+    with pytest.raises(ModelError, match="the calibration is of other weights than those of the runs beside it"):
+        read_calibration(seeds, ONE.task, [*members, folder])

@@ -29,7 +29,7 @@ def found_in(texts, tokenizer, recipe="classify", **changes):
 
 def test_texts_that_fit(tokenizer):
     assert found_in(["a good film", "film!"], tokenizer) == {
-        "unknown_tokens": ("good", "train: 1.25 tokens per word, 0.00% of the tokens unknown", []),
+        "unknown_tokens": ("good", "train: 1.00 tokens per word, 0.00% of the tokens unknown", []),
         "truncated": ("good", "train: no row is longer than 64 tokens (half up to 5, 99% up to 5, the longest 5)", []),
     }
 
@@ -39,6 +39,10 @@ def test_texts_that_are_truncated(tokenizer):
     expected = "train: 1 of 2 (50.0%) rows are longer than 8 tokens and truncated "
     expected += "(half up to 10, 99% up to 10, the longest 10)"
     assert found["truncated"] == ("warn", expected, [2])
+    expected = (
+        "train: of the tokens of these rows, head, tail, head_tail read 75.0%, windows 100.0% in 2.0 windows per row"
+    )
+    assert found["long_text_ways"] == ("good", expected, [])
 
 
 def test_tokens_that_are_unknown(tokenizer):

@@ -41,7 +41,7 @@ def test_the_temperature_is_that_of_the_least_likelihood_of_scipy_and_finds_the_
     assert found == pytest.approx(minimize_scalar(nll, bounds=(0.1, 10), method="bounded").x, rel=1e-3)
     assert found == pytest.approx(2.0, rel=0.1)
     tempered = metrics.temper(probabilities, found)
-    assert metrics.describe_calibration(tempered[:200], gold[:200])["nll"]["value"] == pytest.approx(
+    assert metrics.describe_calibration(tempered[:200], gold[:200], np.arange(200))["nll"]["value"] == pytest.approx(
         log_loss(gold[:200], tempered[:200], labels=[0, 1, 2])
     )
 
@@ -157,3 +157,44 @@ def test_thresholds_are_shares_by_label(value):
 def test_yes_or_no_labels_are_rows_of_two():
     assert metrics.as_pairs(np.array([0.2, 0.9])) == pytest.approx(np.array([[0.8, 0.2], [0.1, 0.9]]))
     assert logit(metrics.temper_each(np.array([0.9]), 2))[0] == pytest.approx(logit(0.9) / 2)
+
+
+def test_weights_count_decisions_again():
+    random = np.random.default_rng(2)
+    confidence, right = random.uniform(0.3, 1, size=45), random.integers(2, size=45).astype(float)
+    weights = np.full(45, 2.0)
+    again = metrics.calibration_errors(np.repeat(confidence, 2), np.repeat(right, 2))
+    assert metrics.calibration_errors(confidence, right, weights) == pytest.approx(again)
+    weights = random.integers(3, size=45)
+    ece = metrics.calibration_errors(np.repeat(confidence, weights), np.repeat(right, weights))["ece"]
+    assert metrics.calibration_errors(confidence, right, weights.astype(float))["ece"] == pytest.approx(ece)
+
+
+def test_words_of_a_row_are_drawn_together():
+    probabilities, gold, _ = draw(60)
+    one = metrics.describe_calibration(probabilities, gold, np.arange(60))["nll"]
+    five = metrics.describe_calibration(
+        np.repeat(probabilities, 5, axis=0), np.repeat(gold, 5), np.repeat(np.arange(60), 5)
+    )
+    assert five["nll"]["value"] == pytest.approx(one["value"])  # equal words tell nothing new
+    assert five["nll"]["interval"] == pytest.approx(one["interval"])
+    assert one["interval"][0] < one["value"] < one["interval"][1]
+
+
+def test_the_area_under_the_risk_is_that_of_a_plain_loop():
+    confidence, right = np.random.default_rng(0).uniform(size=(2, 30)).round(3)
+    right = (right < 0.7).astype(int)
+    order = sorted(range(30), key=lambda row: -confidence[row])
+    risks = [np.mean([1 - right[row] for row in order[:count]]) for count in range(1, 31)]
+    assert metrics.area_under_risk(confidence, right) == pytest.approx(np.mean(risks))
+
+
+def test_sets_are_measured_on_rows_that_they_were_not_fitted_to():
+    probabilities, gold, _ = draw(600)
+    found = metrics.measure_sets(probabilities, gold, np.arange(600), 0.9)
+    assert found["interval"][0] < 0.9 < found["interval"][1] and 1 <= found["mean_size"] <= 3
+    small = metrics.measure_sets(probabilities, gold, np.arange(600), 0.2)
+    assert (small["mean_size"], small["single"]) == (1, 1)  # no set is empty
+    assert small["held"] == pytest.approx((probabilities.argmax(axis=1) == gold).mean())
+    lacking = np.pad(probabilities[:4], ((0, 0), (0, 1)))
+    assert metrics.measure_sets(lacking, gold[:4], np.arange(4), 0.9)["mean_size"] == 3

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -32,11 +33,14 @@ from bertkit.modeling.architectures import (
     ARCHITECTURES,
     Architecture,
     architecture_of,
+    can_be_causal,
     detect_machine,
     find_architecture,
     first_position,
+    is_causal,
     layer_sizes,
     layers_of,
+    make_causal,
     types_with,
 )
 from bertkit.modeling.attention import keep_windows
@@ -295,3 +299,15 @@ def test_bf16_is_avoided_where_the_record_says_that_it_overflows(model_type, avo
     monkeypatch.setattr(precision, "detect_hardware", lambda name, **others: asked.append((name, others)))
     detect_machine("auto", model_type, (2, 3))
     assert asked == [("auto", {"avoid_bf16": avoids, "widths": (2, 3)})]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "possible"),
+    [("bert", True), ("roberta", True), ("electra", True), ("albert", False), ("modernbert", False)],
+)
+def test_some_types_have_a_left_to_right_version(model_type, possible):
+    config = CONFIG_MAPPING[model_type]()
+    assert can_be_causal(config) == possible and not is_causal(config)
+    if possible:
+        causal = make_causal(config)
+        assert is_causal(causal) and not causal.use_cache and not is_causal(config)

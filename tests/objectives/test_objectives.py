@@ -86,7 +86,8 @@ def test_features_depend_on_their_generator_alone(prepared, corpus, progress):
     for feature, same in zip(first, again, strict=True):
         assert feature.keys() == same.keys()
         assert all(np.array_equal(feature[name], same[name]) for name in feature)
-    assert any(not np.array_equal(a["input_ids"], b["input_ids"]) for a, b in zip(first, other, strict=True))
+    differ = any(not np.array_equal(a["input_ids"], b["input_ids"]) for a, b in zip(first, other, strict=True))
+    assert differ != (objective.__name__ == "bertkit.objectives.clm")  # it draws nothing
 
 
 def test_terms_counts_and_scores_fit_together(prepared, model, batch):

@@ -126,12 +126,13 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "Devlin et al. 2019",
         "3 min 24 s",
         "expected calibration error",
+        "Risk and coverage",
         "The model is that of step 20, which scored best.",
         "Most confident mistakes",
         "sha256:abc",
     ):
         assert word in parsed.text
-    assert page.count("<figcaption>") == 6
+    assert page.count("<figcaption>") == 7
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 

@@ -21,7 +21,7 @@ from bertkit.evaluation.forward import forward
 from bertkit.metrics import entities, tag_schemes
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
-from bertkit.tasks import load_task
+from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.tokens.words import split_text
@@ -322,9 +322,18 @@ def test_an_entity_is_as_probable_as_its_words_on_average():
     ]
 
 
+def test_a_calibration_is_fitted_to_the_words_that_have_tokens_and_a_tag():
+    rows = [{"tokens": ["film", "\u200b", "good"], "tags": ["O", "O", "B-PER"]}, {"tokens": ["film"], "tags": [None]}]
+    predictions = decode(rows, setup_of())
+    found = task.gold_probabilities(predictions, rows, setup_of())
+    assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([0, 1], [0, 0], "word")
+    sure = [predictions[0]["word_probabilities"][word] for word in (0, 2)]
+    assert found.probabilities.max(axis=1).tolist() == sure
+
+
 def test_plain_tags_have_no_entities_and_every_word_is_read():
     (answer,) = decode([{"tokens": ["film", "\u200b", ""]}], setup_of(POS, **PLAIN))
-    assert set(answer) == {"prediction", "word_probabilities"}
+    assert set(drop_private_keys(answer)) == {"prediction", "word_probabilities"}
     assert None not in answer["word_probabilities"]
 
 

@@ -124,3 +124,20 @@ def test_windows_are_combined_by_their_mean_or_the_highest():
 
 def test_no_rows_have_no_features():
     assert long_texts.encode_long([], setup_of("windows_mean")) == []
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_the_shares_that_are_read_are_those_of_the_encoded_tokens(pair):
+    rows = [
+        {"text": text(30), **({"text_pair": text(9, 1)} if pair else {})},
+        {"text": text(40), "text_pair": "a film"},
+    ]
+    rows = [row if pair else {"text": row["text"]} for row in rows]
+    in_one, in_windows, windows = long_texts.shares_read(rows, setup_of("head", overlap=0))
+    total = sum(len(ids(value)) for row in rows for value in row.values())
+    template = 3 if pair else 2
+    encoded = long_texts.encode_long(rows, setup_of("head"))
+    assert in_one == pytest.approx(sum(len(one["input_ids"]) - template for one in encoded) / total)
+    split = long_texts.encode_long(rows, setup_of("windows_mean", overlap=0))
+    assert windows == np.mean([len(one["input_ids"]) for one in split])
+    assert in_windows == (1 if not pair else pytest.approx((total - 3) / total, abs=3 / total))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bertkit.metrics import calibration as metrics
+from bertkit.storage.seeds import write_seeds
 from bertkit.workflows.calibrate import _compare_f1
 from tests.conftest import toy_rows, write_csv
 
@@ -62,6 +63,10 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
     none = run("predict", "classify", "--model", model, "--text", "good", "--precision", 0.9)
     assert none.code == 2
     assert none.last.endswith(f"need - bertkit calibrate classify --model {model}")
+    share = run("calibrate", "classify", "--model", model, "--data", rows, "--coverage", 95)
+    assert (share.code, share.last.split(" - ")[0]) == (2, "error: --coverage 95 is no share")
+    words = run("predict", "tag", "--model", model, "--text", "good", "--precision", 0.9)
+    assert words.last.startswith("error: --precision and --coverage are for one label per row, not for token_class")
     both = run("predict", "classify", "--model", model, "--text", "x", "--precision", 0.9, "--abstain-below", 0.5)
     assert (both.code, both.last) == (2, "error: --precision and --abstain-below - give one or the other")
     several = ["--set", "options.multi_label=true", "--abstain-below", 0.5]
@@ -70,6 +75,26 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
         in run("predict", "classify", "--model", model, "--text", "x", *several).last
     )
     assert not list(model.glob("calibration*"))
+
+
+def test_an_ensemble_is_calibrated_as_its_mean(run, trained, rows, tmp_path):
+    """Of copies of one run, whose mean is as sure as each; a calibration of one of them does not count."""
+    seeds, command = tmp_path / "seeds", ["--data", rows, "--split", "all", "--training-rows", "keep", "--json"]
+    for seed in (1, 2):
+        shutil.copytree(trained, seeds / f"seed-{seed}", ignore=shutil.ignore_patterns("checkpoint-*"))
+    entries = [{"folder": f"seed-{seed}", "status": "finished", "failure": None} for seed in (1, 2)]
+    write_seeds(seeds, {"runs": entries})
+    both = json.loads(run("calibrate", "classify", "--model", seeds, "--coverage", 0.9, *command).out)
+    one = json.loads(run("calibrate", "classify", "--model", seeds / "seed-1", *command).out)
+    assert both["temperature"] == pytest.approx(one["temperature"], rel=0.01)
+    assert both["file"] == str(seeds / "calibration.json") and both["prediction_sets"][0]["held"] > 0.8
+    assert "Prediction sets" in (seeds / "calibration.html").read_text()
+    predicted = [
+        run("predict", "classify", rows, "--model", model, "--precision", 0.7) for model in (seeds, one["model"])
+    ]
+    assert all("calibrated on all (240 rows): temperature" in one.err for one in predicted)
+    first = [json.loads(one.out.splitlines()[0])["probabilities"]["good"] for one in predicted]
+    assert first[0] == pytest.approx(first[1], abs=0.01)
 
 
 def test_f1_of_tuned_thresholds_is_of_other_rows():

@@ -40,6 +40,14 @@ def command(
             show_default="the first validation split",
         ),
     ] = None,
+    coverage: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Measure prediction sets that hold the right label this often; repeat it for several.",
+            metavar="P",
+            show_default=False,
+        ),
+    ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     training_rows: Annotated[
@@ -55,13 +63,20 @@ def command(
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
     Fits a temperature to rows that the checkpoint was not trained on, and thresholds where rows have several labels.
-    They are kept in calibration.json beside the weights; `eval` and `predict` apply them and say so.
+    They are kept in calibration.json beside the weights; `eval` and `predict` apply them and say so. A folder of seeds
+    is calibrated as an ensemble.
     """
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 
-    result = calibrate(loaded, split=split, training_rows=training_rows, progress=TerminalProgress())
+    result = calibrate(
+        loaded,
+        split=split,
+        coverages=coverage or (),
+        training_rows=training_rows,
+        progress=TerminalProgress(),
+    )
     if json:
         print_json(dataclasses.asdict(result))
     else:
@@ -69,7 +84,8 @@ def command(
 
 
 def _print(result: CalibrationResult) -> None:
-    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)} ({result.source})")
+    words = f", {result.decisions:,} words" if result.per == "word" else ""
+    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{words} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
     print_text(f"  temperature {result.temperature:.4g}")
@@ -78,7 +94,8 @@ def _print(result: CalibrationResult) -> None:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
         ends = {side: f"{one['value']:.4f} ({format_interval(one['interval'])})" for side, one in sides}
         table.append({"measure": name, **ends})
-    print_table("on rows that the temperature was not fitted to (95% CI)", table)
+    of_each = {"row": "", "label": "of each label, ", "word": "of each word, "}[result.per]
+    print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
         kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
@@ -98,4 +115,15 @@ def _print(result: CalibrationResult) -> None:
     if shown:
         print_table("thresholds that have a precision, with 95% confidence", shown)
         print_table("risk and coverage", result.risk_coverage)
-    print_text(f"  written: {result.file}")
+    if result.prediction_sets:
+        sets = [
+            {
+                "coverage": one["asked"],
+                "held": f"{one['held']:.4f} ({format_interval(one['interval'])})",
+                "mean size": one["mean_size"],
+                "one label": one["single"],
+            }
+            for one in result.prediction_sets
+        ]
+        print_table("prediction sets, on rows that they were not fitted to (95% CI)", sets)
+    print_text(f"  written: {result.file}, and calibration.html beside it")

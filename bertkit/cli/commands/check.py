@@ -55,6 +55,13 @@ def command(
         bool,
         typer.Option("--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."),
     ] = False,
+    long_text: Annotated[
+        bool,
+        typer.Option(
+            "--long-text",
+            help="Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
+        ),
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 after warnings, too.")] = False,
     fix: Annotated[
         Path | None,
@@ -79,7 +86,7 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.check import CheckSettings, check
 
-    chosen = CheckSettings(label_errors, fix, needs_model=model is not None)
+    chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
     print_result(result, fix, as_json=json)
     if result.count("fail") or (strict and result.count("warn")):

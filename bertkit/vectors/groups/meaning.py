@@ -25,7 +25,7 @@ _ROUNDING = 2**-7
 """The most that a cosine differs that was computed in bf16: each vector by 2^-9 of its length, the result by 2^-9."""
 _WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended
 _TRIED = (8, 16, 32, 64, 128)  # lists of the index that are searched
-_SAMPLE = 1000  # rows whose pairs found by the index are compared with all there are
+_SAMPLE = 4000  # rows whose pairs found by the index are compared with all there are
 _ENOUGH = 0.99  # of the pairs
 
 
@@ -151,7 +151,6 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     index.train(vectors[np.random.default_rng(42).choice(rows, min(rows, 40 * lists), replace=False)])
     index.add(vectors)
     recall = _choose_lists(index, vectors, threshold)
-    log.info(f"an index finds {recall:.2%} of the pairs of a sample, in {index.nprobe} of {lists} lists")
     kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
     for start in range(fixed, rows, _BLOCK):
         limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
@@ -168,19 +167,21 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
 
 def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
     """Let an index search as few lists as find enough of a sample's pairs; return the share that they find."""
-    sample = np.random.default_rng(42).choice(len(vectors), _SAMPLE, replace=False)
-    pairs = sum(
+    sample = np.random.default_rng(42).choice(len(vectors), min(_SAMPLE, len(vectors)), replace=False)
+    # the pair of a row with itself is always found, and does not count
+    pairs = -len(sample) + sum(
         int((vectors[sample] @ vectors[start : start + _CHUNK].T >= threshold).sum())
         for start in range(0, len(vectors), _CHUNK)
     )
-    recall = 1.0
+    found = 0
     for index.nprobe in _TRIED:
-        found = int(index.range_search(vectors[sample], threshold)[0][-1])
-        # the pair of a row with itself is always found, and counts for neither
-        recall = min(1.0, (found - _SAMPLE) / (pairs - _SAMPLE)) if pairs > _SAMPLE else 1.0
-        if recall >= _ENOUGH and index.nprobe >= _TRIED[1]:
+        # a cosine at the threshold may be rounded otherwise by the index
+        found = min(pairs, int(index.range_search(vectors[sample], threshold)[0][-1]) - len(sample))
+        if found >= _ENOUGH * pairs and index.nprobe >= _TRIED[1]:
             break
-    return recall
+    searched = f"{index.nprobe} of {index.nlist} lists"
+    log.info(f"an index finds {found:,} of {pairs:,} similar pairs of {len(sample):,} rows, in {searched}")
+    return found / pairs if pairs > 0 else 1.0
 
 
 def _import_faiss() -> Any:

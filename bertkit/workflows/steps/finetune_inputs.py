@@ -158,6 +158,14 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     )
 
 
+def read_rows(recipe: Recipe) -> dict[str, int | None]:
+    """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
+    task = load_task(recipe)
+    stream, splits = _read_splits(recipe, task)
+    _, splits, _ = _find_checked_labels(recipe, task, splits)
+    return _count_rows(splits, stream)
+
+
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
     """Return the label names of rows to train on, and the splits with gold values as names.
 

@@ -1,0 +1,193 @@
+"""`bertkit errors`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.insight.mistakes.outcomes import RowAnswer
+    from bertkit.insight.mistakes.robustness import Robustness
+    from bertkit.insight.mistakes.slices import ComparedSlice
+    from bertkit.workflows.errors import Disagreement, Mistakes
+
+NAME = "errors"
+ORDER = 3
+EXAMPLE = "bertkit errors runs/cola --output errors.html"
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN [RUN]",
+        help="A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.",
+        show_default=False,
+    ),
+]
+Sort = Literal["confidence", "length", "label", "error"]
+
+
+def command(
+    runs: RunsArgument,
+    sort: Annotated[
+        Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
+    ] = "confidence",
+    rows: Annotated[int, typer.Option(help="How many wrong rows to show.", metavar="N", min=0)] = 10,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN"),
+    ] = None,
+    robustness: Annotated[
+        bool,
+        typer.Option(
+            "--robustness", help="Change the texts a little, predict them again, and count answers that flip."
+        ),
+    ] = False,
+    limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Recipe of the task; for files of predictions, which name none.",
+            metavar="RECIPE",
+            show_default="that of the run",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a run gets wrong, and the slices of rows where it is worse than chance would have it.
+
+    Stored predictions are enough; only --robustness loads the model. Slices are by label, length, new words, negation,
+    names, numbers and the columns of --by. Of two runs, the rows that only one gets right are shown.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.compare import check_page
+    from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, write_page
+
+    if len(runs) > 2:
+        raise UsageError(f"{len(runs)} runs", "name one or two; `bertkit compare` takes more")
+    page = None if output is None else check_page(output)
+    loaded = None if recipe is None else load_recipe(recipe)
+    settings = ErrorSettings(split, by or (), sort, robustness, limit)
+    progress = TerminalProgress()
+    found: Mistakes | Disagreement
+    if len(runs) == 1:
+        found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
+    else:
+        found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
+    if page is not None:
+        write_page(found, page)
+    if json:
+        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
+        return
+    if len(runs) == 1:
+        _print_mistakes(found, rows)  # type: ignore[arg-type]
+    else:
+        _print_disagreement(found, rows)  # type: ignore[arg-type]
+    for note in found.notes:
+        print_text(f"  {note}")
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
+
+
+def _print_mistakes(found: Mistakes, shown: int) -> None:
+    units = format_rows(found.rows) + ("" if found.units == found.rows else f", {found.units:,} queries")
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in found.scores.items())
+    print_text(f"{found.recipe}, {found.split}: {units}; {scores}")
+    print_text(f"  {found.what}: {found.rate:.4f}; with an error: {found.wrong:,} of {found.units:,}")
+    _print_slices(found.slices, found.test, ("in it", "in the rest"), "is worse than the rest")
+    if found.robustness is not None:
+        _print_robustness(found.robustness)
+    _print_rows("wrong rows", found.mistakes, shown)
+
+
+def _print_disagreement(found: Disagreement, shown: int) -> None:
+    print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}")
+    print_text(f"  {found.what}: {found.first} {found.rates[0]:.4f}, {found.second} {found.rates[1]:.4f}")
+    print_text(
+        f"  both right: {found.both_right:,}; both wrong: {found.both_wrong:,}; only {found.first} wrong, or more so: "
+        f"{len(found.only_first_wrong):,}; only {found.second}: {len(found.only_second_wrong):,}"
+    )
+    print_text(f"  whether one is better: bertkit compare {found.first} {found.second}")
+    columns = (f"{found.second} - {found.first}", "in the rest")
+    _print_slices(found.slices, found.test, columns, "differs from the rest")
+    for worse, pairs in ((found.second, found.only_second_wrong), (found.first, found.only_first_wrong)):
+        if pairs and shown:
+            print_text(f"  only {worse} is wrong, or more so")
+        for one, other in pairs[:shown]:
+            print_text(f"    {one.id}: {one.text}")
+            print_text(f"      gold {one.gold}; {found.first}: {one.predicted}; {found.second}: {other.predicted}")
+
+
+def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
+    from bertkit.reports.compare import p_text
+
+    if not slices:
+        print_text("  slices: none has 20 rows, with 20 others beside")
+        return
+    found = [one for one in slices if one.is_beyond_chance]
+    summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"
+    what = what if len(found) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
+    print_text(f"  {summary} {what} beyond chance, of {len(slices)} ({test}; p < .05 after Holm's correction)")
+    table: list[dict[str, Any]] = [
+        {
+            "slice": f"{'* ' if one.is_beyond_chance else '  '}{one.by}: {one.value}",
+            "rows": one.units,
+            columns[0]: one.rate,
+            columns[1]: one.rest,
+            "difference": f"{one.difference:+.4f}",
+            "95% CI": format_interval(one.interval),
+            "p": p_text(one.p),
+            "p (Holm)": p_text(one.p_holm),
+        }
+        for one in slices
+    ]
+    print_table("slices", table)
+
+
+def _print_robustness(robustness: Robustness) -> None:
+    table = [
+        {
+            "change": one.edit,
+            "rows": one.rows,
+            "flips": one.flipped,
+            "share": f"{one.share:.1%}",
+            "95% CI": format_interval(one.interval),
+            "right to wrong": "n/a" if one.may_flip else one.lost,
+            "wrong to right": "n/a" if one.may_flip else one.won,
+        }
+        for one in robustness.edits
+    ]
+    print_table(f"answers that flip when {robustness.column} is changed, of {format_rows(robustness.rows)}", table)
+    for one in robustness.edits:
+        for flip in one.flips[:1]:
+            print_text(f"    {one.edit}: {flip.after}: {flip.answer} -> {flip.new_answer}")
+    if robustness.left_out:
+        print_text(f"    nothing to change for: {', '.join(robustness.left_out)}")
+
+
+def _print_rows(title: str, answers: Sequence[RowAnswer], shown: int) -> None:
+    if answers and shown:
+        print_text(f"  {title}: the first {min(shown, len(answers)):,} of {len(answers):,}")
+    for one in answers[:shown]:
+        confidence = "" if one.confidence is None else f"; confidence {one.confidence:.3f}"
+        size = "" if one.error == 1 else f"; error {one.error:.4g}"
+        print_text(f"    {one.id}: {one.text}")
+        print_text(f"      gold {one.gold}; predicted {one.predicted}{confidence}{size}")

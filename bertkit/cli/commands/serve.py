@@ -1,0 +1,134 @@
+"""`bertkit serve`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
+
+NAME = "serve"
+ORDER = 5
+EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
+
+RunsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.",
+        show_default=False,
+    ),
+]
+ForOption = Annotated[
+    Literal["vllm", "tei"] | None,
+    typer.Option(
+        "--for", help="Serve nothing: print the command by which vLLM or TEI serves a run.", show_default=False
+    ),
+]
+ServedRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe", help="How rows are read by folders that are no runs.", metavar="RECIPE", show_default=False
+    ),
+]
+HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all networks.", metavar="HOST")]
+PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key-file",
+        help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+OriginOption = Annotated[
+    list[str] | None,
+    typer.Option("--cors-origin", help="Website whose pages may ask this server; repeatable.", metavar="URL"),
+]
+QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
+RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]
+BodyOption = Annotated[int, typer.Option(help="Bytes of a request; more get 413.", metavar="BYTES", min=1024)]
+TimeoutOption = Annotated[float, typer.Option(help="Seconds until an answer; later ones get 504.", min=0.1)]
+ReadTimeoutOption = Annotated[
+    float, typer.Option(help="Seconds in which a request must have come; slower ones get 408.", min=0.1)
+]
+BatchTokensOption = Annotated[int, typer.Option(help="Tokens that are computed at a time.", metavar="N", min=1)]
+ConnectionsOption = Annotated[int, typer.Option(help="Open connections; more get 503.", metavar="N", min=1)]
+DrainOption = Annotated[
+    float, typer.Option(help="Seconds for which requests are still accepted after SIGTERM.", metavar="SECONDS", min=0)
+]
+LogOption = Annotated[
+    Literal["text", "json"], typer.Option(help="Form of the log on stderr; json has a line for every request.")
+]
+
+
+def command(
+    runs: RunsArgument,
+    for_server: ForOption = None,
+    recipe: ServedRecipeOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    api_key_file: KeyOption = None,
+    cors_origin: OriginOption = None,
+    queue: QueueOption = 1024,
+    request_rows: RequestRowsOption = 256,
+    body_bytes: BodyOption = 1 << 20,
+    timeout: TimeoutOption = 30.0,
+    read_timeout: ReadTimeoutOption = 10.0,
+    batch_tokens: BatchTokensOption = 4096,
+    connections: ConnectionsOption = 1024,
+    drain: DrainOption = 1.0,
+    log: LogOption = "text",
+    json: JsonOption = False,
+) -> None:
+    """Serve trained models over HTTP.
+
+    The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
+    try each model at.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.workflows.serve import Address, check_packages, serve, serve_elsewhere
+
+    if for_server is not None:
+        found = serve_elsewhere(runs, for_server, recipe)
+        if json:
+            print_json({"commands": [one._asdict() for one in found]})
+        for one in () if json else found:
+            print_line(one.command)
+        return
+    if json:
+        raise UsageError("--json without --for", "a server prints no result; see --log json")
+    check_packages()
+    from bertkit.server.batching import Limits
+
+    limits = Limits(
+        queue_rows=queue,
+        request_rows=request_rows,
+        body_bytes=body_bytes,
+        answer_seconds=timeout,
+        read_seconds=read_timeout,
+        batch_tokens=batch_tokens,
+        connections=connections,
+        drain_seconds=drain,
+    )
+    address = Address(host, port, _read_key(api_key_file), cors_origin or ())
+    progress = TerminalProgress()
+    serve(runs, address, limits, recipe=recipe, json_log=log == "json", progress=progress)
+
+
+def _read_key(file: str | None) -> str | None:
+    """Return the key of a file, or of the environment; not that of an option, which all users of a machine can see."""
+    from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
+
+    if file is None:
+        return os.environ.get("BERTKIT_API_KEY") or None
+    key = typed_path(file).read_text(encoding="utf-8").strip()
+    if not key:
+        raise UsageError("the file of the API key is empty", "write a key into it", file=file)
+    return key

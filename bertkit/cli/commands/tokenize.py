@@ -1,0 +1,143 @@
+"""`bertkit tokenize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
+
+if TYPE_CHECKING:
+    from bertkit.insight.tokenization import TextFigures, TokenizedText
+
+NAME = "tokenize"
+ORDER = 5
+EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TEXT|FILE",
+        help="A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model", help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL",
+        show_default=False,
+    ),
+]  # fmt: skip
+
+
+def command(
+    source: SourceArgument,
+    model: ModelOption = ...,  # type: ignore[assignment]
+    pair: Annotated[
+        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
+    ] = None,
+    beside: Annotated[
+        str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL", show_default=False)
+    ] = None,
+    column: ColumnOption = "text",
+    changes: DataSettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
+
+    Of a file: tokens per word, unknown tokens, texts that are longer than 128, 256 or 512 tokens, and the words that
+    are split most. Nothing is computed by a model.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
+
+    models = [model] if beside is None else [model, beside]
+    if not is_file(source):
+        tokenized = tokenize_text(source, models, pair=pair)
+        if json:
+            print_json({"tokenizers": [dataclasses.asdict(one) for one in tokenized]})
+            return
+        for one in tokenized:
+            _print_text(one)
+        return
+    if pair is not None:
+        raise UsageError("--pair is for a text, not for a file", "leave it out")
+    figures = measure_file(source, models, data=read_data_options(column, changes), progress=TerminalProgress())
+    if json:
+        print_json({"file": source, "tokenizers": [dataclasses.asdict(one) for one in figures]})
+    else:
+        _print_figures(source, figures)
+
+
+def _print_text(tokenized: TokenizedText) -> None:
+    limit = "" if tokenized.max_tokens is None else f", up to {tokenized.max_tokens:,} per input"
+    print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
+    has_pair = any(token.segment for token in tokenized.tokens)
+    rows = [
+        {"token": token.token, "id": str(token.id)}
+        | ({"segment": token.segment} if has_pair else {})
+        | {
+            "word": "special" if token.word is None else str(token.word),
+            "characters": "" if token.start is None else f"{token.start}-{token.end}",
+            "text": token.text,
+        }
+        for token in tokenized.tokens
+    ]
+    print_table("tokens", rows, max_rows=len(rows))
+    special = sum(token.is_special for token in tokenized.tokens)
+    text = len(tokenized.tokens) - special
+    print_text(
+        f"  {len(tokenized.tokens):,} tokens: {special} special and {text:,} of text, for {tokenized.words:,} words; "
+        f"unknown: {tokenized.unknown:,}"
+    )
+    if tokenized.max_tokens is not None and len(tokenized.tokens) > tokenized.max_tokens:
+        print_text(f"  longer than the model reads: {len(tokenized.tokens) - tokenized.max_tokens:,} tokens are lost")
+
+
+def _print_figures(source: str, figures: list[TextFigures]) -> None:
+    print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
+    print_table("tokenizers", _tabulate(figures), max_rows=60)
+    for one in figures:
+        print_text(f"  {one.model}: the words with the most tokens")
+        for word, tokens in one.longest_words:
+            print_text(f"    {word}: {' '.join(tokens)}")
+        if one.unknown:
+            listed = ", ".join(f"{text!r} ({count:,})" for text, count in one.unknown)
+            print_text(f"    unknown, most often: {listed}")
+    if any(one.max_tokens is None for one in figures):
+        print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
+
+
+def _tabulate(figures: list[TextFigures]) -> list[dict[str, Any]]:
+    """Return a row per figure, and a column per tokenizer."""
+    limits = sorted({limit for one in figures for limit in one.truncated})
+    rows: dict[str, list[str]] = {
+        "algorithm": [one.type for one in figures],
+        "vocabulary": [f"{one.vocabulary:,}" for one in figures],
+        "vocabulary that occurs": [f"{one.vocabulary_seen:.1%}" for one in figures],
+        "maximal length": ["-" if one.max_tokens is None else f"{one.max_tokens:,}" for one in figures],
+        "tokens per word (fertility)": [f"{one.fertility:.3f}" for one in figures],
+        "single-token words": [f"{one.coverage:.1%}" for one in figures],
+        "unknown tokens": [f"{one.unknown_rate:.3%}" for one in figures],
+        "tokens per text: mean": [f"{one.mean_length:.1f}" for one in figures],
+        "half up to": [f"{one.median_length:,}" for one in figures],
+        "99% up to": [f"{one.length_99:,}" for one in figures],
+        "longest": [f"{one.longest:,}" for one in figures],
+    }
+    for limit in limits:
+        rows[f"texts over {limit:,} tokens"] = [_share(one.truncated.get(limit)) for one in figures]
+        rows[f"tokens lost beyond {limit:,}"] = [_share(one.lost.get(limit)) for one in figures]
+    return [
+        {"figure": name, **{one.model: cell for one, cell in zip(figures, cells, strict=True)}}
+        for name, cells in rows.items()
+    ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"

@@ -1,0 +1,90 @@
+"""What an ablation comes to: how each encoder was pretrained, and what fine-tuning it scores beside the first one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bertkit.recipe.space import Point, name_value
+
+if TYPE_CHECKING:
+    from bertkit.metrics.paired import Difference
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One setting of an ablation: what differs from the others, and how its encoder was pretrained."""
+
+    name: str
+    settings: Point
+    scores: dict[str, float] = field(default_factory=dict)
+    """Of held-out text; objectives that predict different tokens have no common scale."""
+    parameters: int = 0
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    failure: str = ""
+    """Why there is no encoder, or not all of its fine-tunings."""
+
+
+@dataclass(frozen=True)
+class AblatedScore:
+    """What fine-tuning the encoder of a variant scores on a task, and how that differs from the first variant."""
+
+    variant: str
+    mean: float
+    seed_scores: list[float]
+    difference: Difference | None
+    """None for the first variant."""
+
+
+@dataclass(frozen=True)
+class AblatedTask:
+    """The scores of all variants on a task, by its best metric."""
+
+    recipe: str
+    split: str
+    rows: int
+    metric: str
+    scores: list[AblatedScore]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class AblationSummary:
+    """Several ways to pretrain, and what each is worth on the tasks."""
+
+    recipe: str
+    folder: str
+    space: dict[str, str]
+    seeds: list[int]
+    variants: list[Variant]
+    tasks: list[AblatedTask]
+
+
+def name_variants(points: Sequence[Point]) -> dict[str, Point]:
+    """Name the points of a grid by their values, as folders may be called.
+
+    >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))
+    ['mlm-0.15', 'b']
+    """
+    names = [
+        "-".join(re.sub(r"[^\w.+-]+", "_", name_value(value).split("/")[-1]) for value in p.values()) for p in points
+    ]
+    counts = Counter(names)
+    return {
+        name if counts[name] == 1 and name.strip(".") else f"{name}-{number}": point
+        for number, (name, point) in enumerate(zip(names, points, strict=True), start=1)
+    }
+
+
+def describe_variant(
+    name: str, settings: Point, record: Mapping[str, Any] | None, error: Exception | None = None
+) -> Variant:
+    """Describe a variant from the record of its pretraining, if that is finished."""
+    found = record["result"] if record is not None and record["status"] == "finished" else {}
+    facts = {key: found[key] for key in ("scores", "parameters", "steps", "tokens", "seconds") if key in found}
+    return Variant(name, settings, **facts, failure="" if error is None else str(error))

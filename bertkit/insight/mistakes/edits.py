@@ -1,0 +1,187 @@
+"""Small changes of a text that should not change an answer, and one that may, after the tests of CheckList.
+
+Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 3: invariance tests
+change typos, names, numbers, contractions and punctuation; a directional one negates. The lists are for English.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w.,]\d)(?!\w)")
+_AUXILIARY = re.compile(
+    r"\b(is|are|was|were|am|can|could|will|would|should|must|may|might|has|have|had|does|do|did)\b(?!\s+not\b|n['’]t)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(r"\s+not\b|n['’]t\b", re.IGNORECASE)
+
+FIRST_NAMES = {
+    "female": (
+        *("Mary", "Anna", "Emma", "Julia", "Laura", "Maria", "Sarah", "Susan", "Linda", "Alice", "Helen", "Nancy"),
+        *("Karen", "Emily", "Jessica", "Jennifer", "Elizabeth", "Barbara", "Patricia", "Margaret", "Lisa", "Rachel"),
+    ),
+    "male": (
+        *("John", "James", "Robert", "Michael", "David", "William", "Richard", "Thomas", "Charles", "Daniel", "Paul"),
+        *("Mark", "George", "Peter", "Steven", "Kevin", "Brian", "Edward", "Andrew", "Martin", "Frank", "Henry"),
+    ),
+}
+_GROUP_OF = {name: names for names in FIRST_NAMES.values() for name in names}
+_NAME = re.compile(rf"\b({'|'.join(_GROUP_OF)})\b")
+
+_CONTRACTIONS = {
+    "is not": "isn't",
+    "are not": "aren't",
+    "was not": "wasn't",
+    "were not": "weren't",
+    "do not": "don't",
+    "does not": "doesn't",
+    "did not": "didn't",
+    "has not": "hasn't",
+    "have not": "haven't",
+    "could not": "couldn't",
+    "would not": "wouldn't",
+    "should not": "shouldn't",
+    "it is": "it's",
+    "that is": "that's",
+    "i am": "i'm",
+    "you are": "you're",
+    "they are": "they're",
+    "we are": "we're",
+    "i have": "i've",
+}
+_LONG = re.compile(rf"\b({'|'.join(_CONTRACTIONS)})\b", re.IGNORECASE)
+_EXPANDED = {short: long for long, short in _CONTRACTIONS.items()}
+_SHORT = re.compile(rf"\b({'|'.join(_EXPANDED)})\b", re.IGNORECASE)
+
+Change = Callable[[str, Random], str]
+"""Returns the changed text; the text itself where there is nothing to change."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A kind of change."""
+
+    name: str
+    change: Change
+    may_flip: bool = False
+    """Whether the right answer may change with the text."""
+    keeps_words: bool = True
+    """Whether it changes words one by one, so that a list of words can be changed too."""
+
+
+def swap_letters(text: str, draw: Random) -> str:
+    """Swap two neighboring letters inside one word.
+
+    >>> swap_letters("a wonderful film", Random(0))
+    'a wonderful fiml'
+    """
+    words = list(_LONG_WORD.finditer(text))
+    if not words:
+        return text
+    word = draw.choice(words)
+    letters = list(word[0])
+    places = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
+    if not places:
+        return text
+    index = draw.choice(places)
+    letters[index], letters[index + 1] = letters[index + 1], letters[index]
+    return text[: word.start()] + "".join(letters) + text[word.end() :]
+
+
+def change_end(text: str, _: Random) -> str:
+    """Drop the punctuation at the end, or add a period where there is none.
+
+    >>> change_end("It works.", Random(0)), change_end("It works", Random(0))
+    ('It works', 'It works.')
+    """
+    bare = text.rstrip()
+    stripped = bare.rstrip(".!?").rstrip()
+    return stripped if stripped != bare and stripped else f"{bare}."
+
+
+def change_contraction(text: str, _: Random) -> str:
+    """Expand the first contraction, or contract the first words that can be.
+
+    >>> change_contraction("It isn't good", Random(0)), change_contraction("They are late", Random(0))
+    ('It is not good', "They're late")
+    """
+    found, table = (_SHORT.search(text), _EXPANDED)
+    if found is None:
+        found, table = _LONG.search(text), _CONTRACTIONS
+    if found is None:
+        return text
+    new = table[found[0].lower()]
+    new = new[0].upper() + new[1:] if found[0][0].isupper() else new
+    return text[: found.start()] + new + text[found.end() :]
+
+
+def change_name(text: str, draw: Random) -> str:
+    """Put another first name of the same gender for one, everywhere in the text.
+
+    >>> change_name("Mary met John", Random(1))
+    'Laura met John'
+    """
+    found = _NAME.search(text)
+    if found is None:
+        return text
+    new = draw.choice([name for name in _GROUP_OF[found[0]] if name not in text])
+    return re.sub(rf"\b{found[0]}\b", new, text)
+
+
+def change_number(text: str, draw: Random) -> str:
+    """Change a whole number by at most a fifth.
+
+    >>> change_number("in 250 days", Random(0))
+    'in 248 days'
+    """
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
+        return text
+    number = draw.choice(numbers)
+    value = int(number[0])
+    span = max(1, value // 5)
+    new = draw.choice([value + draw.randint(1, span), max(0, value - draw.randint(1, span))])
+    return text[: number.start()] + str(new) + text[number.end() :]
+
+
+def negate(text: str, _: Random) -> str:
+    """Negate the first verb that can be negated by ``not``, or drop the first negation.
+
+    >>> negate("It is good", Random(0)), negate("It isn't good", Random(0))
+    ('It is not good', 'It is good')
+    """
+    if found := _NEGATED.search(text):
+        return text[: found.start()] + text[found.end() :]
+    found = _AUXILIARY.search(text)
+    return text if found is None else f"{text[: found.end()]} not{text[found.end() :]}"
+
+
+EDITS = (
+    Edit("typo", swap_letters),
+    Edit("lower case", lambda text, _: text.lower()),
+    Edit("upper case", lambda text, _: text.upper()),
+    Edit("punctuation", change_end, keeps_words=False),
+    Edit("contraction", change_contraction, keeps_words=False),
+    Edit("name", change_name),
+    Edit("number", change_number),
+    Edit("negation", negate, may_flip=True, keeps_words=False),
+)
+
+
+def apply_edit(edit: Edit, value: str | list[str], draw: Random) -> str | list[str] | None:
+    """Change a text, or a list of words whose number must stay; None where nothing changes, or the change does not fit.
+
+    Of a list, the words are joined by spaces and split again, so one word is changed as in a text.
+    """
+    if isinstance(value, str):
+        changed = edit.change(value, draw)
+        return None if changed == value else changed
+    if not edit.keeps_words:
+        return None
+    text = "\n".join(value)  # no word has a line feed, and no pattern crosses one
+    words = edit.change(text, draw).split("\n")
+    return None if words == value or len(words) != len(value) else words

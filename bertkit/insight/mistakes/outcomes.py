@@ -1,0 +1,153 @@
+"""How wrong each answer of a stored run is, and the rows behind it, for every task family that scores its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import DataError, shorten
+from bertkit.evaluation.differences import Side, as_text, count_words, group_rows
+from bertkit.evaluation.stored import Scorer, StoredRun
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.paired import count_units, take
+from bertkit.recipe import Row
+from bertkit.reports.examples import Example, confidence_of, find_named, is_finite
+from bertkit.tasks import Compared
+
+Numbers = np.ndarray[Any, Any]
+
+_SAME = 1e-6
+
+
+@dataclass(frozen=True)
+class RowAnswer:
+    """A row, the answer to it, and how wrong that is."""
+
+    id: str
+    text: str
+    gold: str
+    predicted: str
+    error: float
+    """0 for a right answer; else 1, or the number of errors, or the size of the error."""
+    confidence: float | None
+    """That of the wrong answer; None where the model tells none."""
+    words: int
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How wrong the answers of a run are."""
+
+    what: str
+    """What the rate is, such as ``share of wrong rows``."""
+    errors: Numbers
+    """Of each unit, (units,)."""
+    decisions: Numbers
+    """Of each unit, (units,): 1 unless a unit has several answers."""
+    units: list[list[int]]
+    """The numbers of the rows of each unit: one row, or all of a query."""
+    answers: list[RowAnswer]
+    """One per unit."""
+
+    @property
+    def rate(self) -> float:
+        """Errors per decision."""
+        return float(self.errors.sum() / max(self.decisions.sum(), 1))
+
+
+def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
+    """Find how wrong each answer of a run is.
+
+    What counts is, in this order: the errors that the task family counts itself; the score of a query; whether the
+    row is right, as the family or the labels say; the size of the difference of two numbers.
+
+    Raises:
+        DataError: the stored predictions do not tell.
+    """
+    compared = scorer.compare(run, rows)
+    task, setup = scorer.task, scorer.setup
+    details = task.details(run.predictions, rows, setup).answers
+    gold = task.COLUMNS.gold
+    examples = [
+        Example(
+            id=str(row.get("id", number)),
+            text=[],
+            gold=row.get(gold, "") if details is None else details[number].gold,
+            predicted=prediction["prediction"] if details is None else details[number].predicted,
+            right=None if details is None else details[number].right,
+            confidence=None if details is None else details[number].confidence,
+            probabilities=prediction.get("probabilities") if details is None else None,
+        )
+        for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
+    ]
+    units = group_rows(scorer, rows, Side([run.predictions], [compared]))
+    count_errors = getattr(task, "count_errors", None)
+    ones = np.ones(len(units) or len(rows))
+    if count_errors is not None:
+        errors, decisions = (np.asarray(counts, dtype=float) for counts in count_errors(compared))
+        what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
+    elif len(units) != len(rows) or not units:
+        what, errors = _score_units(scorer, compared)
+        decisions = ones
+    else:
+        what, errors = _judge_rows(scorer, compared, examples)
+        decisions = ones
+    if len(units) != len(errors):
+        raise DataError("nobody knows which rows a score is of", "name a run of another task", file=run.file)
+    answers = [
+        _describe(scorer, rows, numbers, examples, float(error)) for numbers, error in zip(units, errors, strict=True)
+    ]
+    return Outcomes(what, errors, decisions, units, answers)
+
+
+def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example]) -> tuple[str, Numbers]:
+    """Return how wrong each row is: 1 or 0, or the size of a number's error."""
+    if all(example.right is not None for example in examples):
+        return "share of wrong rows", np.array([float(not example.right) for example in examples])
+    named = find_named(examples, scorer.labels)
+    if len(named) == len(examples):
+        return "share of wrong rows", np.array([float(gold != predicted) for _, gold, predicted in named])
+    if all(is_finite(example.gold, example.predicted) for example in examples):
+        numbers = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
+        return "mean size of the error", np.abs(numbers[:, 1] - numbers[:, 0])
+    return _score_units(scorer, compared)
+
+
+def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
+    """Return 1 less the score of each unit, by a metric that is the mean over units.
+
+    Raises:
+        DataError: no metric is.
+    """
+    total = scorer.score(compared)
+    per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_units(compared))]
+    for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
+        scores = np.array([scores[metric] for scores in per_unit])
+        if metric not in LOWER_IS_BETTER and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
+            return f"1 - {metric}", 1 - scores
+    what = f"no metric of this run is a mean over its rows ({', '.join(total)})"
+    raise DataError(what, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
+
+
+def _describe(
+    scorer: Scorer, rows: Sequence[Row], numbers: Sequence[int], examples: Sequence[Example], error: float
+) -> RowAnswer:
+    columns, example = scorer.task.COLUMNS, examples[numbers[0]]
+    row = rows[numbers[0]]
+    texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+    confidence = example.confidence
+    named = find_named([example], scorer.labels)
+    if confidence is None and named and error:
+        confidence = next((value for value in (confidence_of(*named[0]),) if value >= 0), None)
+    return RowAnswer(
+        id=example.id,
+        text=shorten(" | ".join(texts), 400),
+        gold=shorten(as_text(example.gold)),
+        predicted=shorten(as_text(example.predicted)),
+        error=error,
+        confidence=confidence,
+        words=sum(count_words(rows[number], columns) for number in numbers),
+    )

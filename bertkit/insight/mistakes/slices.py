@@ -1,0 +1,187 @@
+"""Slices of rows by what their texts are like, and the slices that a run is worse on than chance would have it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Columns
+from bertkit.errors import shorten
+from bertkit.evaluation.differences import slice_values
+from bertkit.evaluation.stored import Scorer
+from bertkit.insight.mistakes.outcomes import Outcomes
+from bertkit.metrics.slices import SliceDifference, compare_slices
+from bertkit.recipe import Row
+
+_WORD = re.compile(r"\w+(?:['’]\w+)?")
+_NEGATION = re.compile(
+    r"\b(no|not|never|none|nobody|nothing|nowhere|neither|nor|without|cannot|hardly|barely|scarcely)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_DIGIT = re.compile(r"\d")
+_CASED = 0.5  # share of words with a capital from which on a text is a title, and capitals show no names
+_MANY_NEW = 2
+
+Groups = dict[str, dict[str, list[int]]]
+"""What rows are sliced by -> value -> numbers of units."""
+
+
+@dataclass(frozen=True)
+class ComparedSlice:
+    """A slice of the units with how it compares with the rest."""
+
+    by: str
+    value: str
+    units: int
+    rate: float
+    rest: float
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    p_holm: float
+    is_beyond_chance: bool
+    ids: list[str]
+    """Of the wrong rows in it, the first few."""
+
+
+def find_slices(
+    scorer: Scorer,
+    rows: Sequence[Row],
+    units: Sequence[Sequence[int]],
+    *,
+    known_words: Collection[str] | None = None,
+    extra: Mapping[str, Sequence[Any]] | None = None,
+) -> Groups:
+    """Group units by gold label, length, new words, negation, names, numbers and other columns.
+
+    Args:
+        scorer: of the run.
+        rows: all of them.
+        units: the numbers of the rows of each unit.
+        known_words: those of the training rows, in lower case; without them, a word is new that occurs once.
+        extra: name of a column -> its value in each row.
+    """
+    columns = scorer.task.COLUMNS
+    groups = slice_values(scorer, rows, units, extra or {})
+    texts = [" ".join(_text(rows[number], columns) for number in numbers) for numbers in units]
+    counts = [_count_new(words, known_words) for words in _all_words(texts, known_words)]
+    groups["new words" if known_words is not None else "words that occur once"] = _group(counts, _new_words)
+    groups["negation"] = _group(texts, lambda text: _yes(_NEGATION.search(text)))
+    groups["names"] = _group(texts, lambda text: _yes(_has_names(text)))
+    groups["numbers"] = _group(texts, lambda text: _yes(_DIGIT.search(text)))
+    for value, members in _by_gold_lists(rows, units, columns.gold).items():
+        groups.setdefault(columns.gold, {})[value] = members
+    return groups
+
+
+def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[ComparedSlice]:
+    """Compare each group of units with the rest; the smallest corrected p comes first.
+
+    Args:
+        outcomes: how wrong the answers are.
+        groups: of `find_slices`; those that are too small are left out.
+        errors: of each unit, where they are not those of `outcomes`: differences of two runs, tested two-sided.
+    """
+    named = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
+    compared = compare_slices(
+        outcomes.errors if errors is None else errors,
+        outcomes.decisions,
+        [np.array(members, dtype=int) for *_, members in named],
+        two_sided=errors is not None,
+    )
+    tested = [
+        _as_tested(by, value, members, found, outcomes)
+        for (by, value, members), found in zip(named, compared, strict=True)
+        if found is not None
+    ]
+    return sorted(tested, key=lambda one: (one.p_holm, one.p))
+
+
+def _as_tested(
+    by: str, value: str, members: Sequence[int], found: SliceDifference, outcomes: Outcomes
+) -> ComparedSlice:
+    wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
+    return ComparedSlice(
+        by=by,
+        value=shorten(str(value), 40),
+        units=found.units,
+        rate=found.rate,
+        rest=found.rest,
+        difference=found.difference,
+        interval=found.interval,
+        p=found.p,
+        p_holm=found.p_holm,
+        is_beyond_chance=found.is_beyond_chance,
+        ids=wrong[:20],
+    )
+
+
+def words_of(rows: Sequence[Row], columns: Columns) -> set[str]:
+    """Return the words of rows, in lower case."""
+    return {word for row in rows for word in _words(_text(row, columns))}
+
+
+def _text(row: Row, columns: Columns) -> str:
+    values = [row[name] for name in (*columns.given, *columns.optional, *columns.text_instead.values()) if name in row]
+    parts = (part for value in values for part in (value if isinstance(value, (list, tuple)) else [value]))
+    return " ".join(part for part in parts if isinstance(part, str))
+
+
+def _words(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(text) if not word.isdigit()]
+
+
+def _all_words(texts: Sequence[str], known: Collection[str] | None) -> list[list[str]]:
+    """Return the words of each text; without known ones, only those that no other text has."""
+    words = [_words(text) for text in texts]
+    if known is not None:
+        return words
+    counts = Counter(word for own in words for word in set(own))
+    return [[word for word in own if counts[word] == 1] for own in words]
+
+
+def _count_new(words: Sequence[str], known: Collection[str] | None) -> int:
+    return len({word for word in words if known is None or word not in known})
+
+
+def _new_words(count: int) -> str:
+    return f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count)
+
+
+def _has_names(text: str) -> bool:
+    """Tell whether a word that begins no sentence has a capital letter, in a text that is not written in capitals."""
+    words = _WORD.findall(text)
+    capital = sum(word[:1].isupper() for word in words)
+    inside = re.search(r"[\w,;]\s+(?!I\b)[A-Z][\w]", text)
+    return inside is not None and capital < _CASED * max(len(words), 1)
+
+
+def _yes(found: Any) -> str:
+    return "yes" if found else "no"
+
+
+def _group(values: Sequence[Any], name: Callable[[Any], str]) -> dict[str, list[int]]:
+    """Group units by a name; where all have the same, there is nothing to compare."""
+    groups: dict[str, list[int]] = {}
+    for unit, value in enumerate(values):
+        groups.setdefault(name(value), []).append(unit)
+    return dict(sorted(groups.items())) if len(groups) > 1 else {}
+
+
+def _by_gold_lists(rows: Sequence[Row], units: Sequence[Sequence[int]], gold: str) -> dict[str, list[int]]:
+    """Group units by what their gold lists hold: labels, or types of entities."""
+    groups: dict[str, list[int]] = {}
+    for unit, numbers in enumerate(units):
+        value = rows[numbers[0]].get(gold)
+        if isinstance(value, list):
+            held = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
+            for name in held:
+                groups.setdefault(name, []).append(unit)
+            if not held:
+                groups.setdefault("none", []).append(unit)
+    return dict(sorted(groups.items()))

@@ -1,0 +1,205 @@
+"""Slices of rows against the rest: is an error rate higher there than chance would have it, over many slices?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.paired import LEVEL, holm
+
+Numbers = np.ndarray[Any, Any]
+
+LEAST_UNITS = 20  # of a slice, and of the rest; fewer show nothing but the most extreme difference
+
+Compare = Callable[[Numbers, Numbers, Numbers, bool], "SliceDifference"]
+
+
+@dataclass(frozen=True)
+class SliceDifference:
+    """The error rate of a slice beside that of all other units."""
+
+    units: int
+    rate: float
+    rest: float
+    difference: float
+    interval: tuple[float, float]
+    """95%, of the difference."""
+    p: float
+    """Of no difference; one-sided unless both directions were asked for."""
+    p_holm: float = 1.0
+    """`p` after Holm's correction for all slices."""
+
+    @property
+    def is_beyond_chance(self) -> bool:
+        """Whether the corrected p is below .05."""
+        return self.p_holm < LEVEL
+
+
+def compare_slices(
+    errors: Numbers, decisions: Numbers, slices: Sequence[Numbers], *, two_sided: bool = False
+) -> list[SliceDifference | None]:
+    """Compare the error rate in each slice with that of all other units, and correct p for the number of slices.
+
+    The rate is the errors of the units over their decisions: one decision per row for a class, one per entity for a
+    tagger. The test is that of `choose_test`. Intervals are Newcombe's (1998, method 10) where every unit is right or
+    wrong, else Welch's.
+
+    Holm's correction (1979) keeps the chance of any false slice below 5 % whatever depends on what, and slices depend
+    on each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and only for
+    slices that are independent or vary alike.
+
+    Args:
+        errors: of each unit, (n,).
+        decisions: of each unit, (n,).
+        slices: the indexes of the units of each.
+        two_sided: whether a lower rate counts as well.
+
+    Returns:
+        a comparison per slice; None where it or the rest is too small for one.
+    """
+    compare = choose_test(errors, decisions)[1]
+    found: list[SliceDifference | None] = []
+    for units in slices:
+        is_inside = np.zeros(len(errors), dtype=bool)
+        is_inside[units] = True
+        is_inside, has_any = is_inside[decisions > 0], decisions > 0
+        inside, outside = int(is_inside.sum()), int((~is_inside).sum())
+        if min(inside, outside) < LEAST_UNITS:
+            found.append(None)
+            continue
+        found.append(compare(errors[has_any], decisions[has_any], is_inside, two_sided))
+    corrected = holm([None if one is None else one.p for one in found])
+    return [
+        None if one is None or p is None else replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)
+    ]
+
+
+def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
+    """Choose the test that fits the errors; return its name too.
+
+    * Every unit is right or wrong: Fisher's exact test.
+    * Every unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
+      skewed that a t test finds a worse slice in 10 to 14 % of all draws without one.
+    * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its
+      errors less the rate times its decisions (Cochran 1977, section 6.13). The rate is that of all units, as in a
+      score test: with a rate for each side, a side that has few errors by chance seems surer than it is.
+    """
+    if not (decisions == 1).all():
+        return "score test of a ratio", _compare_ratios
+    if np.isin(errors, (0, 1)).all():
+        return "Fisher's exact test", _compare_binary
+    return "rank-sum test", _compare_numbers
+
+
+def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+    inside, total = int(is_inside.sum()), len(errors)
+    wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
+    others, other_wrong = total - inside, all_wrong - wrong
+    return SliceDifference(
+        units=inside,
+        rate=wrong / inside,
+        rest=other_wrong / others,
+        difference=wrong / inside - other_wrong / others,
+        interval=newcombe_interval(wrong, inside, other_wrong, others),
+        p=fisher(wrong, inside, all_wrong, total, two_sided=two_sided),
+    )
+
+
+def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bool = False) -> float:
+    """Compute the p of Fisher's exact test: at least this many of all wrong units lie in a slice by chance.
+
+    Two-sided, it is the sum over all counts that are no more probable than the observed one.
+
+    >>> round(fisher(8, 10, 10, 30), 6)  # scipy.stats.fisher_exact([[8, 2], [2, 18]], "greater")
+    0.000291
+    """
+    # log of hypergeometric probabilities, of all counts that the margins allow
+    counts = np.arange(max(0, inside + all_wrong - total), min(inside, all_wrong) + 1)
+    logs = _log_choose(all_wrong, counts) + _log_choose(total - all_wrong, inside - counts)
+    logs -= _log_choose(total, np.array([inside]))
+    chosen = logs <= logs[counts == wrong] + 1e-7 if two_sided else counts >= wrong
+    return min(1.0, float(np.exp(logs[chosen]).sum()))
+
+
+def _log_choose(count: int, chosen: Numbers) -> Numbers:
+    from scipy import special
+
+    logs: Numbers = special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1)
+    return logs
+
+
+def newcombe_interval(first: int, of_first: int, second: int, of_second: int) -> tuple[float, float]:
+    """Compute the 95% interval of the difference of two independent shares from Wilson's intervals of each.
+
+    >>> low, high = newcombe_interval(56, 70, 48, 80)  # Newcombe 1998, table II, (a)
+    >>> round(low, 4), round(high, 4)
+    (0.0524, 0.3339)
+    """
+    one, other = first / of_first, second / of_second
+    (low, high), (other_low, other_high) = wilson_interval(first, of_first), wilson_interval(second, of_second)
+    difference = one - other
+    return (
+        difference - math.hypot(one - low, other_high - other),
+        difference + math.hypot(high - one, other - other_low),
+    )
+
+
+def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+    welch = _compare_ratios(errors, decisions, is_inside, two_sided)
+    return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside], two_sided=two_sided))
+
+
+def rank_sum(first: Numbers, second: Numbers, *, two_sided: bool = False) -> float:
+    """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
+    from scipy import special
+
+    count, other = len(first), len(second)
+    total = count + other
+    _, positions, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[positions]  # equal numbers share the mean of their ranks
+    above = ranks[:count].sum() - count * (count + 1) / 2 - count * other / 2
+    variance = count * other / 12 * (total + 1 - (ties**3 - ties).sum() / (total * (total - 1)))
+    if variance <= 0:  # all numbers are the same
+        return 1.0
+    # half a rank is the correction for continuity
+    distance = (abs(above) if two_sided else above) - 0.5
+    return min(1.0, (1 + two_sided) * float(special.ndtr(-distance / math.sqrt(variance))))
+
+
+def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+    from scipy import special
+
+    sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
+    rates = [float(own.sum() / of.sum()) for own, of in sides]
+    difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
+    error, freedom = _ratio_error(sides, [pooled, pooled])
+    above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
+    own_error, own_freedom = _ratio_error(sides, rates)
+    half = float(special.stdtrit(own_freedom, 1 - LEVEL / 2)) * own_error if own_error else 0.0
+    return SliceDifference(
+        units=int(is_inside.sum()),
+        rate=rates[0],
+        rest=rates[1],
+        difference=difference,
+        interval=(difference - half, difference + half),
+        p=2 * min(above, 1 - above) if two_sided else above,
+    )
+
+
+def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float]) -> tuple[float, float]:
+    """Compute the standard error of the difference of two ratios, and its degrees of freedom (Satterthwaite 1946)."""
+    variances, counts = [], []
+    for (errors, decisions), rate in zip(sides, rates, strict=True):
+        residuals, count = (errors - rate * decisions) / decisions.mean(), len(errors)
+        variances.append(float((residuals**2).sum() / (count * (count - 1))))
+        counts.append(count)
+    variance = sum(variances)
+    if variance == 0:  # all units are alike on either side
+        return 0.0, 1.0
+    freedom = variance**2 / sum(own**2 / (count - 1) for own, count in zip(variances, counts, strict=True))
+    return math.sqrt(variance), freedom

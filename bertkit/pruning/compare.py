@@ -1,0 +1,89 @@
+"""A model before and after pruning, on the same rows: size, speed, scores, and how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.scoring import Scored, find_intervals, score_split
+from bertkit.evaluation.turns import time_in_turns
+from bertkit.metrics.intervals import Interval
+from bertkit.modeling.load import weight_bytes
+from bertkit.progress import Progress, stage
+from bertkit.storage.files import null_for_nan
+
+if TYPE_CHECKING:
+    from bertkit.metrics.paired import Difference
+
+
+@dataclass(frozen=True)
+class PrunedSide:
+    """A model before or after: its size, and on validation rows its speed and scores."""
+
+    parameters: int
+    disk_bytes: int
+    row_seconds: float | None = None
+    """Mean over rows that are read one at a time."""
+    rows_per_second: float | None = None
+    """In batches."""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ComparedSides:
+    """Both models on the validation rows, before and after."""
+
+    after: Checkpoint
+    scored: tuple[Scored, Scored]
+    row_seconds: list[float]
+    rows_per_second: list[float]
+    differences: dict[str, Difference]
+    """Metric -> the score after, less the score before, on the same rows."""
+
+    def describe(self, number: int, parameters: int, folder: Path) -> PrunedSide:
+        """Return the figures of one of the models, whose weights are in a folder."""
+        scored = self.scored[number]
+        return PrunedSide(
+            parameters=parameters,
+            disk_bytes=weight_bytes(folder),
+            row_seconds=self.row_seconds[number],
+            rows_per_second=self.rows_per_second[number],
+            scores=null_for_nan(scored.scores),
+            intervals=find_intervals(self.after.task, scored).ends,
+        )
+
+
+def compare(
+    saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation: Split, progress: Progress
+) -> ComparedSides:
+    """Load a pruned model, score it and the one before on the same rows, and time both in turns.
+
+    Args:
+        saved: the checkpoint before.
+        before: the same, loaded.
+        folder: of the pruned one.
+        validation: the rows.
+        progress: shows how far it is.
+
+    Raises:
+        ModelError: the pruned model does not load.
+    """
+    from bertkit.metrics.paired import compare_paired
+
+    pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
+    after = pruned.load(before.machine, inference=True, calibrated=False)
+    after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))  # with options as tuned
+    first, second = (score_split(one, validation, progress) for one in (before, after))
+    times = time_in_turns([(before, first), (after, second)], progress)
+
+    def score(judged: Mapping[str, Any]) -> dict[str, float]:
+        return saved.task.score(dict(judged), before.setup)
+
+    with stage(progress, "comparing", total=1):
+        differences = compare_paired(score, first.compared, second.compared)
+    return ComparedSides(after, (first, second), *times, differences)

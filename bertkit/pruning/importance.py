@@ -1,0 +1,189 @@
+"""How much heads and neurons matter: by the gradient of a mask, which one backward pass gives, and by leaving one out.
+
+The first is a Taylor score of the first order. The loss changes by the gradient of the loss with respect to a mask of
+ones if the mask becomes zero, as far as it is linear (Molchanov et al. 2017, section 2.2). The absolute value is taken
+row by row, so that rows that need a unit and rows that it hurts do not cancel out (Michel et al. 2019, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.data.rows import Split
+from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.forward import sorted_batches
+from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.metrics.intervals import Interval, bootstrap_intervals
+from bertkit.metrics.paired import count_units, take
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.features import Feature, count_items
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class UnitScores:
+    """The importance of the units of each layer, per row: (layers, units)."""
+
+    heads: np.ndarray
+    neurons: np.ndarray
+
+
+@dataclass(frozen=True)
+class HeadImportance:
+    """One head: what the score is without it, and its importance by gradient."""
+
+    layer: int
+    head: int
+    score: float
+    difference: float
+    """The score without the head less the score with it."""
+    interval: Interval
+    """Of the difference, over resampled rows."""
+    gradient: float
+
+
+def score_units(
+    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress = SILENT, *, most: int | None = None
+) -> UnitScores:
+    """Compute the gradient scores of all heads and neurons of a model on rows with labels.
+
+    The weights need no gradients, and the model is left as it is.
+
+    Args:
+        checkpoint: its model is one of transformers', not loaded for inference only.
+        features: of rows with gold answers.
+        progress: shows how many rows are done.
+        most: padded tokens per batch.
+
+    Raises:
+        UsageError: the model computes no loss on these rows.
+        ModelError: its layers are not known.
+    """
+    import torch
+
+    from bertkit.modeling.shapes.units import attention_outputs_of, feed_forwards_of, ones_before
+
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    attentions = attention_outputs_of(model)
+    narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
+    units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
+    layers = [*attentions, *narrow]
+    totals = [np.zeros(count) for count in units]
+    wanted = _without_gradients(model)
+    done = 0
+    with stage(progress, "measuring importance", len(features)), ones_before(layers, units) as masks:
+        for numbers in sorted_batches(lengths_of(features).tolist(), most):
+            batch = collate([features[number] for number in numbers])
+            outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
+            (loss_of(outputs) * count_items(batch)).backward()
+            for layer, total in zip(layers, totals, strict=True):
+                # a mask has one number per row and unit, (rows, 1, units); layers with shared weights have several
+                gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]
+                if gradients:
+                    summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
+                    total += summed.abs().sum(dim=0).double().cpu().numpy()
+                masks[layer].clear()
+            done += len(numbers)
+            progress.update(done, {})
+    for parameter in wanted:
+        parameter.requires_grad_(True)
+    count = len(attentions)
+    return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
+
+
+def loss_of(outputs: Any) -> Any:
+    """Return the loss that a model has computed.
+
+    Raises:
+        UsageError: there is none.
+    """
+    loss = getattr(outputs, "loss", None)
+    if loss is None:
+        what = "the model computes no loss on these rows, so importance cannot be measured"
+        raise UsageError(what, "name the layers to keep: --layers 0,1,2, or prune the vocabulary alone")
+    return loss
+
+
+def choose_units(scores: np.ndarray, keep: int, together: int = 1) -> list[list[int]]:
+    """Return the numbers of the most important units of each layer, in order; of equal ones, the first.
+
+    >>> choose_units(np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 5.0]]), 2)
+    [[1, 2], [0, 2]]
+
+    Args:
+        scores: (layers, units).
+        keep: how many of each layer.
+        together: how many neighbors stay or go together.
+    """
+    groups = scores.reshape(len(scores), -1, together).sum(axis=-1)
+    best = np.sort(np.argsort(-groups, axis=1, kind="stable")[:, : keep // together], axis=1)
+    units: list[list[int]] = (best[..., None] * together + np.arange(together)).reshape(len(scores), keep).tolist()
+    return units
+
+
+def score_heads(
+    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress = SILENT
+) -> list[HeadImportance]:
+    """Score a model without each of its heads in turn (Michel et al. 2019, section 3.2), and by gradient.
+
+    The metric is the recipe's best one.
+
+    Args:
+        checkpoint: its model is one of transformers', not loaded for inference only.
+        split: rows that it was not trained on.
+        features: those of the split.
+        progress: shows how many heads are done.
+
+    Raises:
+        UsageError: the model computes no loss on these rows.
+        ModelError: its layers are not known.
+    """
+    from bertkit.modeling.shapes.units import attention_outputs_of, without_unit
+
+    gradients = score_units(checkpoint, features, progress).heads
+    whole = score_split(checkpoint, split, SILENT, features=features)
+    outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape
+    found = []
+    with stage(progress, "leaving out heads", layers * heads):
+        for layer, head in np.ndindex(layers, heads):
+            with without_unit(outputs[layer], head, heads):
+                ablated = score_split(checkpoint, split, SILENT, features=features)
+            found.append(_compare(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
+            progress.update(len(found), {})
+    return found
+
+
+def _compare(
+    checkpoint: Checkpoint, whole: Scored, ablated: Scored, layer: int, head: int, gradient: float
+) -> HeadImportance:
+    metric = checkpoint.setup.recipe.best_metric
+
+    def subtract(rows: np.ndarray) -> dict[str, float]:
+        with_head, without = (
+            checkpoint.task.score(take(scored.compared, rows), scored.setup)[metric] for scored in (whole, ablated)
+        )
+        return {metric: without - with_head}
+
+    score, difference = float(ablated.scores[metric]), float(ablated.scores[metric] - whole.scores[metric])
+    interval = bootstrap_intervals(subtract, count_units(whole.compared))[metric]
+    return HeadImportance(layer, head, score, difference, interval, gradient)
+
+
+def _without_gradients(model: PreTrainedModel) -> list[Any]:
+    """Let no weight get a gradient and no dropout be drawn, though the model computes its loss; return the weights.
+
+    A head over vectors computes a loss in training mode only, while all that is inside of it is in evaluation mode.
+    """
+    model.eval()
+    model.training = True
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
+    return wanted

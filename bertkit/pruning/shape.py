@@ -1,0 +1,119 @@
+"""What is to be left of a model, checked against its config before anything heavy is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import ModelError, UsageError
+from bertkit.modeling.architectures import find_architecture, types_with
+from bertkit.modeling.info import tagger_head
+from bertkit.recipe.student_layers import read_layers
+
+ROWS, TRAINING = "rows", "train"
+"""Names of a vocabulary: that of all rows of a run, or of its training rows."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model is pruned to; None and nothing keep what there is."""
+
+    layers: int | tuple[int, ...] | None = None
+    """Their numbers, or how many are chosen by measured importance."""
+    heads: int | None = None
+    """Per layer."""
+    intermediate: int | None = None
+    """Width of the feed-forward of each layer."""
+    vocabulary: tuple[str, ...] = ()
+    """`ROWS`, `TRAINING`, or files and folders of text whose tokens are kept."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether rows with gold answers tell what is kept."""
+        return isinstance(self.layers, int) or self.heads is not None or self.intermediate is not None
+
+
+def make_shape(
+    layers: str | None, heads: int | None, intermediate: int | None, vocabulary: Sequence[str] | None
+) -> Shape:
+    """Read a shape from the options of a command.
+
+    Raises:
+        UsageError: nothing is to be pruned, or a number is not positive.
+    """
+    if layers is None and heads is None and intermediate is None and not vocabulary:
+        remedy = "give --layers, --heads, --intermediate or --vocabulary"
+        raise UsageError("nothing to prune", remedy)
+    for name, number in (("heads", heads), ("intermediate", intermediate)):
+        if number is not None and number < 1:
+            raise UsageError(f"--{name} {number}", "keep at least 1")
+    try:
+        chosen = read_layers(layers)
+    except ValueError:
+        remedy = "give a number from 1, or layers in ascending order, counted from 0: --layers 0,2,4"
+        raise UsageError(f"--layers {layers}", remedy) from None
+    return Shape(tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ()))
+
+
+def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
+    """Check that a model has more than a shape leaves of it; layers that share weights need no choice.
+
+    Args:
+        shape: as asked for.
+        config: content of the model's ``config.json``.
+
+    Raises:
+        UsageError: it has not.
+        ModelError: the config of such a model cannot say that it has fewer heads, or fewer layers.
+    """
+    architecture = find_architecture(config["model_type"])
+    count = _find(config, "n_layers", "num_hidden_layers")
+    most = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
+    if most is not None and count is not None and most > count:
+        asked = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))
+        remedy = f"number them from 0 to {count - 1}" if isinstance(shape.layers, tuple) else f"keep at most {count}"
+        raise UsageError(f"--layers {asked}: the model has {count} layers", remedy)
+    width = _find(config, "hidden_dim", "intermediate_size")
+    if shape.intermediate is not None and width is not None and shape.intermediate > width:
+        what = f"--intermediate {shape.intermediate}: the feed-forward of a layer has {width} neurons"
+        raise UsageError(what, f"keep at most {width}")
+    if shape.heads is not None:
+        _check_heads(shape.heads, config)
+    if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
+        what = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
+        raise ModelError(what, "prune --intermediate or --vocabulary")
+    if shape.layers is not None and tagger_head(config):
+        what = "--layers: the head of this model reads the states of certain layers"
+        raise ModelError(what, "prune --intermediate or --vocabulary")
+    if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
+        what = f"--layers without 0: the first layer of a {config['model_type']} model has a form of its own"
+        raise UsageError(what, "keep it")
+    if "num_hidden_groups" in config and isinstance(shape.layers, int):  # they are all the same
+        return Shape(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
+    return shape
+
+
+def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
+    model_type, count = config["model_type"], _find(config, "n_heads", "num_attention_heads")
+    if count is not None and heads > count:
+        raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
+    if not find_architecture(model_type).sets_head_size:
+        what = f"--heads: the config of a {model_type} model cannot say that there are fewer heads of the same size"
+        able = ", ".join(types_with("sets_head_size"))
+        raise ModelError(
+            f"{what}, as hidden_size / heads is their size", f"prune --layers or --intermediate; {able} can"
+        )
+    hidden = _find(config, "hidden_size")
+    if count is None or hidden is None:
+        return
+    shared = count // (config.get("num_key_value_heads") or count)
+    possible = [n for n in range(shared, count + 1, shared) if hidden % n == 0]
+    if heads not in possible:
+        why = f"they must divide the hidden size {hidden}"
+        why += f", and {shared} share keys and values" if shared > 1 else ""
+        raise UsageError(f"--heads {heads}: {why}", f"one of {', '.join(map(str, possible))}")
+
+
+def _find(config: Mapping[str, Any], *names: str) -> int | None:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)

@@ -1,0 +1,116 @@
+"""The page about the mistakes of a run, or the rows where two runs differ: tables that sort and can be searched."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from bertkit.reports import svg
+from bertkit.reports.compare import p_text
+from bertkit.reports.html import score_text
+from bertkit.reports.templates import load_template
+from bertkit.storage.files import write_text
+
+MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
+_MAX_SPANS = 12
+
+# Sorts a table by the column whose heading is pressed, and hides the rows that lack what is typed. Cells are compared
+# by `data-v` where they have it. No text of a row is ever taken for markup: only whole rows are moved or hidden.
+SCRIPT = """\
+"use strict";
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  table.querySelectorAll("thead th").forEach((head, column) => {
+    const button = head.querySelector("button");
+    if (!button) return;
+    button.addEventListener("click", () => {
+      const order = head.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
+      table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      const value = (row) => row.cells[column].dataset.v ?? row.cells[column].textContent;
+      const rows = [...body.rows];
+      const numeric = rows.every((row) => value(row) === "" || !isNaN(Number(value(row))));
+      const key = (row) => (numeric ? (value(row) === "" ? -Infinity : Number(value(row))) : value(row));
+      rows.sort((a, b) => (numeric ? key(a) - key(b) || 0 : key(a).localeCompare(key(b))) * sign);
+      body.append(...rows);
+    });
+  });
+}
+for (const box of document.querySelectorAll("input[data-table]")) {
+  const body = document.getElementById(box.dataset.table).tBodies[0];
+  box.addEventListener("input", () => {
+    const wanted = box.value.toLowerCase();
+    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+  });
+}
+"""
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """A table of answers on the page."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    """Cells: texts, or numbers to sort by."""
+    total: int
+    """How many rows there are; more than are shown, perhaps."""
+
+
+def write_mistakes(file: Path, found: Any) -> None:
+    """Write the page of what a run gets wrong; `found` as `bertkit.workflows.errors.find_errors` returns it."""
+    columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
+    rows = [
+        (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)
+        for one in found.mistakes[:MAX_ROWS]
+    ]
+    table = ErrorTable("mistakes", "What it gets wrong", columns, rows, len(found.mistakes))
+    _write(file, found, f"{found.recipe}: mistakes of {found.run}", [table])
+
+
+def write_disagreement(file: Path, found: Any) -> None:
+    """Write the page of where two runs differ; `found` as `bertkit.workflows.errors.find_disagreement` returns it."""
+    tables = []
+    for name, worse, pairs in (
+        ("second", found.second, found.only_second_wrong),
+        ("first", found.first, found.only_first_wrong),
+    ):
+        columns = ("row", "confidence", "words", "gold", found.first, found.second, "text")
+        side = name == "second"
+        rows = [
+            (one.id, (one, other)[side].confidence, one.words, one.gold, one.predicted, other.predicted, one.text)
+            for one, other in pairs[:MAX_ROWS]
+        ]
+        tables.append(ErrorTable(name, f"Only {worse} is wrong, or more so", columns, rows, len(pairs)))
+    _write(file, found, f"{found.recipe}: {found.first} and {found.second}", tables)
+
+
+def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    text = load_template("errors.html.j2", score=score_text, p=p_text).render(
+        page=found,
+        title=title,
+        tables=tables,
+        picture=_picture(found.slices),
+        script=Markup(SCRIPT),
+        digest=digest,
+    )
+    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+
+
+def _picture(slices: Sequence[Any]) -> Markup | None:
+    """Draw the differences of the first slices from the rest, with their intervals, beside zero."""
+    spans = [svg.Span("the rest", "0", 0.0, 0.0, 0.0, own=True)]
+    for one in slices[:_MAX_SPANS]:
+        name = f"{one.by}: {one.value}" + (" *" if one.is_beyond_chance else "")
+        spans.append(svg.Span(name, f"{one.difference:+.4f}", one.difference, *one.interval))
+    return svg.interval_strip(spans, name="difference of each slice from the rest") if slices else None

@@ -1,0 +1,144 @@
+"""The ASGI app: models, their addresses, what watches over them, and a page to try them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from bertkit import __version__
+from bertkit.errors import UsageError
+from bertkit.server.batching import Limits
+from bertkit.server.guard import Guard
+from bertkit.server.page import page_response
+from bertkit.server.refusals import RefusedError, refuse
+from bertkit.server.routes import add_routes
+from bertkit.server.runs import find_models
+from bertkit.server.schemas import describe_faults, form_fields
+from bertkit.server.service import ServedModel, Service, load_service
+
+RUNS, KEY = "BERTKIT_RUNS", "BERTKIT_API_KEY"
+"""Variables of the environment: the runs that `from_environment` serves, and the key that requests must carry."""
+
+
+def create_app(runs: Sequence[str], *, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+    """Build the app of some runs, each ``RUN`` or ``NAME=RUN``, with its models loaded.
+
+    Raises:
+        BertkitError: a run is missing, damaged, or cannot be served.
+    """
+    return app_of(load_service(find_models(runs), limits or Limits(), api_key=api_key))
+
+
+def from_environment() -> FastAPI:
+    """Build the app of the runs in BERTKIT_RUNS, separated as paths are: what ``uvicorn --factory`` and others call.
+
+    Raises:
+        UsageError: it names none.
+    """
+    runs = [run for run in os.environ.get(RUNS, "").split(os.pathsep) if run]
+    if not runs:
+        raise UsageError(f"{RUNS} names no run", f"{RUNS}=runs/a{os.pathsep}runs/b")
+    return create_app(runs, api_key=os.environ.get(KEY) or None)
+
+
+def app_of(service: Service, cors_origins: Sequence[str] = ()) -> FastAPI:
+    """Build the app of loaded models; it computes from its start-up to its shutdown."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service.computer.start()
+        yield
+        service.computer.stop()
+
+    about = (
+        "Models trained with bertkit. Errors are `{error, error_type}`; at `/v1/embeddings` they have OpenAI's shape."
+    )
+    app = FastAPI(title="bertkit", version=__version__, description=about, lifespan=lifespan)
+    app.state.service = service
+    app.add_exception_handler(HTTPException, _answer_refusal)
+    app.add_exception_handler(RequestValidationError, _answer_faults)
+    if cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(Guard, service=service)
+    add_routes(app, service)
+    _add_state(app, service)
+    return app
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    """Add the addresses that tell of the server itself."""
+
+    async def health() -> Response:
+        return JSONResponse(
+            {"status": "ok"} if service.computer.is_alive else {"status": "failed"},
+            200 if service.computer.is_alive else 503,
+        )
+
+    async def ready() -> Response:
+        is_ready = service.computer.is_alive and not service.is_draining
+        return JSONResponse({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
+
+    async def metrics() -> Response:
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": list(map(describe_model, service.models.values()))})
+
+    async def one_model(name: str) -> Response:
+        if name not in service.models:
+            raise RefusedError(404, f"no model is called {name!r}; there are {', '.join(service.models)}")
+        return JSONResponse(describe_model(service.models[name]) | {"name": name, "ready": not service.is_draining})
+
+    async def page() -> Response:
+        return page_response()
+
+    get: dict[str, Any] = {"methods": ["GET"]}
+    app.add_api_route("/health", health, summary="Whether the server works", **get)
+    app.add_api_route("/ready", ready, summary="Whether the server takes requests; 503 while it stops", **get)
+    app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus", **get)
+    app.add_api_route("/v1/models", models, summary="The models", **get)
+    app.add_api_route("/v1/models/{name}", one_model, summary="One model", **get)
+    app.add_api_route("/", page, include_in_schema=False, **get)
+
+
+def describe_model(model: ServedModel) -> dict[str, Any]:
+    """Return what is to be known of a model to ask it something, in OpenAI's shape with fields of its own."""
+    content: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "bertkit"}
+    content["routes"] = model.routes
+    if model.predictor is not None:
+        setup, task = model.predictor.checkpoint.setup, model.predictor.checkpoint.task
+        content |= {
+            "about": setup.recipe.about,
+            "task": setup.recipe.task,
+            "labels": list(setup.labels),
+            "columns": form_fields(task, setup.recipe),
+        }
+    return content
+
+
+async def _answer_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(request.url.path, error)
+
+
+async def _answer_faults(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults = [{**fault, "loc": tuple(fault["loc"])[1:]} for fault in error.errors()]
+    first = faults[0]
+    if first["type"] == "json_invalid":
+        refused = RefusedError(
+            400, f"the body is not JSON: {first['ctx']['error']} at character {error.errors()[0]['loc'][1]}"
+        )
+    elif isinstance(first.get("input"), bytes) or (first["type"] == "missing" and not first["loc"]):
+        refused = RefusedError(422, "send JSON, with the header Content-Type: application/json")
+    else:
+        refused = RefusedError(422, describe_faults(faults))
+    return refuse(request.url.path, refused)

@@ -1,0 +1,278 @@
+"""Inputs of many requests computed together: batches are formed while the last one is computed.
+
+The event loop puts inputs into the lane of their model, and one thread computes the lanes in turn, oldest input first.
+Nothing waits for a batch to become full: a batch is what has arrived since the last one began.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bertkit.errors import BertkitError
+from bertkit.server.engines import Encoded, Engine
+
+log = logging.getLogger("bertkit")
+
+_ENCODED_AT_ONCE = 256  # inputs; their texts are tokenized together
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one server; each has its own status where a request exceeds it."""
+
+    queue_rows: int = 1024
+    """Rows of one model that wait or are computed; a request that does not fit gets 429."""
+    request_rows: int = 256
+    """Rows, or texts, of one request; more get 413."""
+    body_bytes: int = 1 << 20
+    """Bytes of a request's body; more get 413."""
+    answer_seconds: float = 30.0
+    """From a request's last byte to its answer; later ones get 504."""
+    read_seconds: float = 10.0
+    """From a connection's first byte to the last of the request's body; later ones get 408."""
+    batch_tokens: int = 4096
+    """Tokens that are computed at a time."""
+    connections: int = 1024
+    """Open at the same time; more get 503."""
+    drain_seconds: float = 1.0
+    """For which the server goes on accepting requests after SIGTERM, so that a load balancer sees it is not ready."""
+
+
+class BusyError(Exception):
+    """The lane is full; the same request may fit in so many seconds."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"full for about {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request in a lane: its answers, and the future that is done when all of them are there."""
+
+    done: asyncio.Future[None]
+    answers: list[Any]
+    render: Callable[[Any], Any]
+    """Makes of an answer what the request needs of it, in the computing thread."""
+    arrived: float
+    missing: int
+    begun: float = 0.0
+    tokens: int = 0
+    error: Exception | None = None
+    is_abandoned: bool = False
+    """Whether nobody waits for the answers any more; inputs that are not computed yet are dropped."""
+
+
+@dataclass(slots=True, eq=False)
+class _Input:
+    value: Any
+    ticket: Ticket
+    number: int
+    group: Hashable
+    encoded: Encoded | None = None
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.ticket.is_abandoned and self.ticket.error is None
+
+
+def _tokens(one: _Input) -> int:
+    return one.encoded.tokens if one.encoded is not None else 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was computed at a time, for the metrics."""
+
+    rows: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(eq=False)
+class Lane:
+    """The inputs of one model, and what computes them."""
+
+    engine: Engine
+    limits: Limits
+    observe: Callable[[Batch], None] = lambda batch: None
+    waiting: deque[_Input] = field(default_factory=deque)
+    """Inputs as they came; the event loop adds to them, the computing thread takes them."""
+    encoded: deque[_Input] = field(default_factory=deque)
+    """Inputs that were too many for the last batch; only the computing thread has to do with them."""
+    rows: int = 0
+    """Inputs that are waiting or computed."""
+    seconds_per_row: float = 0.0
+
+    def oldest(self) -> float:
+        """Return when the input that is to be computed next has arrived; infinity where there is none."""
+        first = self.encoded or self.waiting
+        return first[0].ticket.arrived if first else math.inf
+
+    def admit(self, count: int) -> None:
+        """Reserve space for inputs.
+
+        Raises:
+            BusyError: there is not enough.
+        """
+        if self.rows + count > self.limits.queue_rows:
+            raise BusyError(max(1, math.ceil(self.rows * self.seconds_per_row)))
+        self.rows += count
+
+    def take(self) -> list[_Input]:
+        """Take waiting inputs to encode, as long as those that are encoded do not fill a batch."""
+        if sum(map(_tokens, self.encoded)) >= self.limits.batch_tokens:
+            return []
+        return [self.waiting.popleft() for _ in range(min(len(self.waiting), _ENCODED_AT_ONCE))]
+
+    def compute(self, taken: Sequence[_Input]) -> tuple[list[Ticket], int]:
+        """Encode what was taken and compute the next batch.
+
+        Returns:
+            the tickets that are done, and how many inputs have left the lane.
+        """
+        began, before = time.perf_counter(), len(self.encoded) + len(taken)
+        self._encode([one for one in taken if one.is_wanted])
+        self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
+        batch = self._next_batch()
+        self._answer(batch)
+        seconds = time.perf_counter() - began
+        if batch:
+            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
+            self.observe(Batch(len(batch), sum(map(_tokens, batch)), seconds))
+        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
+        return list(done), before - len(self.encoded)
+
+    def _next_batch(self) -> list[_Input]:
+        """Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for."""
+        batch, tokens = list[_Input](), 0
+        while self.encoded:
+            first = self.encoded[0]
+            tokens += _tokens(first) if first.is_wanted else 0
+            if batch and (first.group != batch[0].group or tokens > self.limits.batch_tokens):
+                break
+            self.encoded.popleft()
+            if first.is_wanted:
+                batch.append(first)
+        return batch
+
+    def _encode(self, inputs: Sequence[_Input]) -> None:
+        """Encode inputs group by group; where one of a group is wrong, each alone."""
+        groups: dict[Hashable, list[_Input]] = {}
+        for one in inputs:
+            groups.setdefault(one.group, []).append(one)
+        for group in groups.values():
+            self._do_safely(group, self._encode_group)
+
+    def _encode_group(self, group: Sequence[_Input]) -> None:
+        for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
+            one.encoded = encoded
+            one.ticket.tokens += encoded.tokens
+
+    def _answer(self, batch: Sequence[_Input]) -> None:
+        now = time.perf_counter()
+        for one in batch:
+            one.ticket.begun = one.ticket.begun or now
+        if batch:
+            self._do_safely(batch, self._answer_batch)
+
+    def _answer_batch(self, batch: Sequence[_Input]) -> None:
+        encoded = [one.encoded for one in batch if one.encoded is not None]
+        answers = self.engine.answer([one.value for one in batch], encoded)
+        rendered = [one.ticket.render(answer) for one, answer in zip(batch, answers, strict=True)]
+        for one, answer in zip(batch, rendered, strict=True):
+            one.ticket.answers[one.number] = answer
+            one.ticket.missing -= 1
+
+    def _do_safely(self, inputs: Sequence[_Input], do: Callable[[Sequence[_Input]], None]) -> None:
+        """Do something with inputs together; where that fails, with each alone, so that one disturbs no other."""
+        try:
+            do(inputs)
+        except Exception as error:
+            if len(inputs) > 1:
+                for one in inputs:
+                    self._do_safely([one], do)
+                return
+            if not isinstance(error, BertkitError):
+                log.exception("a request failed")
+            inputs[0].ticket.error = error
+
+
+class Computer:
+    """The thread that computes the lanes of all models."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._work, name="bertkit-compute", daemon=True)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can compute."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to compute."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Compute what is waiting, and end."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def submit(self, lane: Lane, values: Sequence[Any], render: Callable[[Any], Any]) -> Ticket:
+        """Put the inputs of a request into a lane; called by the event loop, which then awaits the ticket.
+
+        Raises:
+            BusyError: the lane is full.
+        """
+        done = asyncio.get_running_loop().create_future()
+        ticket = Ticket(done, [None] * len(values), render, time.perf_counter(), len(values))
+        inputs = [_Input(value, ticket, number, lane.engine.group(value)) for number, value in enumerate(values)]
+        with self._changed:
+            lane.admit(len(values))
+            lane.waiting.extend(inputs)
+            self._changed.notify()
+        return ticket
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while all(lane.oldest() == math.inf for lane in self.lanes):
+                    if self._is_stopping:
+                        return
+                    self._changed.wait()
+                lane = min(self.lanes, key=Lane.oldest)
+                taken = lane.take()
+            finished, count = lane.compute(taken)
+            with self._changed:
+                lane.rows -= count
+            _tell(finished)
+
+
+def _tell(tickets: Sequence[Ticket]) -> None:
+    """Tell each event loop which of its tickets are done."""
+    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for ticket in tickets:
+        loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
+    for loop, futures in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(_finish, futures)
+
+
+def _finish(futures: Sequence[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,115 @@
+"""What computes answers: a checkpoint that predicts rows, or an encoder that embeds texts."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import run_model
+from bertkit.modeling.sentence.modules import Normalize
+from bertkit.progress import SILENT
+from bertkit.tasks import drop_private_keys
+from bertkit.tokens.features import count_tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.recipe import Row
+    from bertkit.vectors.embedder import Embedder
+
+
+class Encoded(NamedTuple):
+    """An input as the model reads it."""
+
+    content: Any
+    tokens: int
+
+
+class Engine(Protocol):
+    """Computes answers, always in the same thread."""
+
+    def group(self, value: Any) -> Hashable:
+        """Return what the inputs of a batch must have in common."""
+
+    def encode(self, values: Sequence[Any]) -> list[Encoded]:
+        """Encode inputs of one group.
+
+        Raises:
+            DataError: one is wrong.
+        """
+
+    def answer(self, values: Sequence[Any], encoded: Sequence[Encoded]) -> list[Any]:
+        """Compute the answer to each input of a batch of one group."""
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts rows as `bertkit predict` does; an answer is a prediction."""
+
+    checkpoint: Checkpoint
+
+    def group(self, value: Row) -> Hashable:
+        """Return the columns of a row, since rows with a second text are encoded apart from those without."""
+        return tuple(sorted(value))
+
+    def encode(self, values: Sequence[Row]) -> list[Encoded]:
+        """Check rows and encode them, each to its features."""
+        task, setup = self.checkpoint.task, self.checkpoint.setup
+        rows = [task.read(row, setup.recipe) or row for row in values]
+        features: list[list[Any]] = [[] for _ in rows]
+        for feature in task.encode(rows, setup):
+            features[feature["row"]].append(feature)
+        return [Encoded((row, own), sum(map(count_tokens, own))) for row, own in zip(rows, features, strict=True)]
+
+    def answer(self, values: Sequence[Row], encoded: Sequence[Encoded]) -> list[Any]:
+        """Run the model over the features of all rows, and decode its outputs."""
+        rows = [one.content[0] for one in encoded]
+        features = [{**feature, "row": number} for number, one in enumerate(encoded) for feature in one.content[1]]
+        outputs, _ = run_model(self.checkpoint, features, SILENT, "")
+        task, setup = self.checkpoint.task, self.checkpoint.setup
+        return list(map(drop_private_keys, task.decode(outputs, features, rows, setup)))
+
+
+@dataclass(frozen=True)
+class Vectorizer:
+    """Embeds texts as `bertkit embed` does; an input is a text and the name of its prompt, an answer is a vector."""
+
+    embedder: Embedder
+    _by_prompt: dict[str, Embedder] = field(default_factory=dict)
+
+    @property
+    def prompts(self) -> list[str]:
+        """The names of the prompts that texts may begin with."""
+        return list(self.embedder.modules.prompts)
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether its vectors have length 1."""
+        return any(isinstance(module, Normalize) for module in self.embedder.modules.after)
+
+    def group(self, value: tuple[str, str | None]) -> Hashable:
+        """Return the name of the prompt."""
+        return value[1]
+
+    def encode(self, values: Sequence[tuple[str, str | None]]) -> list[Encoded]:
+        """Count the tokens that are read of each text with its prompt."""
+        embedder = self._with_prompt(values[0][1])
+        texts = [f"{embedder.prompt_text}{text}" for text, _ in values]
+        ids = embedder.tokenizer(
+            texts, truncation=True, split_special_tokens=True, return_attention_mask=False, return_token_type_ids=False
+        )["input_ids"]
+        return [Encoded(text, len(of_text)) for (text, _), of_text in zip(values, ids, strict=True)]
+
+    def answer(self, values: Sequence[tuple[str, str | None]], encoded: Sequence[Encoded]) -> list[tuple[Any, int]]:
+        """Return the vector of each text, and how many tokens were read of it."""
+        vectors: np.ndarray[Any, Any] = self._with_prompt(values[0][1]).encode([one.content for one in encoded])
+        return [(vector, one.tokens) for vector, one in zip(vectors, encoded, strict=True)]
+
+    def _with_prompt(self, name: str | None) -> Embedder:
+        if name is None:
+            return self.embedder
+        if name not in self._by_prompt:
+            self._by_prompt[name] = self.embedder.with_prompt(name)
+        return self._by_prompt[name]

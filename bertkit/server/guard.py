@@ -1,0 +1,125 @@
+"""What every request passes: its size and speed, its key, its number in the log, and its count."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from bertkit.server.refusals import CLIENT_GONE, RefusedError, refuse
+from bertkit.server.service import Service
+
+log = logging.getLogger("bertkit")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN_TO_ALL = ("/", "/health", "/ready")
+"""Addresses that need no key: probes, and the page, which has nothing of the models in it."""
+
+NOTES = "bertkit"
+"""Key of a request's scope under which handlers leave what the log says of it."""
+
+
+class Guard:
+    """ASGI middleware around all routes."""
+
+    def __init__(self, app: App, service: Service) -> None:
+        self.app = app
+        self.service = service
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass a request on, unless it is refused here."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), CLIENT_GONE
+        headers = dict(scope["headers"])
+        number = _request_id(headers.get(b"x-request-id", b""))
+        scope[NOTES] = {}
+
+        async def send_noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                added = [(b"x-request-id", number.encode())]
+                if self.service.is_draining or status in (408, 413):
+                    added.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        try:
+            self._check(scope, headers)
+            await self.app(scope, self._within_limits(receive), send_noted)
+        except RefusedError as refused:
+            await refuse(scope["path"], refused)(scope, receive, send_noted)
+        except Exception:
+            log.exception(f"request {number} failed")
+            if status == CLIENT_GONE:  # nothing has been sent
+                what = "bertkit failed; the log of the server has the reason"
+                await refuse(scope["path"], RefusedError(500, what))(scope, receive, send_noted)
+        seconds = time.perf_counter() - began
+        route = getattr(scope.get("route"), "path", "other")
+        self.service.metrics.count(route, status, seconds)
+        _log_request(scope, number, status, seconds)
+
+    def _check(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+        """Refuse what can be refused before the body is read."""
+        if scope["path"] not in OPEN_TO_ALL and scope["method"] != "OPTIONS":
+            authorization = headers.get(b"authorization", b"").decode("latin-1")
+            if not self.service.admits(authorization):
+                raise RefusedError(401, "no API key, or a wrong one: send Authorization: Bearer KEY")
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.service.limits.body_bytes:
+            raise self._too_large()
+
+    def _too_large(self) -> RefusedError:
+        return RefusedError(413, f"the body has more than {self.service.limits.body_bytes:,} bytes")
+
+    def _within_limits(self, receive: Receive) -> Receive:
+        """Count the bytes of a body as they come, and limit the time until the last one is here."""
+        limits, loop = self.service.limits, asyncio.get_running_loop()
+        deadline, size, is_whole = loop.time() + limits.read_seconds, 0, False
+
+        async def receive_limited() -> Message:
+            nonlocal size, is_whole
+            if is_whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise RefusedError(408, f"the body did not come within {limits.read_seconds:g} s") from None
+            size += len(message.get("body", b""))
+            if size > limits.body_bytes:
+                raise self._too_large()
+            is_whole = not message.get("more_body", False)
+            return message
+
+        return receive_limited
+
+
+def _request_id(given: bytes) -> str:
+    """Return the number that a client gave its request, if it is a sane one, or a new one."""
+    text = given.decode("latin-1")
+    return text if 0 < len(text) <= 64 and text.isascii() and text.isprintable() else uuid.uuid4().hex
+
+
+def _log_request(scope: Message, number: str, status: int, seconds: float) -> None:
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    fields = {
+        "request": number,
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "ms": round(1000 * seconds, 2),
+        "client": (scope.get("client") or ("",))[0],
+        **scope[NOTES],
+    }
+    log.debug("request", extra={"fields": fields})

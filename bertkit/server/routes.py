@@ -1,0 +1,246 @@
+"""What models answer at which address."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from bertkit.server.batching import BusyError, Lane, Ticket
+from bertkit.server.guard import NOTES
+from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
+from bertkit.server.schemas import (
+    ClassifyRequest,
+    ClassScore,
+    EmbeddingsAnswer,
+    EmbeddingsRequest,
+    EmbedRequest,
+    RankedText,
+    Refusal,
+    RerankRequest,
+    answer_schema,
+    pair_to_rank,
+    row_schema,
+)
+from bertkit.server.service import ServedModel, Service
+from bertkit.storage.files import to_json
+from bertkit.vectors.embedding.quantize import normalize, truncate
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
+}
+_Render = Callable[[Any], Any]
+_Answer = Callable[..., Awaitable[Response]]
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the addresses of all models, each with the schema of its rows, and those that other servers have."""
+    for model in service.models.values():
+        if model.rows is not None:
+            _add_rows(app, service, model)
+    shared: list[tuple[str, type[BaseModel], _Answer, Any]] = [
+        ("/predict", ClassifyRequest, _classify, list[ClassScore] | list[list[ClassScore]]),
+        ("/rerank", RerankRequest, _rerank, list[RankedText]),
+        ("/embed", EmbedRequest, _embed, list[list[float]]),
+        ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
+    ]
+    for route, request_schema, answer, schema in shared:
+        if service.find(route):
+            endpoint = _make_endpoint(service, route, request_schema, answer)
+            about = request_schema.__doc__
+            app.add_api_route(
+                route, endpoint, methods=["POST"], response_model=schema, responses=_REFUSALS, summary=about
+            )
+
+
+def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
+    assert model.predictor is not None and model.rows is not None
+    task, recipe, lane = model.predictor.checkpoint.task, model.predictor.checkpoint.setup.recipe, model.rows
+    request_schema = row_schema(model.name, task, recipe)
+
+    async def endpoint(request: Request, body: Any) -> Response:
+        rows = [row.model_dump(exclude_none=True) for row in body.instances]
+        answers = await compute(service, request, model, lane, rows, to_json)
+        return _json(f'{{"predictions": [{", ".join(answers)}]}}')
+
+    endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
+    app.add_api_route(
+        f"/v1/models/{model.name}:predict",
+        endpoint,
+        methods=["POST"],
+        response_model=answer_schema(model.name, task),
+        responses=_REFUSALS,
+        summary=f"Predict rows with {model.name}",
+        description=recipe.about or recipe.task,
+        operation_id=f"predict_{model.name}",
+    )
+
+
+def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel], answer: _Answer) -> Any:
+    models = {model.name: model for model in service.find(route)}
+
+    async def endpoint(request: Request, body: Any) -> Response:
+        return await answer(service, request, _choose(models, body.model), body)
+
+    endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
+    return endpoint
+
+
+def _choose(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only one that answers at its address."""
+    if name is None:
+        if len(models) > 1:
+            raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")
+        return next(iter(models.values()))
+    if name not in models:
+        raise RefusedError(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
+    return models[name]
+
+
+async def _classify(service: Service, request: Request, model: ServedModel, body: ClassifyRequest) -> Response:
+    given = body.inputs
+    is_batch = not isinstance(given, str) and bool(given) and not isinstance(given[0], str)
+    texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
+    if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
+        raise RefusedError(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
+    rows = [dict(zip(("text", "text_pair"), of_row, strict=False)) for of_row in texts]
+    assert model.rows is not None
+    answers = await compute(service, request, model, model.rows, rows, _label_scores)
+    return _json(f"[{', '.join(answers)}]" if is_batch else answers[0])
+
+
+def _label_scores(prediction: Mapping[str, Any]) -> str:
+    """Write the probabilities of a prediction, the highest first."""
+    ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
+    return to_json([{"label": label, "score": score} for label, score in ordered])
+
+
+async def _rerank(service: Service, request: Request, model: ServedModel, body: RerankRequest) -> Response:
+    assert model.rows is not None and model.task is not None
+    query, passage = pair_to_rank(model.task) or ("", "")
+    rows = [{query: body.query, passage: text} for text in body.texts]
+    scores = await compute(service, request, model, model.rows, rows, lambda prediction: prediction["prediction"])
+    ranked = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
+    own = ({"text": body.texts[number]} if body.return_text else {} for number in ranked)
+    return _json(to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, own, strict=True)]))
+
+
+async def _embed(service: Service, request: Request, model: ServedModel, body: EmbedRequest) -> Response:
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    finish = _finisher(model, is_normal=body.normalize, dimension=body.dimensions)
+    if not body.normalize and model.vectorizer is not None and model.vectorizer.is_normal:
+        raise RefusedError(422, "normalize: the model itself makes vectors of length 1")
+    answers = await _vectors(
+        service,
+        request,
+        model,
+        [(text, body.prompt_name) for text in texts],
+        lambda one: json.dumps(finish(one[0]).tolist()),
+    )
+    return _json(f"[{', '.join(answers)}]")
+
+
+async def _openai_embed(service: Service, request: Request, model: ServedModel, body: EmbeddingsRequest) -> Response:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    finish = _finisher(model, is_normal=True, dimension=body.dimensions)
+
+    def render(answer: tuple[Any, int]) -> tuple[str, int]:
+        vector = finish(answer[0])
+        if body.encoding_format == "base64":
+            return json.dumps(base64.b64encode(vector.astype("<f4").tobytes()).decode()), answer[1]
+        return json.dumps(vector.tolist()), answer[1]
+
+    answers = await _vectors(service, request, model, [(text, None) for text in texts], render)
+    data = ", ".join(
+        f'{{"object": "embedding", "index": {number}, "embedding": {vector}}}'
+        for number, (vector, _) in enumerate(answers)
+    )
+    tokens = sum(count for _, count in answers)
+    usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
+    return _json(f'{{"object": "list", "data": [{data}], "model": {json.dumps(model.name)}, "usage": {usage}}}')
+
+
+def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
+    """Return what makes of a vector the one that a request asks for."""
+
+    def finish(vector: Any) -> Any:
+        vectors = vector[None]
+        if dimension is not None:
+            vectors = truncate(vectors, dimension, is_normal=is_normal)
+        return (normalize(vectors) if is_normal else vectors)[0]
+
+    return finish
+
+
+async def _vectors(
+    service: Service, request: Request, model: ServedModel, inputs: Sequence[Any], render: _Render
+) -> list[Any]:
+    assert model.texts is not None and model.vectorizer is not None
+    prompts = model.vectorizer.prompts
+    if not inputs:
+        raise RefusedError(422, "inputs: give at least one text")
+    if (name := inputs[0][1]) is not None and name not in prompts:
+        raise RefusedError(422, f"prompt_name: none is called {name!r}; there are {', '.join(prompts) or 'none'}")
+    return await compute(service, request, model, model.texts, inputs, render)
+
+
+async def compute(
+    service: Service, request: Request, model: ServedModel, lane: Lane, values: Sequence[Any], render: _Render
+) -> list[Any]:
+    """Let the answers to inputs be computed among those of other requests, and wait for them.
+
+    Raises:
+        RefusedError: there are too many, an input is wrong, the answers take too long, or the client has gone.
+    """
+    limits, notes = service.limits, request.scope[NOTES]
+    notes.update(model=model.name, rows=len(values))
+    if len(values) > min(limits.request_rows, limits.queue_rows):
+        raise RefusedError(413, f"{len(values):,} inputs: send at most {min(limits.request_rows, limits.queue_rows):,}")
+    try:
+        ticket = service.computer.submit(lane, values, render)
+    except BusyError as busy:
+        what = f"{model.name} is busy: try again in {busy.seconds} s"
+        raise RefusedError(429, what, {"Retry-After": str(busy.seconds)}) from None
+    gone = asyncio.ensure_future(_wait_until_gone(request))
+    try:
+        await asyncio.wait((ticket.done, gone), timeout=limits.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        ticket.is_abandoned = True
+    notes.update(_timing(ticket))
+    if not ticket.done.done():
+        if gone.done() and not gone.cancelled():
+            raise RefusedError(CLIENT_GONE, "the client has gone")
+        raise RefusedError(504, f"no answer within {limits.answer_seconds:g} s")
+    if ticket.error is not None:
+        raise refusal_of(ticket.error)
+    return ticket.answers
+
+
+async def _wait_until_gone(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    with contextlib.suppress(Exception):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _timing(ticket: Ticket) -> dict[str, Any]:
+    now = time.perf_counter()
+    waited = (ticket.begun or now) - ticket.arrived
+    return {
+        "tokens": ticket.tokens,
+        "waited_ms": round(1000 * waited, 2),
+        "total_ms": round(1000 * (now - ticket.arrived), 2),
+    }
+
+
+def _json(content: str) -> Response:
+    return Response(content.encode(), media_type="application/json")

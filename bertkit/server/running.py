@@ -1,0 +1,105 @@
+"""A server that runs: its socket, its connections, and how it ends without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from bertkit.errors import ResourceError, UsageError
+from bertkit.server.service import Service
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address, so that it is known to be free before models are loaded; nobody is answered there yet.
+
+    Raises:
+        ResourceError: it is taken, or may not be used.
+        UsageError: there is no such host.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError):
+        raise UsageError(
+            f"no such host: {host}", "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks"
+        ) from None
+    server = socket.socket(family, socket.SOCK_STREAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        server.bind(address)
+    except OSError as error:
+        server.close()
+        what = f"{host}:{port} cannot be used: {error.strerror.lower() if error.strerror else error}"
+        raise ResourceError(what, "choose another --port, or 0 for a free one") from None
+    return server
+
+
+def run_server(app: FastAPI, server: socket.socket) -> None:
+    """Serve an app until a signal, and then answer every request that has come."""
+    service: Service = app.state.service
+    limits = service.limits
+    config = uvicorn.Config(
+        app,
+        http=_patient_protocol(limits.read_seconds),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=None,
+    )
+    _GracefulServer(config, service).run(sockets=[server])
+
+
+class _GracefulServer(uvicorn.Server):
+    """Goes on for a moment after SIGTERM, in which it says that it is not ready and closes connections by answers."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+        self.ends_at: float | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
+        if self.ends_at is not None:  # asked again: in-flight requests are given up
+            self.force_exit = self.should_exit = True
+        self.service.is_draining = True
+        wait = self.service.limits.drain_seconds if sig == signal.SIGTERM else 0.0
+        self.ends_at = time.monotonic() + wait
+
+    async def on_tick(self, counter: int) -> bool:
+        await super().on_tick(counter)
+        return self.should_exit or (self.ends_at is not None and time.monotonic() >= self.ends_at)
+
+
+def _patient_protocol(seconds: float) -> type[asyncio.Protocol]:
+    """Build the protocol that closes a connection on which no request begins for so many seconds."""
+
+    class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(seconds, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                with suppress(Exception):
+                    self.transport.close()
+
+    return PatientProtocol

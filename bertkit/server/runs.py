@@ -1,0 +1,109 @@
+"""The models that a server is asked for: found by the names of their runs and checked before any is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit import hub
+from bertkit.errors import ModelError, UnavailableError, UsageError
+from bertkit.evaluation.ensemble import find_members
+from bertkit.modeling.sentence.formats import DENSE, find_format
+from bertkit.recipe import load_recipe, names_several, typed_path
+from bertkit.recipe.load import recipe_command
+from bertkit.storage import runs, seeds
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.checkpoint import SavedCheckpoint
+
+_RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model on disk that can be served under a name; it predicts, makes vectors, or does both."""
+
+    name: str
+    folder: Path
+    saved: SavedCheckpoint | None
+    """What predicts; None for a folder of sentence-transformers that is no run."""
+    has_vectors: bool
+    """Whether it is an encoder of texts to one vector each."""
+
+
+def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedModel]:
+    """Find the models of runs, each given as ``RUN`` or ``NAME=RUN``; a run of several tasks has one for each.
+
+    Args:
+        names: folders of runs or of seeds, and model folders of other programs.
+        recipe: how rows are read by model folders that are no runs; without it, these only make vectors.
+
+    Raises:
+        UsageError: two have one name, or a name cannot be part of an address.
+        ModelError: there is no such folder, or nothing in it that can be served.
+    """
+    found: list[SavedModel] = []
+    for name in names:
+        given, equals, path = name.partition("=")
+        found += _find(path if equals else name, given if equals else None, recipe)
+    for number, model in enumerate(found):
+        if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
+            what = f"{model.name!r} is no name for a model: it is a part of addresses"
+            raise UsageError(what, f"give one of letters, digits, '-', '_' and '.': NAME={model.folder}")
+        twin = next((other for other in found[:number] if other.name == model.name), None)
+        if twin is not None:
+            what = f"two models are called {model.name!r}: {twin.folder} and {model.folder}"
+            raise UsageError(what, f"name one of them: NAME={model.folder}")
+    return found
+
+
+def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
+    folder = typed_path(path)
+    if not folder.is_dir():
+        try:
+            folder = hub.find_model(path)
+        except (ModelError, UnavailableError):
+            remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
+            raise ModelError(f"no such run: {path}", remedy) from None
+    name = name or folder.resolve().name
+    own = _find_recipe(folder)
+    if own is None:
+        return [_find_foreign(folder, path, name, recipe)]
+    if names_several(str(own)):
+        tasks = (runs.read_record(folder) or {}).get("tasks", {})
+        return [model for task in tasks for model in _find(str(folder / task), f"{name}.{task}", recipe)]
+    if recipe_command(str(own)) == "pretrain":
+        what = "a pretrained model has no answers to serve"
+        raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
+    saved = find_members(load_recipe(str(own), {"model": str(folder)}))
+    return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
+
+
+def _find_recipe(folder: Path) -> Path | None:
+    """Find the recipe of a run, or of the first run of several seeds; None for a model of another program."""
+    if (folder / _RECIPE).is_file():
+        return folder / _RECIPE
+    if not seeds.is_seeds_folder(folder):
+        return None
+    return next(
+        (file for seed in seeds.find_seeds(folder) if (file := seeds.seed_folder(folder, seed) / _RECIPE).is_file()),
+        None,
+    )
+
+
+def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> SavedModel:
+    has_vectors = _makes_vectors(folder)
+    if recipe is None:
+        if not has_vectors:
+            what = "neither a run nor a model of sentence-transformers: nothing says how it reads rows"
+            raise ModelError(what, "say so with --recipe, such as cola or rerank", file=folder)
+        return SavedModel(name, hub.find_model(path), None, True)
+    saved = find_members(load_recipe(recipe, {"model": path}))
+    return SavedModel(name, saved.folder, replace(saved), has_vectors)
+
+
+def _makes_vectors(folder: Path) -> bool:
+    """Tell whether a folder is an encoder of texts to one vector each, with its weights: an exported one has none."""
+    return find_format(folder) == DENSE and any(next(folder.rglob(name), None) for name in hub.WEIGHTS)

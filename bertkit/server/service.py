@@ -1,0 +1,98 @@
+"""The models of a server, loaded, and what all requests share."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.server.batching import Computer, Lane, Limits
+from bertkit.server.engines import Predictor, Vectorizer
+from bertkit.server.metrics import ServerMetrics
+from bertkit.server.runs import SavedModel
+from bertkit.server.schemas import classifies_texts, pair_to_rank
+from bertkit.tasks import Task
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A loaded model with the lanes of what it computes."""
+
+    name: str
+    predictor: Predictor | None
+    vectorizer: Vectorizer | None
+    rows: Lane | None
+    """Where rows wait to be predicted."""
+    texts: Lane | None
+    """Where texts wait to be embedded."""
+
+    @property
+    def task(self) -> Task | None:
+        """The task family of what predicts."""
+        return None if self.predictor is None else self.predictor.checkpoint.task
+
+    @property
+    def routes(self) -> list[str]:
+        """The addresses that this model answers at."""
+        own = [f"/v1/models/{self.name}:predict"] if self.task else []
+        own += ["/predict"] if self.task and classifies_texts(self.task) else []
+        own += ["/rerank"] if self.task and pair_to_rank(self.task) else []
+        return own + (["/embed", "/v1/embeddings"] if self.texts else [])
+
+
+@dataclass
+class Service:
+    """Everything that the requests of a server share."""
+
+    models: dict[str, ServedModel]
+    limits: Limits
+    metrics: ServerMetrics
+    computer: Computer
+    api_key: str | None = None
+    """What requests must carry as a bearer token, if anything."""
+    is_draining: bool = field(default=False)
+    """Whether the server is about to end: it still answers, but is not ready for more."""
+
+    def find(self, route: str) -> list[ServedModel]:
+        """List the models that answer at an address."""
+        return [model for model in self.models.values() if route in model.routes]
+
+    def admits(self, authorization: str) -> bool:
+        """Tell whether a request may enter, by its header ``Authorization``."""
+        if self.api_key is None:
+            return True
+        return hmac.compare_digest(authorization.encode(), f"Bearer {self.api_key}".encode())
+
+
+def load_service(
+    saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None, progress: Progress = SILENT
+) -> Service:
+    """Load models and prepare what computes their answers.
+
+    Raises:
+        BertkitError: one is damaged, or its head is not trained.
+    """
+    metrics = ServerMetrics()
+    models = {}
+    for one in saved:
+        with stage(progress, f"loading {one.name}"):
+            models[one.name] = _load(one, limits, metrics)
+    lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
+    return Service(models, limits, metrics, Computer(lanes), api_key)
+
+
+def _load(one: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
+    predictor = vectorizer = None
+    observe = metrics.observer(one.name)
+    if one.saved is not None:
+        predictor = Predictor(one.saved.load(inference=True))
+    if one.has_vectors:
+        from bertkit.vectors.embedder import Embedder
+
+        vectorizer = Vectorizer(Embedder(str(one.folder)))
+        vectorizer.embedder.load()
+    rows = Lane(predictor, limits, observe) if predictor else None
+    texts = Lane(vectorizer, limits, observe) if vectorizer else None
+    metrics.watch(one.name, [lane for lane in (rows, texts) if lane])
+    return ServedModel(one.name, predictor, vectorizer, rows, texts)

@@ -1,0 +1,80 @@
+"""Tokenizers read without transformers' model code, so that a text is split before torch could be imported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, shorten
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+_FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+
+def read_light_tokenizer(folder: Path) -> Tokenizer | None:
+    """Read ``tokenizer.json`` as transformers would use it: without truncation and padding, special tokens not read.
+
+    Returns:
+        the tokenizer; None where a folder has no such file, or settings beside it that change what it does.
+
+    Raises:
+        ModelError: the file is damaged.
+    """
+    file = folder / _FILE
+    if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
+        return None
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
+    return plain(tokenizer)
+
+
+def plain(tokenizer: Tokenizer) -> Tokenizer:
+    """Let a tokenizer read whole texts, and a text that has ``[SEP]`` in it as these characters; return it."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the object of a JSON file; empty where there is none.
+
+    Raises:
+        ModelError: it is not a JSON object.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        raise ModelError("not a JSON object", "restore the file", file=file)
+    return content
+
+
+def lowercases(content: Mapping[str, Any]) -> bool:
+    """Tell whether the content of ``tokenizer.json`` lowercases texts.
+
+    >>> lowercases({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFD"}, {"type": "Lowercase"}]}})
+    True
+    """
+    normalizer = content.get("normalizer") or {}
+    steps = normalizer.get("normalizers", [normalizer])
+    return any(bool(step.get("lowercase")) or step.get("type") == "Lowercase" for step in steps)
+
+
+def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
+    """Tell whether the settings beside a tokenizer say what it says itself: transformers lets these win."""
+    wanted = settings.get("do_lower_case")
+    if wanted is None or "Bert" not in str(settings.get("tokenizer_class")):
+        return True
+    return lowercases(read_json(file)) == bool(wanted)

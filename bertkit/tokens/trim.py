@@ -1,0 +1,219 @@
+"""Tokenizers with fewer tokens, which split the texts that they are trimmed to into the very tokens of before.
+
+That holds by construction. WordPiece takes the longest token that matches, and every token that it took is kept. BPE
+applies the first merge that it can, and every merge that leads to a token that is kept stays. Unigram takes the most
+probable tokens, and removing others makes no other split more probable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError
+from bertkit.storage.files import write_text
+from bertkit.tokens.features import tokenize_texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_BATCH = 1000  # texts
+_TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_OTHER_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
+_BYTES = [f"<0x{number:02X}>" for number in range(256)]
+
+
+def collect_tokens(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
+    """Return the ids of all tokens of some texts, and those that a word is matched with before it turns out unknown."""
+    used, unknown = set[int](), tokenizer.unk_token_id
+    backend = tokenizer.backend_tokenizer
+    model = json.loads(backend.to_str())["model"]
+    for batch in _batches(texts):
+        for text, encoding in zip(batch, tokenize_texts(tokenizer, batch), strict=True):
+            used.update(encoding.ids)
+            if model["type"] == "WordPiece" and unknown in encoding.ids:
+                normalized = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+                for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
+                    used.update(_match(word, model["vocab"], model["continuing_subword_prefix"]))
+    return used
+
+
+def trim_files(folder: Path, tokenizer: PreTrainedTokenizerFast, used: Iterable[int], first: int = 0) -> list[int]:
+    """Trim the tokenizer that `save_pretrained` has written to a folder; return the ids that are kept, in order.
+
+    A token's new id is its index among them. Beside the tokens that are used, special and added tokens are kept, and
+    letters and bytes, so that other texts can still be split.
+
+    Args:
+        folder: its ``tokenizer.json`` is replaced, and other files of a vocabulary are deleted.
+        tokenizer: the one that is written there.
+        used: ids of tokens.
+        first: ids below this one keep their numbers.
+
+    Raises:
+        ModelError: a tokenizer of a type that cannot be trimmed.
+    """
+    content = json.loads((folder / _TOKENIZER).read_text(encoding="utf-8"))
+    trimmed, kept = trim(content, {*used, *tokenizer.all_special_ids, *range(first)})
+    write_text(folder / _TOKENIZER, json.dumps(trimmed, ensure_ascii=False))
+    for name in _OTHER_VOCABULARIES:
+        (folder / name).unlink(missing_ok=True)
+    settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
+    if decoder := settings.get("added_tokens_decoder"):
+        numbers = {str(before): str(now) for now, before in enumerate(kept)}
+        settings["added_tokens_decoder"] = {numbers[number]: token for number, token in decoder.items()}
+        write_text(folder / _SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2))
+    return kept
+
+
+def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
+    """Return the content of a ``tokenizer.json`` with the tokens of some ids and those they need, and all ids kept.
+
+    Raises:
+        ModelError: a model of tokens that is none of `_NEEDED`.
+    """
+    model, added = content["model"], [token["id"] for token in content["added_tokens"]]
+    if model["type"] not in _NEEDED:
+        what = f"a {model['type']} tokenizer cannot be trimmed"
+        raise ModelError(what, f"prune the vocabulary of a model with {', '.join(_NEEDED)}")
+    is_list = isinstance(model["vocab"], list)  # of tokens and scores
+    ids = {token: number for number, (token, _) in enumerate(model["vocab"])} if is_list else model["vocab"]
+    tokens = {number: token for token, number in ids.items()}
+    needed = _NEEDED[model["type"]](model, {tokens[number] for number in used if number in tokens})
+    kept = sorted({*(ids[token] for token in needed), *added})
+    numbers = {before: now for now, before in enumerate(kept)}
+    trimmed = {**model}
+    if is_list:
+        trimmed["vocab"] = [entry for number, entry in enumerate(model["vocab"]) if number in numbers]
+        if model.get("unk_id") is not None:
+            trimmed["unk_id"] = numbers[model["unk_id"]]
+    else:
+        trimmed["vocab"] = {token: numbers[number] for token, number in ids.items() if number in numbers}
+    if "merges" in model:
+        trimmed["merges"] = [pair for pair in model["merges"] if {*_pair(pair), _merged(model, pair)} <= needed]
+    padding = content.get("padding")
+    return {
+        **content,
+        "model": trimmed,
+        "added_tokens": [{**token, "id": numbers[token["id"]]} for token in content["added_tokens"]],
+        "post_processor": _renumber(content.get("post_processor"), numbers),
+        "padding": padding and {**padding, "pad_id": numbers[padding["pad_id"]]},
+    }, kept
+
+
+def refuse_changed(
+    before: PreTrainedTokenizerFast, now: PreTrainedTokenizerFast, kept: Sequence[int], texts: Iterable[str]
+) -> int:
+    """Check that a trimmed tokenizer splits texts into the tokens of before; return how many texts there are.
+
+    Raises:
+        ModelError: it does not; the message has the first text.
+    """
+    count = 0
+    for batch in _batches(texts):
+        encodings = zip(batch, tokenize_texts(before, batch), tokenize_texts(now, batch), strict=True)
+        for text, old, new in encodings:
+            if old.ids != [kept[number] for number in new.ids]:
+                what = f"the trimmed tokenizer splits {text[:60]!r} into other tokens than before"
+                raise ModelError(what, "leave --vocabulary out, and report this tokenizer")
+        count += len(batch)
+    return count
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _match(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
+    """Yield the ids of the tokens that WordPiece matches a word with, until nothing matches."""
+    start = 0
+    while start < len(word):
+        candidates = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
+        found = next(((end, token) for end, token in candidates if token in ids), None)
+        if found is None:
+            return
+        start, token = found
+        yield ids[token]
+
+
+def _for_wordpiece(model: Mapping[str, Any], used: set[str]) -> set[str]:
+    """Add the letters of tokens, so that other words of these letters are not unknown."""
+    prefix = model["continuing_subword_prefix"]
+    letters = {letter for token in used for letter in token.removeprefix(prefix)}
+    return used | {token for token in (*letters, *(prefix + letter for letter in letters)) if token in model["vocab"]}
+
+
+def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
+    """Add bytes, and the tokens that merges make others of, down to letters."""
+    from tokenizers import pre_tokenizers
+
+    made_of = defaultdict(list)
+    for pair in model["merges"]:
+        made_of[_merged(model, pair)].append(_pair(pair))
+    always = (*_BYTES, *pre_tokenizers.ByteLevel.alphabet(), model.get("unk_token") or "")
+    needed = used | {token for token in always if token in model["vocab"]}
+    waiting = list[str](needed)
+    while waiting:
+        for pair in made_of[waiting.pop()]:
+            waiting += [token for token in pair if token not in needed]
+            needed.update(pair)
+    return needed
+
+
+def _for_unigram(model: Mapping[str, Any], used: set[str]) -> set[str]:
+    """Add letters and bytes; and the token of the lowest score, which the score of the unknown token follows from."""
+    scores = dict(model["vocab"])
+    letters = {letter for token in used for letter in token}
+    unknown = {model["vocab"][model["unk_id"]][0]} if model.get("unk_id") is not None else set()
+    lowest = min(scores, key=scores.__getitem__)
+    return used | unknown | {lowest, *(token for token in (*letters, *_BYTES) if token in scores)}
+
+
+def _for_words(model: Mapping[str, Any], used: set[str]) -> set[str]:
+    unknown: str = model.get("unk_token") or ""
+    return used | {unknown} if unknown in model["vocab"] else used
+
+
+_NEEDED: Mapping[str, Callable[[Mapping[str, Any], set[str]], set[str]]] = {
+    "WordPiece": _for_wordpiece,
+    "BPE": _for_bpe,
+    "Unigram": _for_unigram,
+    "WordLevel": _for_words,
+}
+"""Type of a tokenizer's model -> what finds the tokens that it needs to split a text into those that are used."""
+
+
+def _pair(merge: Any) -> tuple[str, str]:
+    first, second = merge.split(" ") if isinstance(merge, str) else merge  # older files have one string
+    return first, second
+
+
+def _merged(model: Mapping[str, Any], merge: Any) -> str:
+    """Return the token that a merge makes."""
+    first, second = _pair(merge)
+    return first + second.removeprefix(model.get("continuing_subword_prefix") or "")
+
+
+def _renumber(part: Any, numbers: Mapping[int, int]) -> Any:
+    """Give the special tokens of a post-processor their new ids, in whatever order it nests templates."""
+    if isinstance(part, list):
+        return [_renumber(inner, numbers) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    renumbered = {name: _renumber(inner, numbers) for name, inner in part.items()}
+    if isinstance(part.get("ids"), list):  # of a template
+        renumbered["ids"] = [numbers[number] for number in part["ids"]]
+    for name in ("sep", "cls"):  # of BERT's and RoBERTa's
+        if isinstance(part.get(name), list):
+            renumbered[name] = [part[name][0], numbers[part[name][1]]]
+    return renumbered

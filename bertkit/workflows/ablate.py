@@ -1,0 +1,299 @@
+"""Pretrain under several settings, fine-tune each encoder with several seeds, and compare what came of it.
+
+runs/mlm-ablation/
+├── pretrained/mlm, pretrained/nsp ...   run folders, one per setting
+├── sst2/mlm, sst2/nsp ...               folders of seeds, one per setting and task
+├── sst2.html ...                        a page per task, as `bertkit compare` writes it
+└── ablation.json                        the summary; written last
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import BertkitError, RecipeError, ResourceError, StoppedError, UsageError
+from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, describe_variant, name_variants
+from bertkit.objectives import load_objective
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
+from bertkit.recipe.space import Point, Search
+from bertkit.storage import runs
+from bertkit.storage import seeds as seeds_storage
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import write_json
+from bertkit.workflows.compare import compare, write_page
+from bertkit.workflows.pretrain import run_inputs
+from bertkit.workflows.steps.estimate import Estimate, estimate
+from bertkit.workflows.steps.finetune_inputs import read_rows
+from bertkit.workflows.steps.pretrain_inputs import read_inputs
+from bertkit.workflows.steps.seeds import finetune_seeds
+
+log = logging.getLogger("bertkit")
+
+SUMMARY = "ablation.json"
+_SCHEMA = 1
+_PRETRAINED = "pretrained"
+
+
+@dataclass(frozen=True)
+class AblationPlan:
+    """What an ablation would do."""
+
+    folder: str
+    variants: dict[str, Estimate]
+    """Name of a variant -> what its pretraining would take."""
+    rows: dict[str, dict[str, int | None]]
+    """Recipe of a task -> split -> rows; None where they are streamed."""
+    finetunings: int
+
+
+@dataclass
+class _Ablation:
+    """An ablation that is checked: the recipes of the variants by name, and those of the tasks with their settings."""
+
+    search: Search
+    folder: Path
+    points: dict[str, Point]
+    recipes: dict[str, PretrainRecipe]
+    tasks: dict[str, tuple[str, Mapping[str, Any]]]
+    failures: dict[str, BertkitError] = field(default_factory=dict)
+
+    def pretrained(self, variant: str) -> Path:
+        return self.folder / _PRETRAINED / variant
+
+    def task_recipe(self, task: str, variant: str) -> Recipe:
+        name, changes = self.tasks[task]
+        return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
+
+    def fail(self, variant: str, error: BertkitError) -> None:
+        log.warning(f"{variant} failed: {error}")
+        self.failures.setdefault(variant, error)
+
+
+def ablate(
+    recipe: str,
+    search: Search,
+    tasks: Sequence[tuple[str, Mapping[str, Any]]],
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    changes: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    progress: Progress = SILENT,
+) -> tuple[AblationSummary, BertkitError | None]:
+    """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
+
+    `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with. Each
+    of `tasks` is a recipe with its changes. What is finished is kept, and what was broken off is resumed. A variant
+    that fails does not end the others.
+
+    Returns:
+        the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
+    """
+    job = _check(recipe, search, tasks, changes or {}, output)
+    with _claimed(job.folder):
+        _check_inputs(job, progress)
+        for variant in job.recipes:
+            _pretrain(job, variant, progress)
+        for task in job.tasks:
+            for variant in job.recipes:
+                if variant not in job.failures:
+                    _finetune(job, task, variant, seeds, progress)
+        summary = _summarize(job, seeds, progress)
+        with disk_errors(job.folder):
+            content = dataclasses.asdict(summary)
+            del content["folder"]  # it may be moved
+            write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
+    return summary, next((_name(variant, error) for variant, error in job.failures.items()), None)
+
+
+def dry_run(
+    recipe: str,
+    search: Search,
+    tasks: Sequence[tuple[str, Mapping[str, Any]]],
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    changes: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    progress: Progress = SILENT,
+) -> AblationPlan:
+    """Check everything that can be checked without training, and time some steps of each pretraining."""
+    job = _check(recipe, search, tasks, changes or {}, output)
+    rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
+    estimates = {
+        name: estimate(own, output=job.pretrained(name), progress=progress) for name, own in job.recipes.items()
+    }
+    return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
+
+
+def _check(
+    name: str,
+    search: Search,
+    tasks: Sequence[tuple[str, Mapping[str, Any]]],
+    changes: Mapping[str, Any],
+    output: str | Path | None,
+) -> _Ablation:
+    """Load all recipes, and check the folder, before anything is read."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("an ablation under torchrun", "start it once")
+    if not tasks:
+        raise UsageError("no task to compare the encoders by", "name a recipe: --then sst2")
+    for axis in search.axes:
+        if axis.key in changes:
+            raise UsageError(f"{axis.key} is both set and varied", "leave one of them out")
+    points = name_variants(list(search.points(0)))
+    recipes = {}
+    for variant, point in points.items():
+        try:
+            recipes[variant] = load_pretrain_recipe(name, {**changes, **point})
+            load_objective(recipes[variant])
+        except RecipeError as error:
+            error.what = f"--space: {error.what}"
+            raise
+    of_tasks: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for task, settings in tasks:
+        if "model" in settings:
+            raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
+        own = load_recipe(task, settings).name
+        if own in of_tasks or own == _PRETRAINED:
+            raise UsageError(
+                f"--then: two recipes are called {own}", "give one another name: --then 'RECIPE name=other'"
+            )
+        of_tasks[own] = task, settings
+    folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
+    _check_folder(folder)
+    return _Ablation(search, folder, points, recipes, of_tasks)
+
+
+def _check_folder(folder: Path) -> None:
+    """Check, without writing, that a folder may be that of an ablation."""
+    another = "choose another --output"
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError("there is a file where the folder of the runs should be", another, file=folder)
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder holds a single run", another, file=folder)
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if names - {runs.LOCK} and not names & {SUMMARY, _PRETRAINED}:
+        raise UsageError("the folder holds something that is not an ablation", another, file=folder)
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """Create the folder of all runs, and hold its lock."""
+    with ExitStack() as lock:
+        try:
+            (folder / _PRETRAINED).mkdir(parents=True, exist_ok=True)
+            lock.enter_context(runs.locked(folder))
+        except OSError as error:
+            what = f"the folder of the runs cannot be written: {error.strerror}"
+            raise ResourceError(what, "choose another --output", file=folder) from None
+        yield
+
+
+def _check_inputs(job: _Ablation, progress: Progress) -> None:
+    """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
+
+    Raises:
+        BertkitError: some are missing or wrong, or a run in the folder has other settings.
+    """
+    from bertkit.evaluation.held_out import held_out_features
+
+    for task in job.tasks:
+        read_rows(job.task_recipe(task, next(iter(job.recipes))))
+    for variant, recipe in job.recipes.items():
+        inputs = read_inputs(recipe, job.pretrained(variant), progress)
+        with _for_another(job):
+            runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+        held_out_features(inputs.corpus["validation"], inputs.objective, inputs.setup)
+
+
+@contextmanager
+def _for_another(job: _Ablation) -> Iterator[None]:
+    """Let what refuses a folder that holds other runs name the option of this command that helps."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(
+            error.what, f"--output {runs.free_name(job.folder)} for a new ablation", file=error.file
+        ) from None
+
+
+def _pretrain(job: _Ablation, variant: str, progress: Progress) -> None:
+    log.info(f"{variant}: pretraining, {list(job.recipes).index(variant) + 1} of {len(job.recipes)}")
+    try:
+        run_inputs(read_inputs(job.recipes[variant], job.pretrained(variant), progress), fresh=False, progress=progress)
+    except StoppedError:
+        raise
+    except BertkitError as error:
+        job.fail(variant, error)
+
+
+def _finetune(job: _Ablation, task: str, variant: str, seeds: Sequence[int], progress: Progress) -> None:
+    log.info(f"{variant}: {task}")
+    try:
+        recipe = job.task_recipe(task, variant)
+        with _for_another(job):
+            _, diverged = finetune_seeds(recipe, seeds, output=job.folder / task / variant, progress=progress)
+    except (StoppedError, UsageError):
+        raise
+    except BertkitError as error:
+        job.fail(variant, error)
+    else:
+        if diverged is not None:
+            job.fail(variant, diverged)
+
+
+def _summarize(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
+    """Summarize what the folder holds, and write the page of each task."""
+    variants = [
+        describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
+        for name, point in job.points.items()
+    ]
+    tasks = [found for task in job.tasks if (found := _compare(job, task, seeds, progress)) is not None]
+    space = {axis.key: axis.text for axis in job.search.axes}
+    recipe = next(iter(job.recipes.values())).name
+    return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
+
+
+def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
+    """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
+    paths = {}
+    for variant in job.recipes:
+        folder = job.folder / task / variant
+        finished = [
+            seed
+            for seed in seeds
+            if (runs.read_record(seeds_storage.seed_folder(folder, seed)) or {}).get("status") == "finished"
+        ]
+        if len(seeds) == 1 and finished:
+            paths[variant] = seeds_storage.seed_folder(folder, seeds[0])
+        elif len(finished) > 1:
+            paths[variant] = folder
+    if len(paths) < 2:
+        log.warning(f"{task}: nothing to compare, for fewer than two encoders were fine-tuned")
+        return None
+    compared = compare(list(paths.values()), progress=progress)
+    with disk_errors(job.folder):
+        write_page(compared, job.folder / f"{task}.html")
+    metric = compared.best_metric
+    scores = [
+        AblatedScore(
+            name,
+            system.scores[metric],
+            system.seed_scores.get(metric, [system.scores[metric]]),
+            compared.differences[system.name][metric] if system.name in compared.differences else None,
+        )
+        for name, system in zip(paths, compared.systems, strict=True)
+    ]
+    return AblatedTask(task, compared.split, compared.rows, metric, scores, compared.notes)
+
+
+def _name(variant: str, error: BertkitError) -> BertkitError:
+    """Return the error of a command of which one variant has failed."""
+    return type(error)(f"{variant}: {error.what}", error.remedy, file=error.file, row=error.row, column=error.column)

@@ -1,0 +1,300 @@
+"""What a run gets wrong, where its mistakes crowd, which small changes flip its answers; where two runs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import BertkitError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.storage.outputs import claimed
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.stored import Scorer, StoredRun
+    from bertkit.insight.mistakes.outcomes import RowAnswer
+    from bertkit.insight.mistakes.robustness import Robustness
+    from bertkit.insight.mistakes.slices import ComparedSlice
+
+SORTS = ("confidence", "length", "label", "error")
+
+
+@dataclass(frozen=True)
+class ErrorSettings:
+    """What is looked at, beside what always is."""
+
+    split: str | None = None
+    by: Sequence[str] = ()
+    """Columns of the data to slice by."""
+    sort: str = "confidence"
+    """One of `SORTS`."""
+    robustness: bool = False
+    """Change the inputs a little, and predict them again; needs the model."""
+    limit: int = 500
+    """Rows whose inputs are changed."""
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """What a run gets wrong."""
+
+    run: str
+    recipe: str
+    task: str
+    split: str
+    rows: int
+    units: int
+    """Rows, or queries."""
+    what: str
+    """What `rate` is."""
+    rate: float
+    wrong: int
+    """Units with an error."""
+    scores: dict[str, float]
+    test: str
+    slices: list[ComparedSlice]
+    """All that were tested, the smallest p first."""
+    mistakes: list[RowAnswer]
+    """All wrong rows, sorted."""
+    robustness: Robustness | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Where the answers of two runs differ: which is wrong where the other is right, or less wrong."""
+
+    first: str
+    second: str
+    recipe: str
+    task: str
+    split: str
+    rows: int
+    units: int
+    what: str
+    rates: tuple[float, float]
+    both_right: int
+    both_wrong: int
+    only_first_wrong: list[tuple[RowAnswer, RowAnswer]]
+    """The answers of both to the units where the first is more wrong, sorted."""
+    only_second_wrong: list[tuple[RowAnswer, RowAnswer]]
+    test: str
+    slices: list[ComparedSlice]
+    """Rates are the second's less the first's, in the slice and elsewhere."""
+    notes: list[str] = field(default_factory=list)
+
+
+def find_errors(
+    path: str | Path,
+    settings: ErrorSettings = ErrorSettings(),
+    *,
+    recipe: Recipe | None = None,
+    progress: Progress = SILENT,
+) -> Mistakes:
+    """Find what a run gets wrong, from the predictions that it has stored.
+
+    Args:
+        path: a run folder, or what `bertkit eval --output` has written.
+        settings: what is looked at.
+        recipe: whose task it is; that of the run by default.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    _check(settings)
+    folder = _find_model(path) if settings.robustness else None
+    with stage(progress, "reading the predictions", total=1):
+        from bertkit.insight.mistakes.outcomes import find_outcomes
+        from bertkit.insight.mistakes.slices import compare_groups
+        from bertkit.metrics.slices import choose_test
+
+        scorer, (run,), rows = _read([path], settings, recipe)
+        outcomes = find_outcomes(scorer, run, rows)
+    with stage(progress, "testing slices", total=1):
+        groups, notes = _slice(scorer, run, rows, outcomes.units, settings)
+        slices = compare_groups(outcomes, groups)
+    robustness = None
+    if folder is not None:
+        from bertkit.insight.mistakes.robustness import measure_robustness
+
+        own = load_recipe(str(folder / "recipe.yaml"), {"model": str(folder)})
+        robustness = measure_robustness(own, rows, limit=settings.limit, progress=progress)
+    return Mistakes(
+        run=str(path),
+        recipe=scorer.recipe.name,
+        task=scorer.recipe.task,
+        split=_split(run),
+        rows=len(rows),
+        units=len(outcomes.units),
+        what=outcomes.what,
+        rate=outcomes.rate,
+        wrong=int((outcomes.errors > 0).sum()),
+        scores={name: float(value) for name, value in scorer.score(scorer.compare(run, rows)).items()},
+        test=choose_test(outcomes.errors, outcomes.decisions)[0],
+        slices=slices,
+        mistakes=sort_answers([answer for answer in outcomes.answers if answer.error > 0], settings.sort),
+        robustness=robustness,
+        notes=notes,
+    )
+
+
+def find_disagreement(
+    first: str | Path,
+    second: str | Path,
+    settings: ErrorSettings = ErrorSettings(),
+    *,
+    recipe: Recipe | None = None,
+    progress: Progress = SILENT,
+) -> Disagreement:
+    """Find where two runs differ on the same rows; `bertkit.workflows.compare` tells which is better.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    _check(settings)
+    if settings.robustness:
+        raise UsageError("--robustness is for one run", "name one")
+    if typed_path(first).resolve() == typed_path(second).resolve():
+        raise UsageError("a run is named twice", "name two that differ")
+    with stage(progress, "reading the predictions", total=1):
+        from bertkit.evaluation.stored import align
+        from bertkit.insight.mistakes.outcomes import find_outcomes
+        from bertkit.insight.mistakes.slices import compare_groups
+        from bertkit.metrics.slices import choose_test
+
+        scorer, runs, rows = _read([first, second], settings, recipe)
+        aligned = [runs[0], align(runs[1], runs[0], scorer.task)]
+        sides = [find_outcomes(scorer, run, rows) for run in aligned]
+    difference = sides[1].errors - sides[0].errors
+    # a tagger's decisions depend on what it predicts: those of both runs count half
+    shared = replace(sides[0], decisions=(sides[0].decisions + sides[1].decisions) / 2)
+    with stage(progress, "testing slices", total=1):
+        groups, notes = _slice(scorer, runs[0], rows, shared.units, settings)
+        slices = compare_groups(shared, groups, errors=difference)
+    pairs = list(zip(sides[0].answers, sides[1].answers, strict=True))
+    return Disagreement(
+        first=str(first),
+        second=str(second),
+        recipe=scorer.recipe.name,
+        task=scorer.recipe.task,
+        split=_split(runs[0]),
+        rows=len(rows),
+        units=len(shared.units),
+        what=shared.what,
+        rates=(sides[0].rate, sides[1].rate),
+        both_right=int(((sides[0].errors == 0) & (sides[1].errors == 0)).sum()),
+        both_wrong=int(((sides[0].errors > 0) & (sides[1].errors > 0)).sum()),
+        only_first_wrong=_sort_pairs([pair for pair, by in zip(pairs, difference, strict=True) if by < 0], settings, 0),
+        only_second_wrong=_sort_pairs(
+            [pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings, 1
+        ),
+        test=choose_test(difference, shared.decisions)[0],
+        slices=slices,
+        notes=notes,
+    )
+
+
+def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
+    """Sort answers: the most confident, longest or most wrong first, or by gold label."""
+    keys: dict[str, Any] = {
+        "confidence": lambda one: -1.0 if one.confidence is None else one.confidence,
+        "length": lambda one: one.words,
+        "error": lambda one: one.error,
+    }
+    if sort == "label":
+        return sorted(answers, key=lambda one: (one.gold, -(one.confidence or 0), -one.error))
+    return sorted(answers, key=lambda one: (-keys[sort](one), -one.error))
+
+
+def _sort_pairs(
+    pairs: Sequence[tuple[RowAnswer, RowAnswer]], settings: ErrorSettings, side: int
+) -> list[tuple[RowAnswer, RowAnswer]]:
+    """Sort pairs of answers by that of one side."""
+    by_identity = {id(pair[side]): pair for pair in pairs}
+    return [by_identity[id(answer)] for answer in sort_answers([pair[side] for pair in pairs], settings.sort)]
+
+
+def _check(settings: ErrorSettings) -> None:
+    if settings.limit < 1:
+        raise UsageError(f"--limit {settings.limit} leaves no rows", "give at least 1")
+
+
+def _find_model(path: str | Path) -> Path:
+    """Return the folder of a run whose model can predict again.
+
+    Raises:
+        UsageError: it is no run.
+    """
+    from bertkit.storage import runs
+
+    folder = typed_path(path)
+    if folder.is_file() or runs.read_record(folder) is None:
+        what = "changed rows are predicted again, which needs the model of a run"
+        raise UsageError(what, "name a run folder, or leave --robustness out", file=folder)
+    return folder
+
+
+def _read(
+    paths: Sequence[str | Path], settings: ErrorSettings, recipe: Recipe | None
+) -> tuple[Scorer, list[StoredRun], list[Row]]:
+    from bertkit.evaluation.stored import find_scorer, read_rows, read_system
+
+    systems = [read_system(path, settings.split) for path in paths]
+    for system in systems:
+        if system.has_seeds:
+            raise UsageError("a folder of seeds", f"name one of them: {system.runs[0].name}", file=system.name)
+    scorer = find_scorer(systems, recipe)
+    runs = [system.runs[0] for system in systems]
+    return scorer, runs, read_rows(runs[0], scorer.task)
+
+
+def _slice(
+    scorer: Scorer, run: StoredRun, rows: Sequence[Row], units: Sequence[Sequence[int]], settings: ErrorSettings
+) -> tuple[dict[str, dict[str, list[int]]], list[str]]:
+    """Group units into slices; say what new words are new to."""
+    from bertkit.evaluation.columns import read_column
+    from bertkit.insight.mistakes.slices import find_slices
+
+    extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
+    known, notes = _training_words(scorer, run)
+    return find_slices(scorer, rows, units, known_words=known, extra=extra), notes
+
+
+def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
+    """Return the words of the training rows; None and a note where these cannot be read."""
+    from bertkit.data.sources import read_splits
+    from bertkit.insight.mistakes.slices import words_of
+
+    recipe, task = scorer.recipe, scorer.task
+    try:
+        if not run.record:
+            raise UsageError("stored predictions do not say what their model was trained on")
+        splits = read_splits(
+            recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda name: name == "train", named=task.NAMED
+        )
+        return words_of(splits["train"].rows, task.COLUMNS), []
+    except (BertkitError, KeyError) as error:
+        why = error.what if isinstance(error, BertkitError) else "there is no train split"
+        return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
+
+
+def _split(run: StoredRun) -> str:
+    return str(run.record.get("split", run.file.stem))
+
+
+def write_page(found: Mistakes | Disagreement, file: Path) -> None:
+    """Write the page about what was found.
+
+    Raises:
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    from bertkit.reports.errors import write_disagreement, write_mistakes
+
+    with claimed(file):
+        if isinstance(found, Mistakes):
+            write_mistakes(file, found)
+        else:
+            write_disagreement(file, found)

@@ -1,0 +1,284 @@
+"""Prune a checkpoint to fewer layers, heads, neurons or tokens, and compare it with what it was."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.data.rows import Split
+from bertkit.errors import ModelError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
+from bertkit.modeling.sentence.formats import SPARSE, find_format
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.pruning.choose import Kept, choose, keep, load_to_measure
+from bertkit.pruning.compare import PrunedSide, compare
+from bertkit.pruning.folder import PrunedFacts, publish
+from bertkit.pruning.shape import ROWS, TRAINING, Shape, check_shape
+from bertkit.pruning.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
+from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe.load import recipe_command
+from bertkit.storage.disk import check_space, disk_errors
+from bertkit.storage.files import sync_folder
+from bertkit.storage.outputs import claimed_folder
+from bertkit.tasks import load_task
+from bertkit.workflows.evaluate import splits_to_score
+from bertkit.workflows.steps.training_rows import judge_training_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.metrics.paired import Difference
+
+log = logging.getLogger("bertkit")
+
+_RECIPE = "recipe.yaml"
+MEASURED_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was left of a model, and what it costs."""
+
+    model: str
+    folder: str
+    before: PrunedSide
+    after: PrunedSide
+    layers: list[int] | None
+    """Numbers of the layers that are left; None for all. The same holds for the others."""
+    heads: int | None
+    intermediate: int | None
+    vocabulary: int | None
+    texts: int = 0
+    """Those of the corpus, all of which have the tokens that they had before."""
+    measured_rows: int = 0
+    recipe: str | None = None
+    split: str | None = None
+    rows: int = 0
+    changed_rows: int = 0
+    """Validation rows with other tokens than before."""
+    best_metric: str | None = None
+    differences: dict[str, Difference] = field(default_factory=dict)
+    """Metric -> the score after, less the score before, on the same rows."""
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What is read and checked before anything heavy is imported."""
+
+    model: str
+    source: Path
+    folder: Path
+    shape: Shape
+    saved: SavedCheckpoint | None
+    """None for a checkpoint without a recipe."""
+    train: Split | None
+    validation: Split | None
+    measured_rows: int
+
+
+def prune(
+    model: str,
+    output: str | Path,
+    shape: Shape,
+    *,
+    recipe: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    measured_rows: int = MEASURED_ROWS,
+    progress: Progress = SILENT,
+) -> Pruned:
+    """Write a smaller model of uniform shape to a new folder, and compare it with the one that it was made of.
+
+    Args:
+        model: a run or any other checkpoint.
+        output: the folder to be written.
+        shape: what is left.
+        recipe: name of one, for a model that is no run, or other rows than those of the run.
+        changes: dotted keys of the recipe -> values.
+        measured_rows: how many training rows importance is measured on.
+        progress: shows how far it is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    with stage(progress, "reading the data", total=1):
+        inputs = _read(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
+    check_space(inputs.folder, weight_bytes(inputs.source))
+    with claimed_folder(inputs.folder), disk_errors(inputs.folder.parent):
+        _refuse_existing(inputs.folder)
+        temporary = inputs.folder.with_name(f".{inputs.folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
+        try:
+            temporary.mkdir()
+            pruned = _prune(inputs, temporary, progress)
+            temporary.rename(inputs.folder)
+            sync_folder(inputs.folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return pruned
+
+
+def _read(
+    model: str, folder: Path, shape: Shape, name: str | None, changes: Mapping[str, Any], measured_rows: int
+) -> _Inputs:
+    _refuse_existing(folder)
+    source = hub.find_model(model)
+    shape = check_shape(shape, read_config(source))
+    _check_vocabulary(shape, source)
+    recipe = _find_recipe(source, name, changes)
+    needs_rows = shape.is_measured or {ROWS, TRAINING} & set(shape.vocabulary)
+    if recipe is None:
+        if needs_rows:
+            what = f"{model} is no run, so there are no rows " + (
+                "to measure importance on" if shape.is_measured else "to trim the vocabulary to"
+            )
+            instead = "name the layers: --layers 0,1" if shape.is_measured else "name a file: --vocabulary FILE"
+            raise UsageError(what, f"--recipe RECIPE with --data DATA, or {instead}")
+        return _Inputs(model, source, folder, shape, None, None, None, 0)
+    saved = open_checkpoint(recipe, load_task(recipe), source)
+    if recipe.data.streaming and needs_rows:
+        raise UsageError("the training rows are streamed", "--data FILE with some of them --set data.streaming=false")
+    validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "refuse")["validation"]
+    train = splits_to_score(saved, "train")["train"] if needs_rows else None
+    return _Inputs(model, source, folder, shape, saved, train, validation, measured_rows)
+
+
+def _refuse_existing(folder: Path) -> None:
+    if folder.exists() or folder.is_symlink():
+        raise UsageError("the folder exists already, and is kept as it is", "choose another --output", file=folder)
+
+
+def _check_vocabulary(shape: Shape, source: Path) -> None:
+    """Check that the vocabulary can be trimmed, and that its files are there."""
+    if not shape.vocabulary:
+        return
+    if find_format(source) == SPARSE:
+        what = "--vocabulary: the vectors of a sparse encoder have one number per token of the vocabulary"
+        raise ModelError(what, "prune --layers or --intermediate", file=source)
+    check_files(name for name in shape.vocabulary if name not in (ROWS, TRAINING))
+
+
+def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> Recipe | None:
+    """Return the recipe that scores a checkpoint: the one that is named, or that of its run."""
+    if name is None:
+        file = source / _RECIPE
+        if not file.is_file() or recipe_command(str(file)) == "pretrain":
+            if changes:
+                key = next(iter(changes))
+                raise UsageError(f"{key} without a recipe", "name one: --recipe RECIPE")
+            return None
+        name = str(file)
+    recipe = load_recipe(name, {**changes, "model": str(source)})
+    return recipe.model_copy(update={"distillation": None})
+
+
+def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
+    """Write the pruned model into a folder, and compare it."""
+    began, shape, saved = time.perf_counter(), inputs.shape, inputs.saved
+    before = None
+    if saved is not None:
+        with stage(progress, f"loading {inputs.model}"):
+            before = saved.load(inference=True, calibrated=False)
+    kept = _choose(inputs, before, progress)
+    model, new_weights = _load_to_save(inputs, before)
+    parameters = _count(model)
+    keep(model, kept)
+    tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
+    tokenizer.save_pretrained(folder)
+    ids, texts = None, 0
+    if shape.vocabulary:
+        with stage(progress, "trimming the vocabulary"):
+            corpus = _corpus(inputs, before)
+            ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
+    saved_in = read_config(inputs.source)
+    if (dtype := saved_in.get("dtype") or saved_in.get("torch_dtype")) in ("float16", "bfloat16"):
+        import torch
+
+        model.to(getattr(torch, dtype))  # as it was on disk, which loses nothing
+    known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
+    model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
+    facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
+    left = _count(model)
+    del model
+    pruned = Pruned(
+        model=inputs.model,
+        folder=str(inputs.folder),
+        before=PrunedSide(parameters, weight_bytes(inputs.source)),
+        after=PrunedSide(left, weight_bytes(folder)),
+        layers=kept.layers,
+        heads=shape.heads,
+        intermediate=shape.intermediate,
+        vocabulary=None if ids is None else len(ids),
+        texts=texts,
+    )
+    if saved is None or before is None or inputs.validation is None:
+        publish(facts, folder, None)
+        return pruned
+    compared = compare(saved, before, folder, inputs.validation, progress)
+    publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
+    old, new = (scored.features for scored in compared.scored)
+    return replace(
+        pruned,
+        before=compared.describe(0, parameters, inputs.source),
+        after=compared.describe(1, left, folder),
+        measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
+        recipe=saved.recipe.name,
+        split=inputs.validation.name,
+        rows=len(inputs.validation.rows),
+        changed_rows=0 if ids is None else count_changed(old, new, ids),
+        best_metric=saved.recipe.best_metric,
+        differences=compared.differences,
+    )
+
+
+def _choose(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> Kept:
+    """Choose what is kept by training rows, or as it is named."""
+    shape = inputs.shape
+    if not shape.is_measured or before is None or inputs.saved is None or inputs.train is None:
+        return Kept(list(shape.layers) if isinstance(shape.layers, tuple) else None)
+    import numpy as np
+
+    from bertkit.tokens.feature_cache import encode_split
+
+    count, seed = len(inputs.train.rows), inputs.saved.recipe.training.seed
+    drawn = np.random.default_rng(seed).permutation(count)[: inputs.measured_rows]
+    measured = load_to_measure(inputs.saved, before)
+    features = encode_split(inputs.train.select(np.sort(drawn).tolist()), measured.setup, inputs.saved.task.encode)
+    return choose(measured, features, shape, progress)
+
+
+def _corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:
+    """Return what the vocabulary is trimmed to."""
+    names = inputs.shape.vocabulary
+    splits = [inputs.train if {ROWS, TRAINING} & set(names) else None, inputs.validation if ROWS in names else None]
+    files = tuple(name for name in names if name not in (ROWS, TRAINING))
+    return TokenCorpus(inputs.source, before, tuple(split for split in splits if split is not None), files)
+
+
+def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTrainedModel, list[str]]:
+    """Load the model as it was saved; return also the weights that its checkpoint lacks."""
+    if inputs.saved is not None and before is not None:
+        setup = replace(before.setup, inference=False)
+        return inputs.saved.task.load_model(inputs.source, setup, new_head=False), []
+    import transformers
+
+    from bertkit.modeling.load import quiet_transformers
+    from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+
+    quiet_transformers()
+    config = load_config(inputs.source)
+    name = (config.architectures or ["AutoModel"])[0]
+    model, report = load_weights(getattr(transformers, name, transformers.AutoModel), inputs.source, config)
+    refuse_misfit(model, report, inputs.source)
+    refuse_non_finite(model.named_parameters(), inputs.source)
+    return model, sorted(report["missing_keys"])
+
+
+def _count(model: PreTrainedModel) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,105 @@
+"""Serve trained models over HTTP, or say how another server serves them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from bertkit.errors import UnavailableError
+from bertkit.progress import SILENT, Progress
+
+if TYPE_CHECKING:
+    from bertkit.server.batching import Limits
+    from bertkit.server.elsewhere import HandOver
+    from bertkit.server.service import Service
+
+log = logging.getLogger("bertkit")
+
+_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a server answers, and whom."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    cors_origins: Sequence[str] = field(default=())
+
+
+def serve(
+    runs: Sequence[str],
+    address: Address,
+    limits: Limits,
+    *,
+    recipe: str | None = None,
+    json_log: bool = False,
+    progress: Progress = SILENT,
+) -> None:
+    """Serve runs until a signal asks to stop, and then answer what has come.
+
+    Raises:
+        UnavailableError: the packages of the extra ``serve`` are missing.
+        ResourceError: the port is taken.
+        BertkitError: a run cannot be served.
+    """
+    check_packages()
+    from bertkit.server.runs import find_models
+
+    found = find_models(runs, recipe)
+    from bertkit.server.running import bind, run_server
+
+    with bind(address.host, address.port) as server:
+        from bertkit.server.app import app_of
+        from bertkit.server.logs import log_json_lines, share_log
+        from bertkit.server.service import load_service
+
+        if json_log:
+            log_json_lines()
+        share_log()
+        service = load_service(found, limits, api_key=address.api_key, progress=progress)
+        app = app_of(service, address.cors_origins)
+        _announce(f"http://{address.host}:{server.getsockname()[1]}", service)
+        run_server(app, server)
+    log.info("stopped; every request was answered")
+
+
+def _announce(url: str, service: Service) -> None:
+    count = len(service.models)
+    log.info(f"serving {count} model{'s' if count > 1 else ''} at {url}")
+    for model in service.models.values():
+        log.info(f"  {model.name}: {'  '.join(model.routes)}")
+    log.info(f"try them at {url}/ and see {url}/docs for all addresses; Ctrl-C stops")
+
+
+def serve_elsewhere(runs: Sequence[str], server: str, recipe: str | None = None) -> list[HandOver]:
+    """Return the commands by which another server, ``vllm`` or ``tei``, serves runs, and log what it leaves out.
+
+    Raises:
+        UsageError: it does not serve the head of a run.
+        BertkitError: a run cannot be served.
+    """
+    check_packages()
+    from bertkit.server.elsewhere import SERVERS, hand_over
+
+    found = hand_over(runs, server, recipe)
+    for one in found:
+        log.info(f"{SERVERS[server]} serves {one.head} of {one.model} at {one.addresses}")
+        for left_out in one.left_out:
+            log.info(f"  it leaves out: {left_out}")
+    return found
+
+
+def check_packages() -> None:
+    """Check that the packages of a server are installed.
+
+    Raises:
+        UnavailableError: one is not.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UnavailableError(f"serving needs {', '.join(missing)}", "pip install 'bertkit[serve]'")

@@ -1,0 +1,89 @@
+"""Show how a text is split into tokens, or measure how the texts of a file are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit import hub
+from bertkit.data.files import read_records
+from bertkit.data.formats import format_of
+from bertkit.errors import DataError, UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Data, typed_path
+
+if TYPE_CHECKING:
+    from bertkit.insight.tokenization import TextFigures, TextTokenizer, TokenizedText
+
+
+def is_file(source: str) -> bool:
+    """Tell whether what is to be tokenized is a file: one that is there, ``-``, or a word that ends like one."""
+    return source == "-" or typed_path(source).is_file() or (" " not in source and format_of(source)[0] is not None)
+
+
+def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) -> list[TokenizedText]:
+    """Tokenize a text, or a pair, with the tokenizer of each model.
+
+    Raises:
+        BertkitError: a model that cannot be found, or has no tokenizer; see `bertkit.errors`.
+    """
+    from bertkit.insight import tokenization
+
+    return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load(models)]
+
+
+def measure_file(
+    file: str, models: Sequence[str], *, data: Data | None = None, progress: Progress = SILENT
+) -> list[TextFigures]:
+    """Measure how the tokenizer of each model splits the texts of a file.
+
+    Args:
+        file: rows with a text each; ``-`` for standard input.
+        models: whose tokenizers are measured on the same texts.
+        data: how the file is read, and which column has the texts.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    texts = _read_texts(file, data or Data())
+    first = next(texts, None)
+    if first is None:
+        raise DataError("no texts", "name a file that has some", file=file)
+    from bertkit.insight import tokenization
+
+    tokenizers = _load(models)
+    with stage(progress, "tokenizing", total=1):
+        return tokenization.measure_texts(tokenizers, _chain(first, texts))
+
+
+def _load(models: Sequence[str]) -> list[TextTokenizer]:
+    from bertkit.insight.tokenization import load_text_tokenizer
+
+    if len(set(models)) < len(models):
+        raise UsageError("a model is named twice", "name two that differ")
+    with hub.without_weights():
+        return [load_text_tokenizer(Path(hub.find_model(name)), name) for name in models]
+
+
+def _read_texts(file: str, data: Data) -> Iterator[str]:
+    from bertkit.vectors.text_rows import text_of
+
+    column = data.columns.get("text", "text")
+    if not isinstance(column, str):
+        raise UsageError("a text has one column", "name it with --column")
+    source = file if file == "-" else typed_path(file)
+    for count, (line, values) in enumerate(read_records(source, data)):
+        if data.limit is not None and count >= data.limit:
+            return
+        value = values.get(column)
+        if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
+            yield " ".join(value)  # the words of a CoNLL row
+        else:
+            yield text_of((line, values), column, file)
+
+
+def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from others

@@ -1,0 +1,68 @@
+"""`bertkit ablate`: how tasks are named, and what is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.cli.commands.ablate import parse_then, print_ablation, print_plan, score_rows
+from bertkit.errors import RecipeError, UsageError
+from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, Variant
+from bertkit.metrics.paired import Difference
+from bertkit.workflows.ablate import AblationPlan
+from bertkit.workflows.steps.estimate import Estimate
+
+
+def task_of(seeds, p_holm=None):
+    found = Difference(0.8, 0.7, -0.1, (-0.2, -0.01), 0.03, "mixed", p_holm=p_holm)
+    scores = [AblatedScore("mlm", 0.8, [0.8] * seeds, None), AblatedScore("clm", 0.7, [0.7] * seeds, found)]
+    return AblatedTask("pos", "validation", 40, "accuracy", scores, ["a note."])
+
+
+def summary_of(**changes):
+    variants = [
+        Variant("mlm", {"objective": "mlm"}, {"perplexity": 12.0}, 1000, 5, 640, 3.0),
+        Variant("clm", {"objective": "clm"}, {"perplexity": 20.0}, 1000, 5, 640, 3.0),
+        Variant("nsp", {"objective": "nsp"}, failure="the loss is nan"),
+    ]
+    facts = {"recipe": "mlm", "folder": "runs/x y", "space": {"objective": "mlm,clm,nsp"}, "seeds": [1, 2]}
+    return AblationSummary(**{**facts, "variants": variants, "tasks": [task_of(2, 0.06)], **changes})
+
+
+def test_a_task_is_a_recipe_and_its_settings():
+    assert parse_then("pos") == ("pos", {})
+    assert parse_then("'my pos.yaml' data.limit=5 'labels=[a, b]'") == (
+        "my pos.yaml",
+        {"data.limit": 5, "labels": ["a", "b"]},
+    )
+    for text in ("", "data.limit=5", "pos 'a"):
+        with pytest.raises(UsageError, match="names no recipe"):
+            parse_then(text)
+    with pytest.raises(RecipeError, match="--set limit is not key=value"):
+        parse_then("pos limit")
+
+
+def test_encoders_scores_and_failures_are_printed(capsys):
+    print_ablation(summary_of())
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "mlm: 3 encoders, by objective"
+    assert lines[2].split() == ["encoder", "parameters", "steps", "tokens", "perplexity", "time"]
+    assert lines[4].split()[:5] == ["clm", "1,000", "5", "640", "20.0000"]
+    assert lines[5:7] == ["failed: nsp. the loss is nan", "pos, validation: 40 rows, 2 seeds"]
+    assert lines[7] == "accuracy, and its difference from mlm"
+    assert lines[8].split() == ["encoder", "mean", "sd", "difference", "95%", "CI", "p", "p", "(Holm)"]
+    assert lines[10].split()[:4] == ["clm", "0.7000", "0.0000", "-0.1000"]
+    assert lines[-1] == "open 'runs/x y/pos.html'"
+
+
+def test_columns_that_nothing_fills_are_left_out():
+    assert list(score_rows(task_of(1))[0]) == ["encoder", "mean", "difference", "95% CI", "p"]
+
+
+def test_a_plan_has_the_time_of_each_pretraining(capsys):
+    own = Estimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
+    print_plan(
+        AblationPlan("runs/a", {"mlm": own, "clm": own}, {"pos": {"train": 40, "validation": None}}, 4), as_json=False
+    )
+    out = capsys.readouterr().out
+    assert "1 min 30 s" in out and "pos: train 40, validation streamed" in out
+    assert "2 pretrainings, 4 fine-tunings in runs/a" in out

@@ -1,0 +1,59 @@
+"""What `bertkit errors` prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.evaluation.stored_runs import make_rows, make_run, predict
+from tests.kills import HEAVY
+
+ROWS = make_rows(80)
+for _number in range(0, 80, 2):
+    ROWS[_number]["text"] = "<b>not</b> " + ROWS[_number]["text"]
+
+
+@pytest.fixture
+def work(tmp_path):
+    make_run(tmp_path / "work" / "a", predict(ROWS, set(range(0, 60, 2))))
+    make_run(tmp_path / "work" / "b", predict(ROWS, {1, 3}), seed=2)
+    return tmp_path / "work"
+
+
+def test_a_run_is_tables_a_page_and_json(run, work):
+    ended = run("errors", "a", "--rows", 1, "--sort", "length", "-o", "page.html")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("mine, validation: 80 rows; matthews_correlation ")
+    assert "  share of wrong rows: 0.3750; with an error: 30 of 80\n" in ended.out
+    assert re.search(r"    \* negation: yes +40 +0\.7500 +0\.0000 +\+0\.7500 +0\.5\d+ to 0\.8\d+ +<0\.001", ended.out)
+    assert "  wrong rows: the first 1 of 30\n" in ended.out
+    page = (work / "page.html").read_text()
+    assert "&lt;b&gt;not" in page and "<b>not" not in page
+    found = json.loads(run("errors", "a", "--json").out)
+    assert (found["wrong"], len(found["mistakes"]), found["slices"][0]["is_beyond_chance"]) == (30, 30, True)
+
+
+def test_two_runs_are_the_rows_where_they_differ(run, work):
+    ended = run("errors", "a", "b", "--rows", 1, "-o", "page.html")
+    assert ended.code == 0, ended.err
+    assert "only a wrong, or more so: 30; only b: 2\n" in ended.out
+    assert "  only b is wrong, or more so\n    1: " in ended.out
+    assert "bertkit compare a b" in ended.out
+    assert json.loads(run("errors", "a", "b", "--json").out)["both_right"] == 48
+
+
+def test_mistakes_are_answered_in_one_line(run, work):
+    for arguments, code, message in (
+        (("none",), 2, "neither a run folder nor stored predictions (none)"),
+        (("a", "b", "a"), 2, "3 runs - name one or two"),
+        (("a", "-o", "page.pdf"), 2, "the page is HTML (page.pdf)"),
+        (("a", "--by", "kind"), 3, "the recipe names no data"),
+    ):
+        ended = run("errors", *arguments)
+        assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")
+
+
+def test_torch_is_not_imported(work, light_zygote):
+    assert "torch" not in HEAVY & light_zygote.imports(work, ["errors", "a"])

@@ -1,0 +1,41 @@
+"""What `bertkit serve` takes, and what it says before it serves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_the_command_of_another_server_is_printed(run, trained):
+    ended = run("serve", "--for", "vllm", trained)
+    assert (ended.code, ended.out) == (0, f"vllm serve {trained} --runner pooling --served-model-name run\n")
+    assert "vLLM serves classes of texts of run at POST /classify" in ended.err
+    printed = json.loads(run("serve", "--for", "tei", trained, "--json").out)
+    assert printed["commands"][0]["addresses"] == "POST /predict"
+
+
+@pytest.mark.parametrize(
+    "arguments, code, message",
+    [
+        (["runs/nix"], 4, "no such run: runs/nix"),
+        (["{run}", "{run}"], 2, "two models are called 'run'"),
+        (["{run}", "--json"], 2, "--json without --for"),
+        (["{run}", "--api-key-file", "nowhere"], 6, "nowhere"),
+        (["{run}", "--for", "triton"], 2, "triton"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, code, message, run, trained):
+    ended = run("serve", *(argument.format(run=trained) for argument in arguments))
+    assert ended.code == code
+    assert message in ended.last
+    assert "Traceback" not in ended.err
+
+
+def test_missing_packages_end_in_one_line(run, monkeypatch):
+    monkeypatch.setattr("bertkit.workflows.serve.find_spec", lambda name: None)
+    ended = run("serve", "runs/a")
+    assert (ended.code, ended.last) == (
+        5,
+        "error: serving needs fastapi, uvicorn, prometheus_client - pip install 'bertkit[serve]'",
+    )

@@ -1,0 +1,74 @@
+"""How wrong an answer is, for families that judge rows in their own ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.evaluation.stored import find_scorer, read_rows, read_system
+from bertkit.insight.mistakes.outcomes import find_outcomes
+from tests.evaluation.stored_runs import make_rows, make_run, predict
+
+
+def outcomes_of(tmp_path, predictions, labels=None, **recipe):
+    run_folder = make_run(tmp_path / "run", predictions, **recipe)
+    system = read_system(run_folder, None)
+    if labels is not None:
+        system.runs[0].record["identity"]["labels"] = labels
+    scorer = find_scorer([system], None)
+    return find_outcomes(scorer, system.runs[0], read_rows(system.runs[0], scorer.task))
+
+
+def test_labels_are_right_or_wrong_with_the_confidence_of_the_wrong_one(tmp_path):
+    rows = make_rows(6)
+    predictions = predict(rows, {1, 4})
+    predictions[1]["probabilities"] = {"bad": 0.9, "good": 0.1}
+    predictions[1]["prediction"], predictions[1]["label"] = "bad", "good"
+    found = outcomes_of(tmp_path, predictions, metrics=["matthews_correlation"], best_metric="matthews_correlation")
+    assert found.what == "share of wrong rows"
+    assert found.errors.tolist() == [0, 1, 0, 0, 1, 0]
+    assert found.rate == pytest.approx(1 / 3)
+    assert [answer.confidence for answer in found.answers] == [None, 0.9, None, None, None, None]
+    assert found.answers[1].words == len(rows[1]["text"].split())
+
+
+def test_entities_are_counted_as_f1_counts_them(tmp_path):
+    tokens = ["Ada", "met", "Bob"]
+    predictions = [
+        {"tokens": tokens, "tags": ["B-PER", "O", "B-PER"], "prediction": ["B-PER", "O", "B-LOC"]},
+        {"tokens": tokens, "tags": ["O", "O", "O"], "prediction": ["O", "O", "O"]},
+    ]
+    predictions = [{**one, "word_probabilities": [0.9, 0.8, 0.7]} for one in predictions]
+    recipe = {"task": "token_classification", "metrics": ["f1"], "best_metric": "f1"}
+    found = outcomes_of(tmp_path, predictions, ["O", "B-PER", "B-LOC"], **recipe)
+    assert (found.errors.tolist(), found.decisions.tolist()) == ([2, 0], [4, 0])
+    assert 1 - found.rate == pytest.approx(2 * 1 / (2 + 2))  # F1
+    assert found.answers[0].gold == "Ada (PER), Bob (PER)"
+    assert found.answers[0].confidence == 0.7
+
+
+def test_numbers_have_the_size_of_their_error(tmp_path):
+    predictions = [{"text": "a", "label": 1.0 * n, "prediction": 1.0 * n + (-1) ** n} for n in range(4)]
+    recipe = {"task": "text_regression", "metrics": ["pearsonr"], "best_metric": "pearsonr"}
+    found = outcomes_of(tmp_path, predictions, **recipe)
+    assert found.what == "mean size of the error"
+    assert found.errors.tolist() == [1, 1, 1, 1]
+
+
+def test_queries_are_judged_by_their_score(tmp_path):
+    predictions = [
+        {"query": f"q{n // 2}", "passage": f"p{n}", "relevance": 1.0 * (n % 2), "prediction": 1.0 * (n in (1, 2))}
+        for n in range(4)
+    ]
+    recipe = {"task": "reranking", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
+    found = outcomes_of(tmp_path, predictions, **recipe)
+    assert found.what == "1 - mrr@10"
+    assert np.allclose(found.errors, [0, 0.5])
+    assert found.units == [[0, 1], [2, 3]]
+
+
+def test_predictions_that_are_not_stored_are_refused(tmp_path):
+    recipe = {"task": "contrastive", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
+    with pytest.raises(DataError, match="made of more than the stored predictions"):
+        outcomes_of(tmp_path, [{"anchor": "a", "positive": "b", "prediction": 1}], **recipe)

@@ -1,0 +1,67 @@
+"""The units of every architecture in the table: found layer by layer, masked alike, and given gradients row by row."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from bertkit.errors import ModelError
+from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.shapes.units import attention_outputs_of, feed_forwards_of, ones_before, without_unit
+from tests.kills import slow_unless
+from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+
+QUICK = ("albert", "distilbert", "modernbert", "mpnet")
+
+
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, ARCHITECTURES))
+def test_gradients_of_masks_are_those_of_the_states_row_by_row(model_type):
+    model = make_tiny(model_type, AutoModelForSequenceClassification).eval()
+    batch = {**make_tiny_batch(), "labels": torch.tensor([0, 1, 1, 0])}
+    narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
+    outputs = attention_outputs_of(model)
+    assert len(narrow) == len(outputs) == (1 if model_type == "albert" else 2)
+    kept = {}
+
+    def keep(layer, inputs):
+        kept.setdefault(layer, []).append(inputs[0])
+        inputs[0].retain_grad()
+
+    handles = [layer.register_forward_pre_hook(keep) for layer in (*narrow, *outputs)]
+    plain = model(**batch)
+    plain.loss.backward()
+    for handle in handles:
+        handle.remove()
+    layers, units = [*narrow, *outputs], [24] * len(narrow) + [2] * len(outputs)
+    with ones_before(layers, units) as masks:
+        masked = model(**batch)
+        masked.loss.backward()
+    assert torch.equal(masked.logits, plain.logits)
+    for layer, count in zip(layers, units, strict=True):
+        for mask, states in zip(masks[layer], kept[layer], strict=True):
+            products = states * states.grad  # the gradient of a mask is their sum over tokens and the width of a unit
+            expected = products.view(*products.shape[:-1], count, -1).sum(dim=(1, -1))
+            assert torch.allclose(mask.grad.flatten(1), expected, atol=1e-7)
+
+
+def test_a_unit_that_is_left_out_contributes_nothing():
+    model = make_tiny("bert", AutoModelForSequenceClassification).eval()
+    batch, (first, _) = make_tiny_batch(), attention_outputs_of(model)
+    plain = model(**batch).logits
+    with without_unit(first, 1, 2):
+        ablated = model(**batch).logits
+    assert torch.equal(model(**batch).logits, plain)
+    with torch.no_grad():
+        first.weight[:, 8:] = 0  # what reads the second of two heads, each 8 wide
+    assert torch.allclose(model(**batch).logits, ablated, atol=1e-7)
+    assert not torch.allclose(plain, ablated, atol=1e-7)
+
+
+def test_other_layers_are_refused():
+    model = SimpleNamespace(base_model=torch.nn.Linear(2, 2), config=SimpleNamespace(model_type="odd"))
+    for find in (feed_forwards_of, attention_outputs_of):
+        with pytest.raises(ModelError, match="of a odd model is not known"):
+            find(model)

@@ -1,0 +1,40 @@
+"""How other servers serve a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from bertkit.errors import UsageError
+from bertkit.server.elsewhere import TEI, VLLM, hand_over
+
+
+def test_a_classifier_goes_to_both_without_its_decisions(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    recipe = (run / "recipe.yaml").read_text()
+    (run / "run.json").unlink()
+    (run / "recipe.yaml").write_text(
+        f"{recipe}options: {{temperature: 1.5, abstain_below: 0.9}}\n" if "options:" not in recipe else recipe
+    )
+    (vllm,), (tei,) = hand_over([str(run)], VLLM), hand_over([str(run)], TEI)
+    assert vllm.command == f"vllm serve {run} --runner pooling --served-model-name run"
+    assert tei.command.endswith("--model-id /run --auto-truncate")
+    assert f"-v {run}:/run:ro" in tei.command
+    assert vllm.addresses == "POST /classify"
+    assert "temperature 1.5, abstain_below 0.9" in vllm.left_out[0]
+
+
+def test_an_encoder_keeps_its_pooling_and_may_lose_its_prompts(sentence_folder):
+    (vllm,) = hand_over([str(sentence_folder)], VLLM)
+    assert (vllm.head, vllm.left_out) == ("vectors", ["prompts (query): add them to the texts yourself"])
+
+
+def test_a_head_that_a_server_does_not_know_is_refused(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    (run / "run.json").unlink()
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "architectures": ["BertForQuestionAnswering"]}))
+    with pytest.raises(UsageError, match="does not serve"):
+        hand_over([str(run)], VLLM)

@@ -1,0 +1,66 @@
+"""What every request passes: its size and speed, its key, and its number."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+HEADERS = {"content-type": "application/json"}
+
+
+def test_a_large_body_is_refused_by_its_header_or_as_it_comes(changed_client):
+    small = changed_client(limits={"body_bytes": 100})
+    announced = small.get("/predict", content_length="10000000")
+    assert (announced.status, announced.json["error"]) == (413, "the body has more than 100 bytes")
+    assert announced.headers["connection"] == "close"
+    chunks = [b"x" * 60, b"x" * 60, b"x" * 60]
+    assert asyncio.run(small.ask("POST", "/predict", chunks, HEADERS)).status == 413
+
+
+def test_a_slow_body_is_refused(changed_client):
+    hasty = changed_client(limits={"read_seconds": 0.02})
+    reply = asyncio.run(hasty.ask("POST", "/predict", [b'{"inp', None], HEADERS))
+    assert (reply.status, reply.json["error"]) == (408, "the body did not come within 0.02 s")
+
+
+def test_a_key_is_asked_for_where_there_is_one(changed_client):
+    locked = changed_client(api_key="sésame")
+    assert locked.post("/predict", {"inputs": "a"}).status == 401
+    assert locked.post("/predict", {"inputs": "a"}, authorization="Bearer wrong").status == 401
+    assert [locked.get(path).status for path in ("/", "/health", "/ready")] == [200, 200, 200]
+    assert [locked.get(path).status for path in ("/metrics", "/v1/models", "/docs", "/openapi.json")] == [401] * 4
+    assert changed_client(api_key="key").post("/predict", {"inputs": "a"}, authorization="Bearer key").status == 200
+
+
+def test_a_request_keeps_the_number_that_it_came_with(client):
+    assert client.get("/health", x_request_id="mine-7").headers["x-request-id"] == "mine-7"
+    assert len(client.get("/health").headers["x-request-id"]) == 32
+    assert client.get("/health", x_request_id="x" * 65).headers["x-request-id"] != "x" * 65
+
+
+def test_the_log_has_figures_and_no_texts(client, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertkit"), "propagate", True)
+    with caplog.at_level(logging.DEBUG, "bertkit"):
+        client.post("/predict", {"inputs": "secret"})
+    fields = caplog.records[-1].fields
+    assert {name: fields[name] for name in ("path", "status", "model", "rows", "tokens")} == {
+        "path": "/predict",
+        "status": 200,
+        "model": "run",
+        "rows": 1,
+        "tokens": 8,
+    }
+    assert "secret" not in str(fields)
+
+
+def test_a_fault_of_bertkit_shows_no_traceback(client, monkeypatch):
+    monkeypatch.setattr("bertkit.server.routes._label_scores", None)
+    reply = client.post("/predict", {"inputs": "a"})
+    assert reply.status == 500
+    assert reply.json["error"] == "the model failed on this input; the log of the server has the reason"
+
+
+def test_a_server_that_stops_closes_connections_with_its_answers(changed_client):
+    stopping = changed_client(is_draining=True)
+    reply = stopping.post("/predict", {"inputs": "a"})
+    assert (reply.status, reply.headers["connection"]) == (200, "close")

@@ -1,0 +1,42 @@
+"""Models found by the names of their runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.errors import BertkitError, ModelError, UsageError
+from bertkit.server.runs import find_models
+
+
+def test_a_run_has_the_name_of_its_folder_or_a_given_one(trained, sentence_folder):
+    found = find_models([str(trained), f"other={trained}", str(sentence_folder)])
+    assert [(model.name, model.saved is None, model.has_vectors) for model in found] == [
+        ("run", False, False),
+        ("other", False, False),
+        ("vectors", True, True),
+    ]
+
+
+def test_a_folder_that_is_no_run_needs_a_recipe(tiny_model, trained, tmp_path):
+    with pytest.raises(ModelError, match="nothing says how it reads rows"):
+        find_models([str(tiny_model)])
+    import shutil
+
+    foreign = shutil.copytree(trained, tmp_path / "foreign", ignore=shutil.ignore_patterns("recipe.yaml", "run.json"))
+    (model,) = find_models([str(foreign)], "classify")
+    assert model.saved is not None
+    assert set(model.saved.labels) == {"good", "bad"}
+
+
+@pytest.mark.parametrize(
+    "names, error, message",
+    [
+        (["runs/nix"], ModelError, "no such run: runs/nix"),
+        (["{run}", "{run}"], UsageError, "two models are called 'run'"),
+        (["a b={run}"], UsageError, "'a b' is no name for a model"),
+    ],
+)
+def test_names_that_cannot_be_served(names, error, message, trained, here):
+    with pytest.raises(BertkitError, match=message) as raised:
+        find_models([name.format(run=trained) for name in names])
+    assert isinstance(raised.value, error)

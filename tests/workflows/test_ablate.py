@@ -1,0 +1,114 @@
+"""Ablations: ordinary runs, which a repeated command keeps or resumes; a variant that fails loses no other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
+from bertkit.recipe.space import make_search
+from bertkit.storage import runs
+from bertkit.workflows import ablate as workflow
+from bertkit.workflows.ablate import ablate
+from tests.kills import TRAINING_STEP, check_equal
+from tests.workflows.test_pretrain import DEMO
+
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+TEXT = {
+    "data.source": "demo",
+    "data.limit": 300,
+    "data.validation_share": 0.1,
+    "tokenizer": str(DEMO),
+    "model_options": SHAPE,
+    "training.steps": 4,
+    "training.batch_size": 8,
+    "training.max_length": 32,
+    "training.precision": "fp32",
+}
+TASK = ("cola", {"data.source": "demo", "data.limit": 40, "training.epochs": 1, "training.precision": "fp32"})
+OBJECTIVES = "objective=mlm,clm"
+
+
+def search(*space):
+    return make_search("grid", space, None)
+
+
+@pytest.fixture
+def pretrained(monkeypatch):
+    """Do not train; return the variants that would have been pretrained and fine-tuned."""
+    called = []
+
+    def run_inputs(inputs, **_):
+        called.append(inputs.plan.folder.name)
+        if inputs.objective.__name__.endswith("clm"):
+            raise DivergedError("the loss is nan", "lower it")
+
+    def finetune_seeds(recipe, seeds, *, output, progress):
+        called.append((recipe.name, recipe.model, list(seeds), output))
+        return None, None
+
+    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    monkeypatch.setattr(workflow, "finetune_seeds", finetune_seeds)
+    return called
+
+
+def test_a_variant_that_diverges_loses_no_other(pretrained, tmp_path):
+    folder = tmp_path / "ablation"
+    summary, error = ablate("mlm", search("objective=clm,mlm"), [TASK], (1, 2), TEXT, output=folder)
+    assert pretrained == ["clm", "mlm", ("cola", str(folder / "pretrained/mlm"), [1, 2], folder / "cola/mlm")]
+    assert "clm: the loss is nan" in str(error) and isinstance(error, DivergedError)
+    assert [(variant.name, bool(variant.failure)) for variant in summary.variants] == [("clm", True), ("mlm", False)]
+    assert json.loads((folder / "ablation.json").read_text())["tasks"] == summary.tasks == []
+
+
+def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
+    folder = tmp_path / "ablation"
+
+    def refused(error, match, space=(OBJECTIVES,), tasks=(TASK,), **changes):
+        with pytest.raises(error, match=match):
+            ablate("mlm", search(*space), tasks, (1,), {**TEXT, **changes}, output=folder)
+
+    refused(UsageError, "no task to compare the encoders by", tasks=())
+    refused(UsageError, "training.steps is both set and varied", space=["training.steps=1,2"])
+    refused(RecipeError, "--space: ", space=["training.stepz=1,2"])
+    refused(RecipeError, "no objective is called 'ltr'", space=["objective=mlm,ltr"])
+    refused(RecipeError, "unknown key 'options.mask_rate'", space=[OBJECTIVES, "options.mask_rate=0.1,0.2"])
+    refused(UsageError, "two recipes are called cola", tasks=[TASK, TASK])
+    refused(UsageError, "--then names a model", tasks=[("cola", {"model": "demo"})])
+    missing = [("cola", {"data.source": str(tmp_path / "none.csv")})]
+    refused(DataError, "none.csv", tasks=missing)
+    one = tmp_path / "one.txt"
+    one.write_text("The dog barks. The cat sleeps.\n\nA bird sings.\n\nBen left Oslo.\n")
+    refused(DataError, "no document has two sentences", space=["objective=mlm,nsp"], **{"data.source": str(one)})
+    assert pretrained == []
+    (folder / "notes.txt").touch()
+    (folder / "pretrained").rename(folder / "old")
+    refused(UsageError, "holds something that is not an ablation")
+
+
+@pytest.mark.slow
+def test_a_killed_ablation_goes_on_to_the_same_bits(zygote, run, tmp_path):
+    settings = [f"{key}={json.dumps(value)}" for key, value in TEXT.items() if key != "model_options"]
+    settings.append(f"model_options={json.dumps(SHAPE)}")
+    command = ["ablate", "mlm", "--space", OBJECTIVES, "--seeds", "2"]
+    command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--then", "cola data.source=demo data.limit=40 training.epochs=1 training.precision=fp32"]
+    command += ["--output", "killed"]  # the name of the folder is in the recipes
+    assert run(*command).code == 0
+    Path("killed").rename("whole")
+    for step in (6, 11):  # in the second pretraining, and in a fine-tuning
+        fault = {"function": TRAINING_STEP, "call": step}
+        assert zygote.run(Path.cwd(), command, fault)[0] == -9
+    ended = run(*command, "--json")
+    assert ended.code == 0, ended.err
+    names = sorted(str(file.parent.relative_to("whole")) for file in Path("whole").rglob(runs.RECORD))
+    assert len(names) == 2 + 2 * 2
+    for name in names:
+        check_equal(Path("killed", name), Path("whole", name))
+    printed, whole = json.loads(ended.out), json.loads(Path("whole/ablation.json").read_text())
+    assert printed["tasks"] == whole["tasks"]
+    assert [score["variant"] for score in printed["tasks"][0]["scores"]] == ["mlm", "clm"]
+    other = run(*command, "--seed", 9)
+    assert (other.code, "--output killed-2 for a new ablation" in other.last) == (2, True)

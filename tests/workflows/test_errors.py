@@ -1,0 +1,90 @@
+"""What a run gets wrong, and where two differ, from stored predictions."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bertkit.errors import DataError, UsageError
+from bertkit.insight.mistakes.outcomes import RowAnswer
+from bertkit.recipe import load_recipe
+from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, sort_answers, write_page
+from tests.evaluation.stored_runs import make_rows, make_run, predict
+
+ROWS = make_rows(200)
+for _number in range(0, 200, 4):
+    ROWS[_number]["text"] += " not"
+
+
+def make(folder, wrong, **facts):
+    return make_run(folder, predict(ROWS, set(wrong)), **facts)
+
+
+def draw(share, extra, seed):
+    rng = random.Random(seed)
+    return [n for n in range(200) if rng.random() < (share + extra if n % 4 == 0 else share)]
+
+
+def test_a_run_has_its_mistakes_and_its_bad_slice(tmp_path):
+    wrong = draw(0.1, 0.5, 0)
+    found = find_errors(make(tmp_path / "a", wrong))
+    assert (found.rows, found.units, found.wrong) == (200, 200, len(wrong))
+    assert found.rate == pytest.approx(1 - found.scores["accuracy"])
+    assert {answer.id for answer in found.mistakes} == {str(n) for n in wrong}
+    assert [one.value for one in found.slices if one.is_beyond_chance and one.by == "negation"] == ["yes"]
+    assert found.test == "Fisher's exact test"
+    assert "the training rows are not there" in found.notes[0]
+    write_page(found, tmp_path / "a.html")
+    assert (tmp_path / "a.html").stat().st_size < 200_000
+
+
+def test_new_words_are_new_to_the_training_rows(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "train.csv").write_text("text,label\nword not,good\n")
+    lines = [f"{row['text']},{row['label']},{'ab'[n % 2]}" for n, row in enumerate(ROWS)]
+    (tmp_path / "d" / "validation.csv").write_text("\n".join(["text,label,source", *lines, ""]))
+    run = make(tmp_path / "a", range(20), data={"source": str(tmp_path / "d")})
+    found = find_errors(run, ErrorSettings(by=["source"]))
+    assert found.notes == []
+    assert {one.value for one in found.slices if one.by == "source"} == {"a", "b"}
+    with pytest.raises(DataError, match="'none'"):
+        find_errors(run, ErrorSettings(by=["none"]))
+
+
+def test_two_runs_differ_in_rows_and_slices(tmp_path):
+    first, second = make(tmp_path / "a", range(0, 200, 4)), make(tmp_path / "b", [1, 4], seed=2)
+    found = find_disagreement(first, second)
+    assert (found.both_wrong, found.both_right) == (1, 149)
+    assert (len(found.only_first_wrong), len(found.only_second_wrong)) == (49, 1)
+    assert found.only_second_wrong[0][1].id == "1"
+    worst = found.slices[0]
+    assert worst.is_beyond_chance and worst.by == "negation"
+    write_page(found, tmp_path / "ab.html")
+
+
+def test_answers_are_sorted():
+    answers = [
+        RowAnswer("a", "", "x", "y", 1.0, 0.5, 3),
+        RowAnswer("b", "", "w", "y", 2.0, None, 9),
+        RowAnswer("c", "", "x", "y", 1.0, 0.9, 1),
+    ]
+    order = {sort: "".join(one.id for one in sort_answers(answers, sort)) for sort in ("confidence", "length", "label")}
+    assert order == {"confidence": "cab", "length": "bac", "label": "bca"}
+    assert sort_answers(answers, "error")[0].id == "b"
+
+
+def test_what_cannot_be_looked_at_is_refused(tmp_path):
+    run = make(tmp_path / "a", ())
+    make(tmp_path / "s" / "seed-1", ())
+    for call, message in (
+        (lambda: find_disagreement(run, run), "named twice"),
+        (lambda: find_errors(tmp_path / "s"), "a folder of seeds"),
+        (lambda: find_errors(run, ErrorSettings(robustness=True, limit=0)), "leaves no rows"),
+        (lambda: find_errors(run / "predictions.jsonl", ErrorSettings(robustness=True)), "needs the model of a run"),
+        (lambda: find_disagreement(run, tmp_path, ErrorSettings(robustness=True)), "is for one run"),
+        (lambda: find_errors(run / "predictions.jsonl"), "do not say which metrics"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            call()
+    assert find_errors(run / "predictions.jsonl", recipe=load_recipe("classify")).wrong == 0

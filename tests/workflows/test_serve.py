@@ -1,0 +1,139 @@
+"""A server in a process of its own: what it answers, what disturbs it, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import UnavailableError
+from bertkit.workflows.serve import check_packages
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@dataclass
+class Server:
+    url: str
+    port: int
+    process: subprocess.Popen
+    log: Path
+
+    def post(self, content, path="/predict"):
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps(content).encode(), headers)
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            return json.loads(reply.read())
+
+
+@contextlib.contextmanager
+def serving(folder, *arguments):
+    log = folder / "log.txt"
+    command = [sys.executable, "-m", "bertkit", "serve", *map(str, arguments), "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with log.open("w") as stream:
+        process = subprocess.Popen(command, stderr=stream, stdout=stream, env=environment)
+    try:
+        while not (found := re.search(r"at (http://127.0.0.1:(\d+))/ ", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield Server(found[1], int(found[2]), process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setattr("bertkit.workflows.serve.find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match="serving needs fastapi, uvicorn, prometheus_client"):
+        check_packages()
+
+
+@pytest.mark.slow
+@pytest.mark.enable_socket
+def test_a_stop_under_load_loses_no_request(tmp_path, trained):
+    answers, lost, refused = [], [], []
+
+    def ask_on(number):
+        import http.client
+
+        connection = None
+        while True:
+            try:
+                connection = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+                connection.connect() if connection.sock is None else None
+            except ConnectionRefusedError:
+                refused.append(number)
+                return
+            try:
+                body = json.dumps({"inputs": "good" if number % 2 else "awful"})
+                connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
+                reply = connection.getresponse()
+                answers.append((number % 2, reply.status, json.loads(reply.read())[0]["label"]))
+            except Exception as error:
+                lost.append(error)
+                return
+            if reply.will_close:
+                connection = None
+
+    with serving(tmp_path, trained) as server:
+        threads = [threading.Thread(target=ask_on, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        assert server.process.wait(30) == 0
+    assert not lost
+    assert len(refused) == 8
+    assert set(answers) == {(1, 200, "good"), (0, 200, "bad")}
+    assert server.log.read_text().endswith("stopped; every request was answered\n")
+
+
+@pytest.mark.slow
+@pytest.mark.enable_socket
+def test_bad_clients_disturb_no_other(tmp_path, trained):
+    limits = ["--read-timeout", "1", "--connections", "400", "--timeout", "20"]
+    with serving(tmp_path, trained, *limits) as server:
+        many = []
+        for _ in range(300):  # silent ones
+            many.append(socket.create_connection(("127.0.0.1", server.port)))
+        slow = socket.create_connection(("127.0.0.1", server.port))
+        slow.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+        )
+        gone = socket.create_connection(("127.0.0.1", server.port))
+        body = b'{"inputs": "good"}'
+        gone.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
+        gone.close()
+        garbage = socket.create_connection(("127.0.0.1", server.port))
+        garbage.sendall(b"\x16\x03\x01 no http at all\r\n\r\n")
+        assert server.post({"inputs": "good"})[0]["label"] == "good"
+        with pytest.raises(urllib.error.HTTPError) as large:
+            server.post({"inputs": "x" * 10_000_000})
+        assert large.value.code == 413
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+        assert garbage.recv(100).startswith(b"HTTP/1.1 400")
+        for connection in many:
+            connection.settimeout(10)
+            assert connection.recv(1) == b""  # closed by the server
+            connection.close()
+        assert server.post({"inputs": "awful"})[0]["label"] == "bad"
+    assert "Traceback" not in server.log.read_text()
