@@ -68,9 +68,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            raise DataError(
-                f"{answers.question_name(row)}no {column}", "fill it in, or leave the row out", column=column
-            )
+            what = f"{answers.question_name(row)}no {column}"
+            raise DataError(what, "fill it in, or leave the row out", column=column)
     if "answers" not in row:
         return row
     texts, starts = answers.read_answers(row)
@@ -113,8 +112,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
             feature.update(context=first, offsets=characters[window])
             if "answers" in row:
                 start, end = spans.find_answer_tokens(row["answers"], characters[window])
-                feature.update(start_positions=first + start if end >= 0 else 0)
-                feature.update(end_positions=first + end if end >= 0 else 0)
+                feature.update(start_positions=(end >= 0) * (first + start), end_positions=(end >= 0) * (first + end))
             features.append(feature)
     return features
 
