@@ -166,8 +166,10 @@ def mixed_embeddings(model: PreTrainedModel, shares: torch.Tensor, baseline: int
         read: torch.Tensor = point
         return read
 
-    hook = embedding.register_forward_hook(mix)
+    hook, info = embedding.register_forward_hook(mix), info_of(model)
+    info.input_gradients = True
     try:
         yield mixed
     finally:
+        info.input_gradients = False
         hook.remove()
