@@ -80,6 +80,8 @@ class ModelInfo:
     """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
     tokens_at_once: int | None = None
     """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
+    input_gradients: bool = False
+    """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     progress: float = 1.0
     """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.metrics.partners import partner_ranks
+from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE
 from bertkit.tasks import (
@@ -80,6 +81,25 @@ def decode(
         record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
         decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the score of the anchor with the positive."""
+    import torch
+
+    from bertkit.modeling.sentence.late import score_texts
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        pairs = outputs["vectors"][:, :2].float()
+        return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
+
+    return [Target("similarity", score, "score")]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

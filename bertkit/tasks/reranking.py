@@ -16,6 +16,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
+from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.tasks import (
     Collator,
     Columns,
@@ -186,6 +187,18 @@ def decode(
         for number, value in zip(numbers, scores.tolist(), strict=True):
             decoded[number] = {"prediction": value}
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the score, of a probability its log-odds."""
+    measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
+    return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Compared:

@@ -20,6 +20,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
+from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
@@ -47,7 +48,7 @@ OPTIONS: Mapping[str, Any] = {
     "temperature": calibration.OPTIONS["temperature"],
 }
 
-tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
+tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
@@ -172,8 +173,7 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
     types = entities.entity_types(setup.labels)
-    gold = [entities.find_spans(tags) for tags, _ in pairs]
-    predicted = [entities.find_spans(tags) for _, tags in pairs]
+    gold, predicted = ([entities.find_spans(pair[side]) for pair in pairs] for side in (0, 1))
     strict = [entities.find_strict_spans(tags) for _, tags in pairs]
     return {
         "tags": entities.count_spans(as_words, setup.labels),
