@@ -77,11 +77,11 @@ def export(
     scored = find_split(saved, required=data is not None)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
-    return write_graph(saved, before, folder, Target(to), scored, refuse_different, progress)
+    return write_graph(saved, before, folder, GraphFormat(to), scored, refuse_different, progress)
 
 
 @dataclass(frozen=True)
-class Target:
+class GraphFormat:
     """What a graph is made for."""
 
     backend: str
@@ -118,7 +118,7 @@ def write_graph(
     saved: SavedCheckpoint,
     before: Checkpoint,
     folder: Path,
-    target: Target,
+    target: GraphFormat,
     scored: tuple[Split | None, list[str]],
     judge: Callable[[Parity], None],
     progress: Progress,
@@ -207,7 +207,7 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
 
 
-def _convert(saved: SavedCheckpoint, before: Checkpoint, target: Target, staging: Path) -> tuple[Export, Any]:
+def _convert(saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path) -> tuple[Export, Any]:
     from bertkit.exported.backends import FILES
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph

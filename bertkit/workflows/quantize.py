@@ -13,8 +13,8 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.workflows.export import (
     ExportResult,
+    GraphFormat,
     Source,
-    Target,
     find_split,
     load_plain,
     open_source,
@@ -76,7 +76,7 @@ def quantize(
         before = load_plain(saved)
     calibration = _calibration_texts(before, training) if precision == "int8" else None
     judge = partial(refuse_loss, saved=saved, margin=margin)
-    return write_graph(saved, before, folder, Target(backend, precision, calibration), scored, judge, progress)
+    return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge, progress)
 
 
 def _read_training(saved: SavedCheckpoint, count: int) -> list[Any]:
