@@ -58,7 +58,9 @@ FaithfulnessOption = Annotated[
 BaselineOption = Annotated[
     Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
 ]
-MaxStepsOption = Annotated[int, typer.Option(help="Most steps of integrated gradients.", metavar="N", min=1, max=8192)]
+StepsOption = Annotated[
+    int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
+]
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
@@ -78,7 +80,7 @@ def command(
     target: TargetOption = None,
     faithfulness: FaithfulnessOption = False,
     baseline: BaselineOption = "mask",
-    max_steps: MaxStepsOption = 512,
+    integration_steps: StepsOption = 512,
     output: OutputOption = None,
     recipe: RecipeOption = None,
     max_length: MaxLengthOption = None,
@@ -104,7 +106,7 @@ def command(
     if output is not None:
         explain.check_page(output)
     loaded = load(recipe or explain.recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
-    settings = Settings(tuple(target or ()), baseline, max_steps)
+    settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()
     if faithfulness and data is not None:
         _print_measured(
@@ -141,7 +143,9 @@ def _print_explanation(one: Explanation) -> None:
     if one.is_complete:
         print_text(f"  the words add up to the difference within {one.gap:.2%} ({steps})")
     else:
-        print_text(f"  NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --max-steps")
+        print_text(
+            f"  NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
+        )
     print_highlighted([(word.word, word.integrated_gradients) for word in one.words])
     ranked = sorted(one.words, key=lambda word: -abs(word.integrated_gradients))
     table = [

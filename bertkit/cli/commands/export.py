@@ -83,9 +83,9 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     speed = [
         {
             "texts x tokens": f"{row['texts']} x {row['tokens']}",
-            before: row["torch"],
-            after: row["exported"],
-            "times as fast": row["torch"] / row["exported"],
+            before: f"{row['torch']:.1f}",
+            after: f"{row['exported']:.1f}",
+            "times as fast": f"{row['torch'] / row['exported']:.2f}",
         }
         for row in parity.latency
     ]
