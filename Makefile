@@ -30,6 +30,8 @@ format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+test test-all: export PYTHONDONTWRITEBYTECODE = # else every process of the tests compiles bertkit anew
+
 test: install ## the tests that run in a few minutes, offline
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 

@@ -24,6 +24,7 @@ _PUBLIC = {
     "evaluate": "bertkit.workflows.evaluate",
     "predict": "bertkit.workflows.predict",
     "bench": "bertkit.workflows.bench",
+    "export": "bertkit.workflows.export",
     "Embedder": "bertkit.vectors.embedder",
     "Reranker": "bertkit.vectors.reranker",
     "SparseEmbedder": "bertkit.vectors.sparse",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import gc
 import io
 import json
@@ -283,6 +284,16 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """Let fsync only check its descriptor: a killed process loses nothing that it wrote, and no test cuts the power."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", os.fstat)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_parser() -> Iterator[None]:
+    """Build the parser of the command line once in a process, as for a user, and not again for each command."""
+    import typer
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
 

@@ -86,6 +86,19 @@ ZeroShotOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+TextOption = Annotated[
+    str | None,
+    typer.Option("--text", help="One text; short for --row text=TEXT.", metavar="TEXT", show_default=False),
+]
+RowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--row",
+        metavar="COLUMN=VALUE",
+        help="One row: one --row per canonical column, several for a column that is a list.",
+        show_default=False,
+    ),
+]
 RecordsOption = Annotated[
     Path | None,
     typer.Option(
@@ -151,3 +164,17 @@ def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str]
 
     changes = {key: value for key, value in settings.items() if value is not None}
     return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})
+
+
+def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
+    """Return the row of --text and of the --row assignments; a column that is assigned repeatedly is a list."""
+    from bertkit.errors import UsageError
+
+    row: dict[str, Any] = {} if text is None else {"text": text}
+    for assignment in assignments or []:
+        column, equals, value = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
+        before = row.get(column, [])
+        row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
+    return row or None

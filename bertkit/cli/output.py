@@ -131,6 +131,27 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
         print_line(f"    ... {len(rows) - max_rows:,} more with --json")
 
 
+def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
+    """Print a text whose words are green for positive values and red for negative ones, the stronger the larger.
+
+    Only a terminal shows colors; elsewhere nothing is printed.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    if terminal_width() is None or not is_main_process():
+        return
+    valued = list(words)
+    most = max((abs(value) for _, value in valued), default=0.0) or 1.0
+    line = Text("    ")
+    for word, value in valued:
+        share = abs(value) / most
+        color = "green" if value > 0 else "red"
+        line.append(printable(word), style=f"bold {color}" if share > 0.5 else color if share > 0.1 else "")
+        line.append(" ")
+    Console(highlight=False).print(line, soft_wrap=False)
+
+
 def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") -> None:
     """Print which file a command wrote, and how many rows it has or which command to run next."""
     if as_json:

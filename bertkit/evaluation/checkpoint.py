@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
+from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.modeling.weights import read_json_object
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage.exports import is_exported, read_export
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from bertkit.hardware.precision import Machine
 
 log = logging.getLogger("bertkit")
@@ -33,7 +34,8 @@ log = logging.getLogger("bertkit")
 class Checkpoint:
     """A model that scores and predicts, with all that its answers depend on."""
 
-    model: PreTrainedModel
+    model: Any
+    """One of torch, or a `bertkit.exported.ExportedModel`, which takes arrays."""
     task: Task
     setup: Setup
     machine: Machine
@@ -81,6 +83,8 @@ class SavedCheckpoint:
         """
         if self.members:
             return self._load_members(machine, inference=inference, calibrated=calibrated)
+        if is_exported(self.folder):
+            return self._load_exported(calibrated=calibrated)
         from bertkit.hardware.precision import use_matmul_backend
 
         if machine is None:
@@ -88,14 +92,38 @@ class SavedCheckpoint:
             log.info(machine.reason)
         use_matmul_backend(machine)
         tokenizer = load_tokenizer(self.folder)
-        self._report_max_length(int(tokenizer.model_max_length))
+        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference), calibrated=calibrated)
+        model = self.task.load_model(self.folder, setup, new_head=False)
+        return Checkpoint(model.to(machine.device), self.task, setup, machine)
+
+    def _set_up(self, setup: Setup, *, calibrated: bool) -> Setup:
+        """Add the options that its run has tuned, and say so."""
+        self._report_max_length(int(setup.tokenizer.model_max_length))
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
         options = self._find_long_text() | tuned | (self._find_calibration() if calibrated else {})
-        setup = with_options(Setup(self.recipe, tokenizer, self.labels, inference), options)
-        model = self.task.load_model(self.folder, setup, new_head=False)
-        return Checkpoint(model.to(machine.device), self.task, setup, machine)
+        return with_options(setup, options)
+
+    def _load_exported(self, *, calibrated: bool) -> Checkpoint:
+        """Load a graph, which another library than torch runs, in the precision that it was exported in.
+
+        Raises:
+            ModelError: the graph computes something else than the recipe asks for.
+            UnavailableError: the library is not installed.
+        """
+        from bertkit.exported import open_exported, open_tokenizer
+        from bertkit.exported.sessions import count_threads
+        from bertkit.hardware.precision import Machine
+
+        export = read_export(self.folder)
+        tokenizer: Any = open_tokenizer(self.folder, export)
+        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True), calibrated=calibrated)
+        for name, before, now in _head_options(export.options, setup.recipe.options):
+            what = f"it was exported with options.{name} {before}, and the recipe has {now}"
+            raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
+        machine = Machine("cpu", export.precision, count_threads(), f"{export.backend}, {export.precision}")
+        return Checkpoint(open_exported(self.folder), self.task, setup, machine)
 
     def _load_members(self, machine: Machine | None, *, inference: bool, calibrated: bool) -> Checkpoint:
         """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
@@ -174,6 +202,8 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
+    if is_exported(folder):
+        return _open_exported(recipe, task, folder)
     config = read_config(folder)
     labels: tuple[str, ...] = ()
     find_labels = getattr(task, "find_labels", None)  # of a family that takes models trained for something else
@@ -183,7 +213,30 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     if find_labels is not None:
         labels = find_labels(folder, recipe)
     elif task.NAMED:
-        outputs = len(config.get("id2label") or "ab")  # transformers' default is two
-        names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
-        labels = tuple(match_names(names, recipe.labels) if recipe.labels else names)
+        labels = _names_of(config, recipe)
     return SavedCheckpoint(recipe, task, folder, labels, runs.read_record(folder) or {})
+
+
+def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
+    export = read_export(folder)
+    if export.task != recipe.task:
+        what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
+        raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
+    labels = _names_of(read_json_object(folder / "config.json"), recipe) if task.NAMED else ()
+    return SavedCheckpoint(recipe, task, folder, labels, export.record)
+
+
+def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:
+    outputs = len(config.get("id2label") or "ab")  # transformers' default is two
+    names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
+    return tuple(match_names(names, recipe.labels) if recipe.labels else names)
+
+
+def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each option that says what a head computes, and is another than when the head was exported."""
+    for name in ("multi_label", "method", "layers"):
+        if before.get(name) != now.get(name):
+            yield name, before.get(name), now.get(name)
+    ways = [options.get("long_text", "head") for options in (before, now)]
+    if ways[0] != ways[1] and long_texts.HIERARCHICAL in ways:
+        yield "long_text", *ways

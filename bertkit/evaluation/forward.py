@@ -11,6 +11,8 @@ from bertkit.tokens.features import Collator, Feature, count_items
 if TYPE_CHECKING:
     from torch import nn
 
+    from bertkit.exported import ExportedModel
+
 _TOKENS, _TOKENS_PER_THREAD = 4096, 1024  # padded, of one forward pass; more would be no faster
 
 Output = dict[str, Any]
@@ -18,7 +20,7 @@ Tick = Callable[[int], None]
 
 
 def forward(
-    model: nn.Module,
+    model: nn.Module | ExportedModel,
     features: Sequence[Feature],
     collate: Collator,
     *,
@@ -31,6 +33,10 @@ def forward(
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
         features have no labels.
     """
+    from bertkit.exported import ExportedModel
+
+    if isinstance(model, ExportedModel):
+        return _forward_exported(model, features, collate, tick), None
     import torch
 
     process, processes = rank_and_size()
@@ -64,6 +70,19 @@ def forward(
     items = sum(count for _, _, count in shares)
     loss = sum(total for _, total, _ in shares) / items if items else None
     return [merged[number] for number in range(len(features))], loss
+
+
+def _forward_exported(model: ExportedModel, features: Sequence[Feature], collate: Collator, tick: Tick) -> list[Output]:
+    """Do what `forward` does with a model that torch does not run; each process runs it on all features."""
+    from bertkit.exported.sessions import count_threads
+
+    outputs: dict[int, Output] = {}
+    for numbers in sorted_batches(lengths_of(features).tolist(), min(_TOKENS, _TOKENS_PER_THREAD * count_threads())):
+        arrays = model(collate([features[number] for number in numbers]))
+        for position, number in enumerate(numbers):
+            outputs[number] = {name: array[position] for name, array in arrays.items()}
+        tick(len(numbers))
+    return [outputs[number] for number in range(len(features))]
 
 
 def rank_and_size() -> tuple[int, int]:

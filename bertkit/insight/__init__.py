@@ -1,1 +1,1 @@
-"""Look inside: what a tokenizer makes of texts, and what a model gets wrong."""
+"""Look inside: what a tokenizer makes of texts, what a model gets wrong, and why it answers as it does."""

@@ -63,7 +63,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class TokenizedText:
+class TextTokens:
     """The tokens of a text, or of a pair of texts, as a model reads them."""
 
     model: str
@@ -138,11 +138,11 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     )
 
 
-def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) -> TokenizedText:
+def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) -> TextTokens:
     """Tokenize a text, or a pair of texts, with the special tokens that a model reads."""
     encoding = tokenizer.tokenizer.encode(text, pair)
     tokens = list(_list_tokens(encoding, (text, pair or ""), tokenizer.has_segments))
-    return TokenizedText(
+    return TextTokens(
         model=tokenizer.name,
         type=tokenizer.type,
         vocabulary=tokenizer.vocabulary,

@@ -60,6 +60,10 @@ class ModelInfo:
     It is no module: nothing trains the teacher, counts it or saves it, and a wrapper for several processes ignores it.
     """
 
+    reads: str = "text"
+    """What a row is to it: one text, which may be read in windows, or its ``choices``, ``passages`` or ``texts``."""
+    gives_probabilities: bool = False
+    """Whether its scores are probabilities, and not logits."""
     new_weights: list[str] = field(default_factory=list)
     """Names of the weights of its heads that the checkpoint lacks."""
     has_new_head: bool = False
@@ -76,6 +80,8 @@ class ModelInfo:
     """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
     tokens_at_once: int | None = None
     """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
+    input_gradients: bool = False
+    """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     progress: float = 1.0
     """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)

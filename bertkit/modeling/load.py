@@ -28,6 +28,7 @@ from bertkit.modeling.weights import (
     refuse_non_finite,
     refuse_other_types,
 )
+from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.tokens.vocabulary import refuse_foreign
 
@@ -35,14 +36,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
-_VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "spm.model",
-    "sentencepiece.bpe.model",
-)
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
 _FINE_TUNE = "fine-tune it first, or name another checkpoint"
@@ -61,6 +55,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
         raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
     config = read_json_object(file)
     check_config(config, file)
+    refuse_exported(folder)
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):

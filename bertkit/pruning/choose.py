@@ -56,7 +56,7 @@ def choose(checkpoint: Checkpoint, features: Sequence[Feature], shape: Shape, pr
         ModelError: its layers are not known.
     """
     from bertkit.modeling.architectures import architecture_of
-    from bertkit.modeling.shapes.narrow import keep_layers, key_value_heads
+    from bertkit.modeling.students.narrow import keep_layers, key_value_heads
     from bertkit.pruning.importance import choose_units, score_units
 
     model = checkpoint.model
@@ -81,7 +81,7 @@ def choose(checkpoint: Checkpoint, features: Sequence[Feature], shape: Shape, pr
 
 def keep(model: PreTrainedModel, kept: Kept) -> None:
     """Leave out of a model what is not kept."""
-    from bertkit.modeling.shapes.narrow import keep_heads, keep_layers, keep_neurons
+    from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons
 
     if kept.layers is not None:
         keep_layers(model, kept.layers)

@@ -69,7 +69,7 @@ def score_units(
     """
     import torch
 
-    from bertkit.modeling.shapes.units import attention_outputs_of, feed_forwards_of, ones_before
+    from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, ones_before
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     attentions = attention_outputs_of(model)
@@ -146,7 +146,7 @@ def score_heads(
         UsageError: the model computes no loss on these rows.
         ModelError: its layers are not known.
     """
-    from bertkit.modeling.shapes.units import attention_outputs_of, without_unit
+    from bertkit.modeling.students.units import attention_outputs_of, without_unit
 
     gradients = score_units(checkpoint, features, progress).heads
     whole = score_split(checkpoint, split, SILENT, features=features)

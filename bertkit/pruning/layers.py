@@ -51,7 +51,7 @@ def loss_with_layers(checkpoint: Checkpoint, features: Sequence[Feature]) -> Cal
     import torch
 
     from bertkit.evaluation.forward import sorted_batches
-    from bertkit.modeling.shapes.narrow import only_layers
+    from bertkit.modeling.students.narrow import only_layers
     from bertkit.pruning.importance import loss_of
     from bertkit.tokens.feature_cache import lengths_of
     from bertkit.tokens.features import count_items

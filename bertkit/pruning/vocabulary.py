@@ -92,7 +92,7 @@ def trim_vocabulary(
     """
     from bertkit.modeling.architectures import first_position
     from bertkit.modeling.load import read_tokenizer
-    from bertkit.modeling.shapes.narrow import keep_tokens
+    from bertkit.modeling.students.narrow import keep_tokens
     from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
     used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()

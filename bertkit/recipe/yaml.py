@@ -119,10 +119,12 @@ def _parse(text: str, file: object) -> tuple[Any, Lines]:
     """
     lines: Lines = {}
     _refuse_unused(text, file)
-    node = yaml.compose(text, Loader=_Loader)
-    if node is not None:
-        _find_lines(node, (), lines, file)
-    return yaml.load(text, Loader=_Loader), lines
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None, lines
+    _find_lines(node, (), lines, file)
+    return loader.construct_document(node), lines
 
 
 def _refuse_unused(text: str, file: object) -> None:

@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refuse
@@ -21,6 +22,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_TO_ALL = ("/", "/health", "/ready")
 """Addresses that need no key: probes, and the page, which has nothing of the models in it."""
+
+_DISCARDED = 1 << 26  # bytes of a body that is too large, read before it is refused
 
 NOTES = "bertkit"
 """Key of a request's scope under which handlers leave what the log says of it."""
@@ -57,6 +60,8 @@ class Guard:
             self._check(scope, headers)
             await self.app(scope, self._within_limits(receive), send_noted)
         except RefusedError as refused:
+            if refused.status_code == 413:
+                await self._discard(receive)
             await refuse(scope["path"], refused)(scope, receive, send_noted)
         except Exception:
             log.exception(f"request {number} failed")
@@ -81,6 +86,17 @@ class Guard:
     def _too_large(self) -> RefusedError:
         return RefusedError(413, f"the body has more than {self.service.limits.body_bytes:,} bytes")
 
+    async def _discard(self, receive: Receive) -> None:
+        """Read the rest of a body that is too large, within limits: many clients read no answer while they send."""
+        size = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.service.limits.read_seconds):
+                while size < _DISCARDED:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
+
     def _within_limits(self, receive: Receive) -> Receive:
         """Count the bytes of a body as they come, and limit the time until the last one is here."""
         limits, loop = self.service.limits, asyncio.get_running_loop()
@@ -97,6 +113,8 @@ class Guard:
                 raise RefusedError(408, f"the body did not come within {limits.read_seconds:g} s") from None
             size += len(message.get("body", b""))
             if size > limits.body_bytes:
+                if message.get("more_body", False):
+                    await self._discard(receive)
                 raise self._too_large()
             is_whole = not message.get("more_body", False)
             return message

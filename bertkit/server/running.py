@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -17,6 +17,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.server.service import Service
+
+_LAST_SECONDS = 1.0  # for a request on its way when the server stops listening
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -43,8 +45,8 @@ def bind(host: str, port: int) -> socket.socket:
     return server
 
 
-def run_server(app: FastAPI, server: socket.socket) -> None:
-    """Serve an app until a signal, and then answer every request that has come."""
+def run_server(app: FastAPI, server: socket.socket, started: Callable[[], None] = lambda: None) -> None:
+    """Serve an app until a signal, and then answer every request that has come; call `started` once it listens."""
     service: Service = app.state.service
     limits = service.limits
     config = uvicorn.Config(
@@ -57,15 +59,16 @@ def run_server(app: FastAPI, server: socket.socket) -> None:
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=None,
     )
-    _GracefulServer(config, service).run(sockets=[server])
+    _GracefulServer(config, service, started).run(sockets=[server])
 
 
 class _GracefulServer(uvicorn.Server):
     """Goes on for a moment after SIGTERM, in which it says that it is not ready and closes connections by answers."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
         super().__init__(config)
         self.service = service
+        self.tell_started = started
         self.ends_at: float | None = None
 
     @contextmanager
@@ -84,9 +87,44 @@ class _GracefulServer(uvicorn.Server):
         wait = self.service.limits.drain_seconds if sig == signal.SIGTERM else 0.0
         self.ends_at = time.monotonic() + wait
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.tell_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # The system has accepted connections that uvicorn has not seen yet. It would reset them with the listening
+        # socket, so they are taken first; and uvicorn would close those whose request is still on its way.
+        waiting = [accepted for listener in sockets or [] for accepted in _accept_waiting(listener)]
+        for server in self.servers:
+            server.close()
+        for accepted in waiting:
+            await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, accepted)
+        until = time.monotonic() + _LAST_SECONDS
+        while self.server_state.connections and not self.force_exit and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
     async def on_tick(self, counter: int) -> bool:
         await super().on_tick(counter)
         return self.should_exit or (self.ends_at is not None and time.monotonic() >= self.ends_at)
+
+
+def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
+    """Accept the connections that wait at a listening socket."""
+    accepted = []
+    with suppress(OSError):  # there is none left
+        while True:
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            accepted.append(connection)
+    return accepted
 
 
 def _patient_protocol(seconds: float) -> type[asyncio.Protocol]:

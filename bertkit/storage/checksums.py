@@ -10,6 +10,7 @@ from typing import Any
 from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
+from bertkit.storage.exports import check_export, is_exported
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, seed_folder
 
@@ -40,7 +41,9 @@ def check_model(folder: Path) -> None:
         ModelError: a file is missing or has changed, or the run or the checkpoint is not finished.
     """
     real = folder.resolve()  # `.` has a folder above it too
-    if (real / checkpoints.MANIFEST).is_file():
+    if is_exported(real):
+        check_export(folder)
+    elif (real / checkpoints.MANIFEST).is_file():
         _check_checkpoint(folder)
     elif (real / runs.RECORD).is_file():
         _check_run(folder)

@@ -15,51 +15,27 @@ runs/cola/
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError, shorten
-from bertkit.storage import files
-from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.storage import files, records
 
 RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 _SCHEMA = 1
-_CHECKSUM = "sha256"
-_RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
-"""Key of a record of the last release -> its name in this one."""
 _CONTINUED = {
     *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
     "recipe.training.unpad: True there, auto asked",
     "recipe.training.torch_compile: None there, False asked",
 }
 """Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""
-_BASELINE = "without the text"  # what its one baseline is called
-_SCORES = {"*": (int, float, type(None))}
-_RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}
-_SHAPE = {
-    "status": str,
-    "command?": str,
-    "finished?": str,
-    "seconds?": (int, float),
-    "identity?": {"recipe?": {"training?": dict}, "data?": dict},
-    "versions?": dict,
-    "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
-    "tuned?": {"*": (int, float)},
-    "files?": {"*": {"size": int, "sha256": str}},
-    "resumed?": list,
-    "baselines?": str,
-    "result?": _RESULT,
-    "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
-}
-"""Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
 _PACKAGES = (
     "bertkit",
     "torch",
@@ -97,55 +73,9 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     Raises:
         ResourceError: the record is damaged.
     """
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError):
-        record = None
-    if not _fits(record, _SHAPE) or not _is_as_written(record):
-        raise ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
-    return _rename_keys(record)
-
-
-def _is_as_written(record: dict[str, Any]) -> bool:
-    """Take the checksum out of the record of a finished run, and tell whether it is that of the rest."""
-    return record["status"] != "finished" or record.pop(_CHECKSUM, None) in (None, json_fingerprint(record))
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
-    if isinstance(shape, list):
-        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
-    if not isinstance(shape, dict):
-        return isinstance(value, shape)
-    if not isinstance(value, dict):
-        return False
-    if "*" in shape:
-        return all(_fits(inner, shape["*"]) for inner in value.values())
-    return all(
-        _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
-        for name, inner in shape.items()
-    )
-
-
-def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an earlier release under the names of this one."""
-    from bertkit.recipe.renamed import rename_keys
-
-    record = {_RENAMED.get(key, key): value for key, value in record.items()}
-    if "products" in record.get("machine", {}):
-        machine = dict(record["machine"])
-        record["machine"] = {"matmul_backend": machine.pop("products"), **machine}
-    for result in (*record.get("results", []), record.get("result", {})):
-        if "baseline" in result:  # the only one then
-            result["baselines"] = {_BASELINE: result.pop("baseline")}
-            if "baseline" in result.get("undefined", {}):
-                result["undefined"]["baselines"] = result["undefined"].pop("baseline")
-    identity = record.get("identity", {})
-    if "recipe" in identity:
-        record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}
-    return record
+    damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
+    record = records.read_object(folder / RECORD, damaged)
+    return None if record is None else records.check_run(record, damaged)
 
 
 def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str, Any] | None:
@@ -159,7 +89,7 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
     """
     if fresh and (folder / RECORD).is_file():
         with locked(folder):
-            folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+            move_aside(folder)
     record = check_claim(folder, identity)
     _make_writable(folder)
     return record
@@ -171,9 +101,11 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
-        raise UsageError(
-            "the folder holds something that is not a run of bertkit", "choose another --output", file=folder
+        names = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
+        inside = (
+            f"several runs ({shorten(', '.join(names), 40)})" if names else "something that is not a run of bertkit"
         )
+        raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
         return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
     if record is not None:
@@ -228,6 +160,52 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     return files.locked(folder / LOCK, refuse=refuse)
 
 
+def check_several(folder: Path, name: str) -> None:
+    """Check, without writing, that a folder may hold several runs, in folders of their own.
+
+    Args:
+        folder: the folder.
+        name: what it is called in a message, such as "the folder of the seeds".
+
+    Raises:
+        UsageError: it holds one run itself.
+        ResourceError: it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
+    if (folder / RECORD).is_file():
+        raise UsageError("the folder holds a single run", "choose another --output", file=folder)
+
+
+@contextmanager
+def claimed_several(
+    folder: Path, name: str, lock: Callable[[Path], AbstractContextManager[None]] = locked
+) -> Iterator[None]:
+    """Create a folder that holds several runs, and hold its lock.
+
+    Args:
+        folder: the folder; see `check_several`.
+        name: what it is called in a message.
+        lock: holds its lock, or raises the ResourceError that tells who does.
+
+    Raises:
+        ResourceError: it cannot be written, or another process is writing it.
+    """
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(lock(folder))
+        except OSError as error:
+            what = f"{name} cannot be written: {error.strerror}"
+            raise ResourceError(what, "choose another --output", file=folder) from None
+        yield
+
+
+def move_aside(folder: Path) -> None:
+    """Rename a folder, with a number where that name is taken."""
+    folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+
+
 def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """Return the record of a run that starts now."""
     import platform
@@ -247,8 +225,8 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        checksum = {_CHECKSUM: json_fingerprint(record)} if record.get("status") == "finished" else {}
-        files.write_json(folder / RECORD, {**record, **checksum})
+        write = records.write_signed if record.get("status") == "finished" else files.write_json
+        write(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:

@@ -9,20 +9,18 @@ runs/cola-seeds/
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage import files, runs
-from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.storage import records, runs
 
 SUMMARY = "seeds.json"
 SOUP = "soup"
+_NAME = "the folder of the seeds"
 _SCHEMA = 1
-_CHECKSUM = "sha256"
 _SEED = "seed-"
 
 
@@ -53,16 +51,9 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     Raises:
         ResourceError: it is damaged.
     """
-    file = folder / SUMMARY
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError):
-        summary = None
-    if not isinstance(summary, dict) or summary.pop(_CHECKSUM, None) != json_fingerprint(summary):
-        raise ResourceError("the summary of the seeds is damaged", "repeat the command that wrote it", file=file)
-    return summary
+    what = "the summary of the seeds is damaged"
+    damaged = ResourceError(what, "repeat the command that wrote it", file=folder / SUMMARY)
+    return records.read_signed(folder / SUMMARY, damaged)
 
 
 def members_of(summary: Mapping[str, Any]) -> list[str]:
@@ -77,8 +68,7 @@ def members_of(summary: Mapping[str, Any]) -> list[str]:
 
 def write_seeds(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of seeds, whole or not at all."""
-    content = json.loads(files.to_json({"schema_version": _SCHEMA, **summary}))  # as it will be read
-    files.write_json(folder / SUMMARY, {**content, _CHECKSUM: json_fingerprint(content)})
+    records.write_signed(folder / SUMMARY, {"schema_version": _SCHEMA, **summary})
 
 
 def check_folder(folder: Path) -> None:
@@ -88,13 +78,10 @@ def check_folder(folder: Path) -> None:
         UsageError: it holds one run, or something else.
         ResourceError: it is a file.
     """
-    another = "choose another --output"
-    if folder.exists() and not folder.is_dir():
-        raise ResourceError("there is a file where the folder of the seeds should be", another, file=folder)
-    if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder holds a single run", another, file=folder)
-    if folder.is_dir() and not is_seeds_folder(folder) and any(entry.name != ".lock" for entry in folder.iterdir()):
-        raise UsageError("the folder holds something that is not a folder of seeds", another, file=folder)
+    runs.check_several(folder, _NAME)
+    if folder.is_dir() and not is_seeds_folder(folder) and any(entry.name != runs.LOCK for entry in folder.iterdir()):
+        what = "the folder holds something that is not a folder of seeds"
+        raise UsageError(what, "choose another --output", file=folder)
 
 
 @contextmanager
@@ -108,12 +95,6 @@ def claimed_seeds(folder: Path, *, fresh: bool) -> Iterator[None]:
     check_folder(folder)
     if fresh and is_seeds_folder(folder):
         with runs.locked(folder):
-            folder.rename(runs.free_name(folder.with_name(f"{folder.name}.before")))
-    with ExitStack() as lock:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(runs.locked(folder))
-        except OSError as error:
-            what = f"the folder of the seeds cannot be written: {error.strerror}"
-            raise ResourceError(what, "choose another --output", file=folder) from None
+            runs.move_aside(folder)
+    with runs.claimed_several(folder, _NAME):
         yield

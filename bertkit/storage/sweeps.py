@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage import files, runs
-from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.storage import files, records, runs
 
 SPACE = "space.json"
 SUMMARY = "sweep.json"
 _TRIAL = "trial-"
+_NAME = "the folder of the sweep"
 _SCHEMA = 1
-_CHECKSUM = "sha256"
 
 
 def trial_folder(folder: Path, number: int) -> Path:
@@ -70,16 +69,13 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         UsageError: it holds a run, another sweep, or something else.
         ResourceError: it is a file.
     """
-    another = "choose another --output"
-    if folder.exists() and not folder.is_dir():
-        raise ResourceError("there is a file where the folder of the sweep should be", another, file=folder)
-    if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder holds a single run", another, file=folder)
+    runs.check_several(folder, _NAME)
     there = _read(folder / SPACE)
     if there is None:
-        ours = {".lock", files.temporary_of(folder / SPACE).name}
+        ours = {runs.LOCK, files.temporary_of(folder / SPACE).name}
         if folder.is_dir() and any(entry.name not in ours for entry in folder.iterdir()):
-            raise UsageError("the folder holds something that is not a sweep", another, file=folder)
+            what = "the folder holds something that is not a sweep"
+            raise UsageError(what, "choose another --output", file=folder)
         return
     changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
     if changed:
@@ -105,22 +101,16 @@ def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: 
             for number in find_trials(folder):
                 if not claim_trial(folder, number, idle):
                     raise ResourceError("another process trains a trial of this sweep", "wait for it", file=folder)
-            folder.rename(runs.free_name(folder.with_name(f"{folder.name}.before")))
+            runs.move_aside(folder)
     check_folder(folder, space)
     if join:
         if not (folder / SPACE).is_file():
             raise UsageError("there is no sweep to join", "leave --join out to begin it", file=folder)
         yield
         return
-    with ExitStack() as lock:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(_locked(folder))
-            if not (folder / SPACE).is_file():
-                _write(folder / SPACE, space)
-        except OSError as error:
-            what = f"the folder of the sweep cannot be written: {error.strerror}"
-            raise ResourceError(what, "choose another --output", file=folder) from None
+    with runs.claimed_several(folder, _NAME, _locked):
+        if not (folder / SPACE).is_file():
+            _write(folder / SPACE, space)
         yield
 
 
@@ -146,7 +136,7 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     def refuse(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is at work on this sweep", "--join shares the work with it", file=folder)
 
-    return files.locked(folder / ".lock", refuse=refuse)
+    return files.locked(folder / runs.LOCK, refuse=refuse)
 
 
 def _settings_file(folder: Path, number: int) -> Path:
@@ -155,17 +145,10 @@ def _settings_file(folder: Path, number: int) -> Path:
 
 def _read(file: Path) -> dict[str, Any] | None:
     """Read an object that `_write` has written; None where there is no such file."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.pop(_CHECKSUM, None) != json_fingerprint(content):
-        raise ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
-    return content
+    return records.read_signed(
+        file, ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
+    )
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
-    as_read = json.loads(files.to_json({"schema_version": _SCHEMA, **content}))
-    files.write_json(file, {**as_read, _CHECKSUM: json_fingerprint(as_read)})
+    records.write_signed(file, {"schema_version": _SCHEMA, **content})

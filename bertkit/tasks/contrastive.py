@@ -15,6 +15,7 @@ import numpy as np
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
+from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import DENSE
 from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
@@ -152,6 +153,17 @@ def decode(
         record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
         decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the similarity of anchor and positive."""
+    return [vector_target(0, dot=texts.is_dot(setup, loss_of(setup.recipe)))]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

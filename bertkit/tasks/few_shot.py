@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, Any] = {
 decode, compare, score = text_classification.decode, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
 tune, details, combine = no_tuning, no_details, text_classification.combine
+targets = text_classification.targets
 
 
 def read(row: Row, recipe: Recipe) -> Row:

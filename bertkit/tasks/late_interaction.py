@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.metrics.partners import partner_ranks
+from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE
 from bertkit.tasks import (
@@ -70,7 +71,7 @@ def decode(
     outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
 ) -> list[dict[str, Any]]:
     """Return the scores of the anchor with positive and negatives."""
-    from bertkit.modeling.sentence.late import max_sim, real_tokens
+    from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
@@ -82,9 +83,28 @@ def decode(
     return decoded
 
 
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the score of the anchor with the positive."""
+    import torch
+
+    from bertkit.modeling.sentence.late import score_texts
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        pairs = outputs["vectors"][:, :2].float()
+        return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
+
+    return [Target("similarity", score, "score")]
+
+
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
-    from bertkit.modeling.sentence.late import max_sim
+    from bertkit.modeling.sentence.late_scores import max_sim
 
     if "_rank" in predictions[0]:  # of a baseline
         return contrastive.compare(predictions, rows, setup)

@@ -18,6 +18,7 @@ from bertkit.data.labels import placeholder_names
 from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
+from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,
@@ -150,6 +151,18 @@ def decode(
         record = {"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities.tolist()}
         decoded.append(record | calibration.decide(probabilities, range(len(probabilities)), option))
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the log-odds of each choice among those of the row."""
+    names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
+    return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
 def gold_probabilities(

@@ -17,6 +17,7 @@ from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import answers, ensembles
+from bertkit.modeling.heads.targets import span_targets
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
@@ -27,12 +28,14 @@ from bertkit.tokens.features import (
     Setup,
     find_template,
     padding_collator,
+    to_batch,
     token_budget,
     tokenize_texts,
 )
 from bertkit.tokens.lost import find_lost_answers
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel
 
 _SPAN = ("start", "end", "score", "probability")
@@ -51,7 +54,8 @@ OPTIONS: Mapping[str, Any] = {
     "null_threshold": None,
 }
 
-precompute, fit_baselines, find_lost_gold, combine = no_precompute, no_fitting, find_lost_answers, ensembles.mean_logits
+precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
+combine, targets = ensembles.mean_logits, span_targets
 
 _NO_ANSWER, _OTHERS, _NO_SPAN = "no answer", "(others)", -1e4  # lower than any sum of two logits
 
@@ -110,23 +114,20 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
             feature.update(context=first, offsets=characters[window])
             if "answers" in row:
                 start, end = spans.find_answer_tokens(row["answers"], characters[window])
-                feature.update(start_positions=first + start if end >= 0 else 0)
-                feature.update(end_positions=first + end if end >= 0 else 0)
+                feature.update(start_positions=(end >= 0) * (first + start), end_positions=(end >= 0) * (first + end))
             features.append(feature)
     return features
 
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
-    import torch
-
     pad = padding_collator(setup)
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = pad(features)
         if all("start_positions" in feature for feature in features):
             for name in ("start_positions", "end_positions"):
-                batch[name] = torch.tensor([feature[name] for feature in features])
+                batch |= to_batch({name: np.array([feature[name] for feature in features])}, setup)
         return batch
 
     return collate
@@ -293,8 +294,7 @@ def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int =
     groups = np.array([word if word in frequent else _OTHERS for word in words])
     table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
     for word in [*frequent, _OTHERS]:
-        in_group = groups == word
-        if in_group.any():
+        if (in_group := groups == word).any():
             percent = {name: float(100 * values[in_group].mean()) for name, values in scores.items()}
             table.append({"question": word, **percent, "questions": int(in_group.sum())})
     return table

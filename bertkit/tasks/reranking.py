@@ -16,6 +16,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
+from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.tasks import (
     Collator,
     Columns,
@@ -36,7 +37,7 @@ from bertkit.tasks import (
     padding_collator,
     read_option,
 )
-from bertkit.tokens.features import are_several, max_tokens
+from bertkit.tokens.features import are_several, max_tokens, to_batch
 
 if TYPE_CHECKING:
     import torch
@@ -151,8 +152,6 @@ def collator(setup: Setup) -> Collator:
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    import torch
-
     pad = padding_collator(setup, label_type="float32")
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
@@ -165,11 +164,11 @@ def collator(setup: Setup) -> Collator:
             for feature in features
             for passage in range(most)
         ]
-        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
+        batch = {name: values.reshape(len(features), most, -1) for name, values in pad(flat).items()}
         labels = np.zeros((len(features), most), dtype=np.float32)
         for line, feature in zip(labels, features, strict=True):
             line[: len(feature["labels"])] = feature["labels"]
-        return {**batch, "labels": torch.from_numpy(labels)}
+        return batch | to_batch({"labels": labels}, setup)
 
     return collate
 
@@ -188,6 +187,18 @@ def decode(
         for number, value in zip(numbers, scores.tolist(), strict=True):
             decoded[number] = {"prediction": value}
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the score, of a probability its log-odds."""
+    measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
+    return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Compared:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -91,6 +92,17 @@ def decode(
     dot = texts.is_dot(setup)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the similarity of the two texts."""
+    return [vector_target(0, dot=texts.is_dot(setup))]
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:

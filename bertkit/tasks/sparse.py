@@ -15,6 +15,7 @@ import numpy as np
 
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
+from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE
 from bertkit.tasks import (
@@ -97,6 +98,24 @@ def decode(
         record: dict[str, Any] = {"prediction": positive, **active, "_vectors": (vectors[[0]], vectors[[1]])}
         decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the dot product of anchor and positive."""
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        values, tokens = outputs["values"].float(), outputs["tokens"]
+        # products of all pairs of dimensions, of which those of one token count: (inputs, most, most)
+        same = tokens[:, 0, :, None] == tokens[:, 1, None, :]
+        return (values[:, 0, :, None] * values[:, 1, None, :] * same).sum(dim=(1, 2))
+
+    return [Target("similarity", score, "dot product")]
 
 
 def as_matrix(values: Any, tokens: Any, width: int) -> Any:

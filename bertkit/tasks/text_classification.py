@@ -16,6 +16,7 @@ import numpy as np
 from bertkit.errors import closest
 from bertkit.metrics import calibration, decisions, ensembles
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
+from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -177,6 +178,22 @@ def decode(
         }
         for names, of_row in zip(named, probabilities, strict=True)
     ]
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
+    way = long_texts.long_text(setup.recipe)
+    windows = way if way in long_texts.WINDOWS else ""
+    chosen = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
+    return label_targets(
+        setup.labels, chosen, partial(class_score, several=_is_multi_label(setup.recipe), windows=windows)
+    )
 
 
 def gold_probabilities(

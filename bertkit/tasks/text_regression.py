@@ -12,6 +12,7 @@ import numpy as np
 
 from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
+from bertkit.modeling.heads.targets import Target
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     REGRESSION,
@@ -110,6 +111,25 @@ def decode(
         counts = [int(output["windows"]) for output in outputs]
         logits = [long_texts.combine_windows(of_row[:count], way) for of_row, count in zip(logits, counts, strict=True)]
     return [{"prediction": float(of_row[0])} for of_row in logits]
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the number, of windows as they are combined."""
+    way = long_texts.long_text(setup.recipe)
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        values = outputs["logits"][..., 0].float()
+        if way not in long_texts.WINDOWS:
+            return values
+        return values.amax(dim=-1) if way == "windows_max" else values.mean(dim=-1)
+
+    return [Target("value", score, "value")]
 
 
 def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
+from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
@@ -47,7 +48,7 @@ OPTIONS: Mapping[str, Any] = {
     "temperature": calibration.OPTIONS["temperature"],
 }
 
-tune, find_lost_gold, combine = no_tuning, find_unread_words, ensembles.mean_probabilities
+tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
@@ -117,6 +118,8 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder where they are computed."""
+    if setup.inference:  # hidden states are kept in training alone
+        return padding_collator(setup, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 
     return state_collator(padding_collator(setup, label_per_token=True))
@@ -164,17 +167,13 @@ def gold_probabilities(
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Count per row what is right, gold and predicted: ``tags``, and for entity tags ``entities`` and ``strict``.
-
-    ``tags`` has shape (rows, tags, 3), the other two (rows, types, 3).
-    """
+    """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}
     types = entities.entity_types(setup.labels)
-    gold = [entities.find_spans(tags) for tags, _ in pairs]
-    predicted = [entities.find_spans(tags) for _, tags in pairs]
+    gold, predicted = ([entities.find_spans(pair[side]) for pair in pairs] for side in (0, 1))
     strict = [entities.find_strict_spans(tags) for _, tags in pairs]
     return {
         "tags": entities.count_spans(as_words, setup.labels),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     Columns,
@@ -69,6 +70,17 @@ def decode(
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), setup)
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the similarity of the two halves."""
+    return [vector_target(1, dot=texts.is_dot(setup))]
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

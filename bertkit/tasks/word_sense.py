@@ -18,6 +18,7 @@ from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
+from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
@@ -165,6 +166,22 @@ def decode(
         named = {setup.labels[number]: float(value) for number, value in zip(own, scores, strict=True)}
         decoded.append({"prediction": setup.labels[best], "sense_scores": named})
     return decoded
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the log-odds of each sense of the word among these."""
+    own, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
+
+    def score(outputs: Mapping[str, Any], number: int) -> Any:
+        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, own], number)
+
+    return label_targets([setup.labels[number] for number in own], [prediction["prediction"]], score)
 
 
 def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, closest
+from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
@@ -134,6 +135,28 @@ def decode(
         logits = np.array([output["logits"][entailment] for output in outputs]).reshape(len(rows), len(setup.labels))
         outputs = [{"logits": of_row} for of_row in logits]
     return text_classification.decode(outputs, features, rows, setup)
+
+
+def targets(
+    prediction: Mapping[str, Any],
+    outputs: Sequence[Mapping[str, Any]],
+    features: Sequence[Feature],
+    row: Row,
+    setup: Setup,
+) -> list[Target]:
+    """Return what can be explained: the log-odds of each label, or that its description is entailed."""
+    entailment = _find_entailment(_folder(setup))
+    if entailment is None:
+        return text_classification.targets(prediction, outputs, features, row, setup)
+    return [
+        Target(
+            name,
+            lambda outputs: log_odds(outputs["logits"], entailment),
+            chosen=name == prediction["prediction"],
+            feature=number,
+        )
+        for number, name in enumerate(setup.labels)
+    ]
 
 
 def _load_encoder(folder: Path, setup: Setup) -> PreTrainedModel:

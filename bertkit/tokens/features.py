@@ -38,6 +38,8 @@ class Setup:
     labels: tuple[str, ...]
     inference: bool = False
     """Whether the model is there to answer only: not to be trained, and not to be read from inside."""
+    arrays: bool = False
+    """Whether batches are arrays of numpy, for a model that torch does not run."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,6 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     they are of shape (rows, tokens), padded with `IGNORED`.
     """
     import numpy as np
-    import torch
 
     limit = max_tokens(setup)
     padding = {"input_ids": setup.tokenizer.pad_token_id, "token_type_ids": setup.tokenizer.pad_token_type_id}
@@ -186,9 +187,18 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
         batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        return to_batch(batch, setup)
 
     return collate
+
+
+def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]:
+    """Return arrays as the tensors that a model reads; as they are where that is no model of torch."""
+    if setup.arrays:
+        return dict(arrays)
+    import torch
+
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
 def pad_features(

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from bertkit.recipe import Row
-from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.tokens.features import Collator, Feature, Setup, encode_texts, padding_collator, to_batch
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,6 @@ def several_collator(setup: Setup, label_type: Any = "int64") -> Collator:
     the attention mask alone, and no text of a batch is all padding.
     """
     import numpy as np
-    import torch
 
     pad = padding_collator(setup)
 
@@ -46,9 +45,10 @@ def several_collator(setup: Setup, label_type: Any = "int64") -> Collator:
             for text in range(most):
                 has_text = text < len(feature["input_ids"])
                 flat.append({name: feature[name][text] if has_text else [0] for name in names})
-        batch = {name: values.view(len(features), most, -1) for name, values in pad(flat).items()}
+        batch = {name: values.reshape(len(features), most, -1) for name, values in pad(flat).items()}
         if all("labels" in feature for feature in features):
-            batch["labels"] = torch.from_numpy(np.array([feature["labels"] for feature in features], dtype=label_type))
+            labels = np.array([feature["labels"] for feature in features], dtype=label_type)
+            batch |= to_batch({"labels": labels}, setup)
         return batch
 
     return collate

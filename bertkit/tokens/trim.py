@@ -205,7 +205,7 @@ def _merged(model: Mapping[str, Any], merge: Any) -> str:
 
 
 def _renumber(part: Any, numbers: Mapping[int, int]) -> Any:
-    """Give the special tokens of a post-processor their new ids, in whatever order it nests templates."""
+    """Return a post-processor with the new ids of its special tokens, however it nests templates."""
     if isinstance(part, list):
         return [_renumber(inner, numbers) for inner in part]
     if not isinstance(part, dict):

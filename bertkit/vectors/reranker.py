@@ -94,7 +94,7 @@ class Reranker:
     def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        from bertkit.modeling.sentence.late import max_sim, real_tokens
+        from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
         from bertkit.vectors.by_role import ROLES, read_texts
 
         read: list[dict[str, Any]] = []

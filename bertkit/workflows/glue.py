@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit import hub
-from bertkit.errors import BertkitError, DataError, ResourceError, StoppedError, UsageError, closest
+from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
 from bertkit.evaluation.glue import TASKS
 from bertkit.evaluation.glue_summary import GlueRun, GlueSummary, summarize
 from bertkit.evaluation.scoring import Result
@@ -28,6 +27,7 @@ from bertkit.workflows.steps.submission import make_submission
 log = logging.getLogger("bertkit")
 
 SUMMARY = "glue.json"
+_NAME = "the folder of the runs"
 _SCHEMA = 1
 
 
@@ -94,7 +94,7 @@ def glue(
     folder = runs.run_folder(output, "glue")
     _check_folder(folder)
     model_folder = hub.find_model(model)
-    with _claimed(folder):
+    with runs.claimed_several(folder, _NAME):
         _check_tasks(state, folder, fresh, progress)
         for name in state.pending:
             log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
@@ -150,27 +150,10 @@ def _find_missing(recipes: Mapping[str, Recipe], data: str | None, tasks: Sequen
 
 def _check_folder(folder: Path) -> None:
     """Check, without writing, that a folder may be used for the runs of GLUE."""
-    another = "choose another --output"
-    if folder.exists() and not folder.is_dir():
-        raise ResourceError("there is a file where the folder of the runs should be", another, file=folder)
-    if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder holds a single run", another, file=folder)
+    runs.check_several(folder, _NAME)
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if names - {".lock"} and not names & {SUMMARY, *TASKS}:
-        raise UsageError("the folder holds something that is not of GLUE", another, file=folder)
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Create the folder of all runs, and hold its lock."""
-    with ExitStack() as lock:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(runs.locked(folder))
-        except OSError as error:
-            what = f"the folder of the runs cannot be written: {error.strerror}"
-            raise ResourceError(what, "choose another --output", file=folder) from None
-        yield
+    if names - {runs.LOCK} and not names & {SUMMARY, *TASKS}:
+        raise UsageError("the folder holds something that is not of GLUE", "choose another --output", file=folder)
 
 
 def _check_tasks(state: _State, folder: Path, fresh: bool, progress: Progress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -63,8 +64,8 @@ def serve(
         share_log()
         service = load_service(found, limits, api_key=address.api_key, progress=progress)
         app = app_of(service, address.cors_origins)
-        _announce(f"http://{address.host}:{server.getsockname()[1]}", service)
-        run_server(app, server)
+        url = f"http://{address.host}:{server.getsockname()[1]}"
+        run_server(app, server, partial(_announce, url, service))
     log.info("stopped; every request was answered")
 
 

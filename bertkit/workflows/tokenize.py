@@ -14,7 +14,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
 
 if TYPE_CHECKING:
-    from bertkit.insight.tokenization import TextFigures, TextTokenizer, TokenizedText
+    from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens
 
 
 def is_file(source: str) -> bool:
@@ -22,7 +22,7 @@ def is_file(source: str) -> bool:
     return source == "-" or typed_path(source).is_file() or (" " not in source and format_of(source)[0] is not None)
 
 
-def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) -> list[TokenizedText]:
+def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) -> list[TextTokens]:
     """Tokenize a text, or a pair, with the tokenizer of each model.
 
     Raises:

@@ -13,7 +13,7 @@ import torch
 
 import bertkit
 from bertkit.demo.rows import demo_text
-from tests.demo.common import OTHERS, rows_of
+from tests.demo.common import OTHERS, one_per_writer, rows_of
 
 MODEL = Path(bertkit.__file__).parent / "demo" / "model"
 
@@ -35,7 +35,7 @@ def test_any_english_text_has_tokens(tokenizer):
     assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", one_per_writer(OTHERS))
 def test_every_row_fits_into_the_model(name, tokenizer):
     rows = rows_of(name, "validation")
     texts = [

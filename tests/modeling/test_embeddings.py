@@ -1,13 +1,15 @@
-"""Training only the embeddings that occur gives what training all of them gives."""
+"""Training only the embeddings that occur gives what training all of them gives; mixed ones are right at both ends."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
+from transformers import AutoModel, BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-from bertkit.modeling.embeddings import occurring_embeddings
+from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.embeddings import mixed_embeddings, occurring_embeddings
+from tests.modeling.tiny_models import make_tiny
 
 USED = [0, *range(5, 29)]
 
@@ -115,3 +117,39 @@ def test_nothing_is_done_where_nearly_all_rows_occur_or_none_is_trained():
     frozen.requires_grad_(False)
     with occurring_embeddings(frozen, USED) as rows:
         assert rows is None
+
+
+IDS = torch.tensor([[2, 7, 8, 3], [2, 9, 10, 3]])
+
+
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "modernbert"])
+def test_the_ends_are_the_texts_and_the_baseline(model_type):
+    check_ends(model_type)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_the_ends_are_right_on_every_architecture(model_type):
+    check_ends(model_type)
+
+
+def check_ends(model_type):
+    model = make_tiny(model_type, AutoModel).eval()
+    mask = torch.ones_like(IDS)
+    shares = torch.tensor([[1.0, 1, 1, 1], [1, 0, 0, 1]])
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([[2, 7, 8, 3], [2, 5, 5, 3]]), attention_mask=mask).last_hidden_state
+        with mixed_embeddings(model, shares, 5):
+            mixed = model(input_ids=IDS, attention_mask=mask).last_hidden_state
+        plain = model(input_ids=IDS, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(mixed, expected)
+    assert not torch.equal(plain, mixed)  # the model is as before
+
+
+def test_a_batch_may_be_looked_up_in_chunks():
+    model = make_tiny("bert", AutoModel).eval()
+    embedding = model.get_input_embeddings()
+    with torch.no_grad(), mixed_embeddings(model, torch.tensor([[1.0], [0.0]]), 5):
+        found = [embedding(torch.tensor([[7]])), embedding(torch.tensor([[7]]))]
+    torch.testing.assert_close(found[0][0, 0], embedding.weight[7].detach())
+    torch.testing.assert_close(found[1][0, 0], embedding.weight[5].detach())

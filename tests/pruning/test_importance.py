@@ -10,7 +10,7 @@ import torch
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.scoring import score_split
-from bertkit.modeling.shapes.units import attention_outputs_of, feed_forwards_of
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
 from bertkit.progress import SILENT
 from bertkit.pruning.importance import choose_units, loss_of, score_heads, score_units
 from tests.conftest import few_resamples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 
 import numpy as np
 import pytest
@@ -115,9 +116,14 @@ def test_openai_errors_have_openais_shape(client):
     assert "'gpt'" in reply.json["error"]["message"]
 
 
-def test_an_answer_that_takes_too_long_is_given_up(service, changed_client, monkeypatch):
-    patient = changed_client(limits={"answer_seconds": 0.0})
-    assert patient.post("/predict", {"inputs": "a"}).status == 504
+def test_an_answer_that_takes_too_long_is_given_up(changed_client, monkeypatch):
+    from bertkit.server.batching import Lane
+
+    compute, given_up = Lane.compute, threading.Event()
+    monkeypatch.setattr(Lane, "compute", lambda lane, taken: (given_up.wait(5), compute(lane, taken))[1])
+    reply = changed_client(limits={"answer_seconds": 0.01}).post("/predict", {"inputs": "a"})
+    given_up.set()
+    assert reply.status == 504
 
 
 def test_a_client_that_has_gone_disturbs_nothing(client):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -60,52 +59,6 @@ def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_
 MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
 
 
-@pytest.fixture
-def old_record():
-    """The record of a run as the last release wrote it."""
-    training = {"seed": 1, "short_last_layer": True, "trim_vocabulary": False}
-    return {
-        "status": "finished",
-        "parted_file": "d.csv",
-        "contestants": [{"name": "teacher"}],
-        "machine": {**MACHINE, "products": "mkl"},
-        "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
-    }
-
-
-def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path, old_record, caplog):
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    record = runs.read_record(tmp_path)
-    assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
-    assert record["machine"] == {"matmul_backend": "mkl", **MACHINE}
-    training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
-    assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
-    assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
-    assert not caplog.records  # a run of its own time is nobody's mistake
-
-
-def test_the_baseline_of_the_last_release_becomes_one_of_several(tmp_path, old_record):
-    undefined = {"baseline": {"r2": "constant"}}
-    old_record["results"] = [{"baseline": {"accuracy": 0.5, "r2": None}, "undefined": undefined}, {"scores": {}}]
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    assert runs.read_record(tmp_path)["results"] == [
-        {
-            "baselines": {"without the text": {"accuracy": 0.5, "r2": None}},
-            "undefined": {"baselines": {"r2": "constant"}},
-        },
-        {"scores": {}},
-    ]
-
-
-def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_record):
-    old_record["identity"]["recipe"]["training"] = {"copies": 10, "packing": "apart"}
-    old_record["result"] = {"baseline": {"perplexity": 9.5}}
-    (tmp_path / "run.json").write_text(json.dumps(old_record))
-    record = runs.read_record(tmp_path)
-    assert record["identity"]["recipe"]["training"] == {"dupe_factor": 10, "packing": "documents"}
-    assert record["result"] == {"baselines": {"without the text": {"perplexity": 9.5}}}
-
-
 def test_a_record_of_today_is_read_as_it_was_written(tmp_path):
     written = runs.new_record({"recipe": {"name": "x", "training": {"seed": 1}}}, machine=MACHINE)
     runs.write_record(tmp_path, written)
@@ -158,24 +111,24 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         runs.claim(tmp_path / "thesis.txt", {}, fresh=False)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[]",
-        "null",
-        "NaN",
-        "{",
-        "{}",
-        "[" * 9999,
-        '{"status": 1}',
-        '{"status": "finished", "tuned": {"a": "x"}}',
-        '{"status": "finished", "machine": {}}',
-        '{"status": "finished", "identity": []}',
-        '{"status": "finished", "identity": {"recipe": {"training": 3}}}',
-        '{"status": "finished", "results": [{"scores": {"f1": "x"}}]}',
-    ],
-)
-def test_a_record_of_another_shape_is_damaged(tmp_path, content):
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.read_record(tmp_path)
+def test_a_folder_of_runs_is_no_run_itself(tmp_path):
+    for name in ("seed-1", "seed-2"):
+        (tmp_path / name).mkdir()
+        runs.write_record(tmp_path / name, runs.new_record({}))
+    with pytest.raises(UsageError, match=r"the folder holds several runs \(seed-1, seed-2\)"):
+        runs.claim(tmp_path, {}, fresh=True)
+
+
+def test_a_folder_of_several_runs_is_created_and_locked(tmp_path):
+    folder = tmp_path / "a" / "b"
+    held, again = (runs.claimed_several(folder, "the folder of the seeds") for _ in range(2))
+    with held, pytest.raises(ResourceError, match="is writing this run"), again:
+        pass
+    (folder / runs.RECORD).touch()
+    with pytest.raises(UsageError, match="holds a single run"):
+        runs.check_several(folder, "the folder of the seeds")
+    with pytest.raises(ResourceError, match="there is a file where the folder of the seeds should be"):
+        runs.check_several(folder / runs.RECORD, "the folder of the seeds")
+    on_a_file = runs.claimed_several(folder / runs.RECORD, "the folder of the seeds")
+    with pytest.raises(ResourceError, match="the folder of the seeds cannot be written: File exists"), on_a_file:
+        pass

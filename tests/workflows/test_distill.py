@@ -29,7 +29,7 @@ def wrong_data(tmp_path: Path) -> Path:
 
 
 def test_a_student_learns_from_its_teacher_what_gold_does_not_say(run, trained, tiny_model, wrong_data):
-    options = ("--model", tiny_model, "--epochs", 8, "--output", "student")
+    options = ("--model", tiny_model, "--epochs", 4, "--output", "student")
     ended = distill(run, trained, wrong_data, "--soft-weight", 1, *options)
     assert ended.code == 0, ended.err
     record = json.loads(Path("student/run.json").read_text())

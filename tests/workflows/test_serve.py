@@ -76,6 +76,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
                 connection = connection or http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
                 connection.connect() if connection.sock is None else None
             except ConnectionRefusedError:
+                connection.close()
                 refused.append(number)
                 return
             try:
@@ -87,6 +88,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
                 lost.append(error)
                 return
             if reply.will_close:
+                connection.close()
                 connection = None
 
     with serving(tmp_path, trained) as server:
@@ -109,9 +111,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
 def test_bad_clients_disturb_no_other(tmp_path, trained):
     limits = ["--read-timeout", "1", "--connections", "400", "--timeout", "20"]
     with serving(tmp_path, trained, *limits) as server:
-        many = []
-        for _ in range(300):  # silent ones
-            many.append(socket.create_connection(("127.0.0.1", server.port)))
+        many = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]  # silent ones
         slow = socket.create_connection(("127.0.0.1", server.port))
         slow.sendall(
             b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
@@ -129,8 +129,11 @@ def test_bad_clients_disturb_no_other(tmp_path, trained):
         with pytest.raises(urllib.error.HTTPError) as large:
             server.post({"inputs": "x" * 10_000_000})
         assert large.value.code == 413
+        large.value.close()
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
         assert garbage.recv(100).startswith(b"HTTP/1.1 400")
+        slow.close()
+        garbage.close()
         for connection in many:
             connection.settimeout(10)
             assert connection.recv(1) == b""  # closed by the server

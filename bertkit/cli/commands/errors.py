@@ -32,39 +32,42 @@ RunsArgument = Annotated[
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]
+SortOption = Annotated[
+    Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
+]
+ByOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN"),
+]
+RobustnessOption = Annotated[
+    bool,
+    typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
+]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
+    ),
+]
+TaskRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of the task; for files of predictions, which name none.",
+        metavar="RECIPE",
+        show_default="that of the run",
+    ),
+]
 
 
 def command(
     runs: RunsArgument,
-    sort: Annotated[
-        Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
-    ] = "confidence",
+    sort: SortOption = "confidence",
     rows: Annotated[int, typer.Option(help="How many wrong rows to show.", metavar="N", min=0)] = 10,
-    by: Annotated[
-        list[str] | None,
-        typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN"),
-    ] = None,
-    robustness: Annotated[
-        bool,
-        typer.Option(
-            "--robustness", help="Change the texts a little, predict them again, and count answers that flip."
-        ),
-    ] = False,
+    by: ByOption = None,
+    robustness: RobustnessOption = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe of the task; for files of predictions, which name none.",
-            metavar="RECIPE",
-            show_default="that of the run",
-        ),
-    ] = None,
+    split: SplitOption = None,
+    recipe: TaskRecipeOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),

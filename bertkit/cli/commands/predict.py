@@ -13,11 +13,14 @@ from bertkit.cli.options import (
     MaxLengthOption,
     RecipeArgument,
     RecordsOption,
+    RowOption,
     SetOption,
+    TextOption,
     ZeroShotOption,
     load,
     load_tasks,
     names_several,
+    parse_row,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
@@ -67,18 +70,8 @@ def command(
     recipe: RecipeArgument,
     file: FileArgument = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
-    text: Annotated[
-        str | None,
-        typer.Option(help="Predict one text; short for --row text=TEXT.", metavar="TEXT", show_default=False),
-    ] = None,
-    row: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN=VALUE",
-            help="Predict one row: one --row per canonical column, several for a column that is a list.",
-            show_default=False,
-        ),
-    ] = None,
+    text: TextOption = None,
+    row: RowOption = None,
     precision: PrecisionOption = None,
     coverage: CoverageOption = None,
     abstain_below: AbstainOption = None,
@@ -95,7 +88,7 @@ def command(
     """
     from bertkit.errors import UsageError
 
-    single_row = _parse_row(text, row)
+    single_row = parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
     if escape_formulas and output is None:
@@ -137,17 +130,3 @@ def _find_predictors(
 
     loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
     return predict, predict_to_file, loaded
-
-
-def _parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
-    """Return the row of --text and of the --row assignments; a column that is assigned repeatedly is a list."""
-    from bertkit.errors import UsageError
-
-    row: dict[str, Any] = {} if text is None else {"text": text}
-    for assignment in assignments or []:
-        column, equals, value = assignment.partition("=")
-        if not equals:
-            raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
-        before = row.get(column, [])
-        row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
-    return row or None

@@ -13,7 +13,7 @@ from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 if TYPE_CHECKING:
-    from bertkit.insight.tokenization import TextFigures, TokenizedText
+    from bertkit.insight.tokenization import TextFigures, TextTokens
 
 NAME = "tokenize"
 ORDER = 5
@@ -75,7 +75,7 @@ def command(
         _print_figures(source, figures)
 
 
-def _print_text(tokenized: TokenizedText) -> None:
+def _print_text(tokenized: TextTokens) -> None:
     limit = "" if tokenized.max_tokens is None else f", up to {tokenized.max_tokens:,} per input"
     print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
     has_pair = any(token.segment for token in tokenized.tokens)

@@ -123,7 +123,7 @@ def change_name(text: str, draw: Random) -> str:
     """Put another first name of the same gender for one, everywhere in the text.
 
     >>> change_name("Mary met John", Random(1))
-    'Laura met John'
+    'Maria met John'
     """
     found = _NAME.search(text)
     if found is None:
@@ -136,7 +136,7 @@ def change_number(text: str, draw: Random) -> str:
     """Change a whole number by at most a fifth.
 
     >>> change_number("in 250 days", Random(0))
-    'in 248 days'
+    'in 299 days'
     """
     numbers = list(_NUMBER.finditer(text))
     if not numbers:

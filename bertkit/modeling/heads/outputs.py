@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bertkit.modeling.info import info_of
+
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
@@ -37,6 +39,7 @@ def mask_missing_choices(model: PreTrainedModel) -> None:
     A collator pads such a row with choices of one token. A row of another length would otherwise have other
     probabilities in a batch than alone.
     """
+    info_of(model).reads = "choices"
     model.register_forward_hook(_mask_missing, with_kwargs=True)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.modeling.info import info_of
 from bertkit.modeling.weights import read_json_object
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def find_activation(folder: Path) -> str:
 
 def score_passages(model: PreTrainedModel, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
+    info_of(model).reads, info_of(model).gives_probabilities = "passages", activation == PROBABILITY
     model.forward = partial(_forward, model.forward, activation)
 
 

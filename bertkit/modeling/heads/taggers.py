@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
-from bertkit.modeling.info import tagger_head
+from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, touch, writing
 from bertkit.tokens.feature_cache import add_values, lengths_of
@@ -76,7 +76,7 @@ class LayerTagger(EncoderHead):
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
             outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":

@@ -13,6 +13,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
+from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
 
 if TYPE_CHECKING:
@@ -56,13 +57,18 @@ class WindowPooling(EncoderHead):
         first = run_windows(run, inputs)
         # (rows, windows, width), zero where a row lacks a window, whose weight is zero as well
         vectors = first.new_zeros(*is_window.shape, first.shape[-1]).index_put((is_window,), first).float()
-        scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
-        weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
-        pooled = (weights[..., None] * vectors).sum(dim=1)
-        logits = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        logits = self.classify(vectors, is_window)
         config: Any = self.config  # type: ignore[attr-defined]
         loss = None if labels is None else text_loss(config)(logits, labels) / len(logits)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
+        """Compute logits (rows, labels) of the vectors of windows (rows, windows, width), some of which are none."""
+        scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
+        weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
+        pooled = (weights[..., None] * vectors).sum(dim=1)
+        logits: torch.Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        return logits
 
 
 def load_window_pooling(
@@ -70,4 +76,6 @@ def load_window_pooling(
 ) -> PreTrainedModel:
     """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
     find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
-    return load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+    model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
+    info_of(model).reads = "windows"
+    return model

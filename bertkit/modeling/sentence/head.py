@@ -207,4 +207,5 @@ def set_up(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int |
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
+    info_of(model).reads = "texts"
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING

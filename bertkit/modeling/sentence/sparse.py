@@ -168,6 +168,7 @@ def load_sparse_head(
     model_class = type(masked.__name__, (SparseHead, masked), {"__module__": SparseHead.__module__})
     model = load_to_pretrain(model_class, folder, config)
     set_up(model, modules, loss, texts_at_once)
+    info_of(model).reads = "sparse"
     if loss is not None:
         loss.info = info_of(model)
         loss.info.compares_rows = True  # the penalty does, whatever the other term

@@ -1,1 +1,1 @@
-"""Students: made of layers of their teachers, and compared with the inside of their teachers."""
+"""Smaller models: made of layers, heads, neurons and tokens of larger ones, and compared with their inside."""

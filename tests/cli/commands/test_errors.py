@@ -55,5 +55,6 @@ def test_mistakes_are_answered_in_one_line(run, work):
         assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")
 
 
+@pytest.mark.slow
 def test_torch_is_not_imported(work, light_zygote):
     assert "torch" not in HEAVY & light_zygote.imports(work, ["errors", "a"])

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from bertkit.cli.commands.predict import _parse_row
+from bertkit.cli.options import parse_row
 from bertkit.cli.output import print_records
 from bertkit.errors import UsageError
 
@@ -22,12 +22,12 @@ from bertkit.errors import UsageError
     ],
 )
 def test_a_row_is_read_from_assignments(text, assignments, row):
-    assert _parse_row(text, assignments) == row
+    assert parse_row(text, assignments) == row
 
 
 def test_an_assignment_without_a_value_is_refused():
     with pytest.raises(UsageError, match="--row good is not column=value"):
-        _parse_row(None, ["good"])
+        parse_row(None, ["good"])
 
 
 def test_predictions_are_json_lines_or_one_object(capsys):

@@ -29,7 +29,9 @@ def test_words_keep_their_number_or_stay(edit):
         assert all(" " not in word for word in changed)
 
 
-@pytest.mark.parametrize("edit", [edit for edit in EDITS if edit.name not in ("punctuation", "upper case")], ids=str)
+@pytest.mark.parametrize(
+    "edit", [edit for edit in EDITS if edit.name not in ("punctuation", "upper case")], ids=lambda edit: edit.name
+)
 def test_what_has_nothing_to_change_is_none(edit):
     assert apply_edit(edit, "ж я", Random(0)) is None
 

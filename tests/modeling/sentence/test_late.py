@@ -11,7 +11,8 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.sentence.formats import LATE, PROJECTION, read_format
-from bertkit.modeling.sentence.late import LateLoss, load_late_head, max_sim, real_tokens, score_texts
+from bertkit.modeling.sentence.late import LateLoss, load_late_head, score_texts
+from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.weights import restore_weights
 from tests.conftest import make_tokenizer
@@ -37,14 +38,9 @@ def score_by_loop(query, document) -> float:
 QUERIES, DOCUMENTS = make_texts([3, 1, 4], 0), make_texts([5, 2, 7, 1, 3], 1)
 
 
-@pytest.mark.parametrize("numbers", [2**23, 50])  # products of all documents at once, or of one or two
-def test_scores_are_those_of_a_loop_over_tokens(monkeypatch, numbers):
-    monkeypatch.setattr("bertkit.modeling.sentence.late._NUMBERS", numbers)
+def test_padded_texts_are_scored_as_by_a_loop_over_tokens():
     expected = [[score_by_loop(query, document) for document in DOCUMENTS] for query in QUERIES]
-    np.testing.assert_allclose(max_sim(QUERIES, DOCUMENTS), expected, rtol=1e-5)
-    padded = score_texts(pad(QUERIES), pad(DOCUMENTS))
-    np.testing.assert_allclose(padded.numpy(), expected, rtol=1e-5)
-    assert all(np.array_equal(real_tokens(one.numpy()), text) for one, text in zip(pad(QUERIES), QUERIES, strict=True))
+    np.testing.assert_allclose(score_texts(pad(QUERIES), pad(DOCUMENTS)).numpy(), expected, rtol=1e-5)
 
 
 def test_the_loss_is_cross_entropy_over_the_documents_that_are_there():

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from bertkit.modeling.architectures import ARCHITECTURES, layers_of, types_with
-from bertkit.modeling.shapes.narrow import keep_heads, keep_layers, keep_neurons, keep_tokens, only_layers
-from bertkit.modeling.shapes.units import feed_forwards_of
+from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons, keep_tokens, only_layers
+from bertkit.modeling.students.units import feed_forwards_of
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.shapes.units import attention_outputs_of, feed_forwards_of, ones_before, without_unit
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, ones_before, without_unit
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 

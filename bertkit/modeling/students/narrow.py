@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
-from bertkit.modeling.shapes.units import feed_forwards_of
 from bertkit.modeling.students.matching import find_layers
+from bertkit.modeling.students.units import feed_forwards_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -115,7 +115,7 @@ def keep_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
 
 
 def renumber_tokens(config: PretrainedConfig, ids: Sequence[int]) -> None:
-    """Give the special tokens of a config the numbers that they have among the tokens that are kept."""
+    """Replace the ids of special tokens in a config by their numbers among the tokens that are kept."""
     numbers = {before: now for now, before in enumerate(ids)}
     for name, value in list(config.to_dict().items()):
         if name.endswith("token_id") and value is not None:

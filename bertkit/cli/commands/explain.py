@@ -1,0 +1,177 @@
+"""`bertkit explain`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption, MaxLengthOption, RowOption, SetOption, TextOption, load, parse_row
+from bertkit.cli.output import (
+    format_interval,
+    format_rows,
+    print_file,
+    print_highlighted,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.insight.explanations import Explanation
+    from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
+
+NAME = "explain"
+ORDER = 4
+EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
+
+_MOST_WORDS = 10  # in a table; those with the largest values
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Explain this label, or the tag of this word; repeatable.",
+        show_default="what is predicted",
+    ),
+]
+FaithfulnessOption = Annotated[
+    bool,
+    typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are."),
+]
+BaselineOption = Annotated[
+    Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
+]
+StepsOption = Annotated[
+    int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
+]
+
+
+def command(
+    run: RunArgument,
+    text: TextOption = None,
+    row: RowOption = None,
+    data: DataOption = None,
+    limit: LimitOption = None,
+    target: TargetOption = None,
+    faithfulness: FaithfulnessOption = False,
+    baseline: BaselineOption = "mask",
+    integration_steps: StepsOption = 512,
+    output: OutputOption = None,
+    recipe: RecipeOption = None,
+    max_length: MaxLengthOption = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Explain a prediction: what each word adds to it.
+
+    Integrated gradients over the word embeddings, with the check that they add up, and beside them what happens when a
+    word is masked. --faithfulness measures whether these words are what the predictions rest on.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.insight.settings import Settings
+    from bertkit.workflows import explain
+
+    single = parse_row(text, row)
+    if (single is None) == (data is None):
+        what = "nothing to explain" if data is None else "--data and --text or --row"
+        raise UsageError(what, "give --text, --row column=value or --data FILE" if data is None else "give one")
+    if faithfulness and (data is None or output is not None):
+        what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
+        raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
+    if output is not None:
+        explain.check_page(output)
+    loaded = load(recipe or explain.recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
+    settings = Settings(tuple(target or ()), baseline, integration_steps)
+    progress = TerminalProgress()
+    if faithfulness and data is not None:
+        _print_measured(
+            explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress), as_json=json
+        )
+        return
+    rows = explain.explain(loaded, source=data, row=single, limit=limit, settings=settings, progress=progress)
+    if output is not None:
+        print_file(output, explain.write_page(rows, output, loaded, data), as_json=json)
+    elif json:
+        print_json({"rows": [one.as_record() for one in rows]})
+    else:
+        for one in rows:
+            _print(one)
+
+
+def _print(row: ExplainedRow) -> None:
+    from bertkit.cli.output import to_json
+
+    print_line(to_json({"id": row.id, **row.prediction}))
+    for one in row.explanations:
+        _print_explanation(one)
+    if not row.explanations:
+        print_text("  nothing to explain: no word is read")
+    print_line()
+
+
+def _print_explanation(one: Explanation) -> None:
+    print_text(f"  {one.target}: {one.measure} {one.score:.4f}, with all words masked {one.baseline_score:.4f}")
+    if not one.words:
+        print_text("  nothing to explain: no word is read")
+        return
+    steps = f"{one.steps} step{'s' * (one.steps > 1)}"
+    if one.is_complete:
+        print_text(f"  the words add up to the difference within {one.gap:.2%} ({steps})")
+    else:
+        print_text(
+            f"  NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
+        )
+    print_highlighted([(word.word, word.integrated_gradients) for word in one.words])
+    ranked = sorted(one.words, key=lambda word: -abs(word.integrated_gradients))
+    table = [
+        {
+            "word": word.word,
+            "integrated gradients": f"{word.integrated_gradients:+.4f}",
+            "masked": f"{word.occlusion:+.4f}",
+        }
+        for word in ranked
+    ]
+    print_table("what each word adds", table, _MOST_WORDS)
+
+
+def _print_measured(result: FaithfulnessResult, *, as_json: bool) -> None:
+    if as_json:
+        print_json(dataclasses.asdict(result))
+        return
+    print_text(f"{format_rows(result.rows)}; integrated gradients add up within 1 % in {result.complete:,}")
+    table: list[dict[str, Any]] = [
+        {
+            "method": one.method,
+            "comprehensiveness": f"{one.comprehensiveness:.4f} ({format_interval(one.comprehensiveness_interval)})",
+            "above random": format_interval(one.above_random),
+            "sufficiency": f"{one.sufficiency:.4f} ({format_interval(one.sufficiency_interval)})",
+            "below random": format_interval(one.below_random),
+        }
+        for one in result.methods
+    ]
+    print_table(f"drop of the {result.score} without the words that count most, and with them alone (95% CI)", table)

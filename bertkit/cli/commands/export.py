@@ -1,0 +1,110 @@
+"""`bertkit export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption, LimitOption
+from bertkit.cli.output import format_interval, format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.parity import Parity
+    from bertkit.workflows.export import ExportResult
+
+NAME = "export"
+ORDER = 7
+EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", show_default=False
+    ),
+]
+ScoredOption = Annotated[
+    str | None,
+    typer.Option("--data", help="Rows to score both on.", metavar="DATA", show_default="those of the run"),
+]
+TaskRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe", help="Recipe of a checkpoint that is not of a run.", metavar="RECIPE", show_default="the run's"
+    ),
+]
+NewFolderOption = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR", show_default=False)
+]
+
+
+def command(
+    run: RunArgument,
+    output: NewFolderOption,
+    to: Annotated[Literal["onnx", "openvino"], typer.Option(help="What runs it.", metavar="BACKEND")] = "onnx",
+    recipe: TaskRecipeOption = None,
+    data: ScoredOption = None,
+    limit: LimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
+
+    The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` take it as a model,
+    and say the same: the outputs, scores and speed of both are compared, and kept in parity.json.
+    """
+    from bertkit.workflows.export import export
+
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
+    if json:
+        print_json(dataclasses.asdict(result))
+    else:
+        print_export(result)
+
+
+def print_export(result: ExportResult) -> None:
+    """Print what was exported, how it compares, and what to do next."""
+    print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
+    print_parity(result.parity, "torch", result.backend)
+    print_line()
+    print_line("Next:")
+    print_line(f"  bertkit eval {result.folder}/recipe.yaml --model {result.folder}")
+    print_line(f"  bertkit predict {result.folder}/recipe.yaml --model {result.folder} FILE")
+
+
+def print_parity(parity: Parity, before: str, after: str) -> None:
+    """Print how a graph compares with the model that it was made from."""
+    print_text(f"  largest difference of outputs: {parity.largest:.2g}")
+    if parity.least_cosine is not None:
+        print_text(f"  least cosine of vectors: {parity.least_cosine:.6f}")
+    speed = [
+        {
+            "texts x tokens": f"{row['texts']} x {row['tokens']}",
+            before: f"{row['torch']:.1f}",
+            after: f"{row['exported']:.1f}",
+            "times as fast": f"{row['torch'] / row['exported']:.2f}",
+        }
+        for row in parity.latency
+    ]
+    print_table("milliseconds per batch", speed)
+    if parity.scores:
+        print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
+    for note in parity.notes:
+        print_text(f"  {note}")
+
+
+def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, Any]]:
+    """Return the rows of the table of scores before and after."""
+    return [
+        {
+            "metric": name,
+            before: found["before"],
+            after: found["after"],
+            "difference": f"{found['difference']:+.4f}" if math.isfinite(found["difference"]) else "n/a",
+            "95% CI": format_interval(found["interval"]),
+        }
+        for name, found in parity.scores.items()
+    ]

@@ -1,0 +1,70 @@
+"""`bertkit quantize`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+import typer
+
+from bertkit.cli.commands.export import (
+    NewFolderOption,
+    RunArgument,
+    TaskRecipeOption,
+    print_export,
+    print_parity,
+)
+from bertkit.cli.options import JsonOption, LimitOption
+from bertkit.cli.output import end_with_error, print_json
+from bertkit.cli.progress import TerminalProgress
+
+NAME = "quantize"
+ORDER = 7
+EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"
+
+
+def command(
+    run: RunArgument,
+    output: NewFolderOption,
+    to: Annotated[
+        Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
+        typer.Option(help="What runs it, and in which precision.", metavar="TARGET"),
+    ] = "openvino-int8",
+    margin: Annotated[
+        float, typer.Option(help="The share of the score that may be lost, with 95% confidence.", metavar="P")
+    ] = 0.01,
+    rows: Annotated[int, typer.Option(help="Training rows that tell the ranges of activations.", metavar="N")] = 256,
+    recipe: TaskRecipeOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
+    ] = None,
+    limit: LimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Export a fine-tuned model in int8 or bf16, unless it loses too much.
+
+    Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
+    the margin, and, of vectors, the least cosine is at least 0.98.
+    """
+    from bertkit.workflows.export import Source
+    from bertkit.workflows.quantize import MarginError, quantize
+
+    try:
+        result = quantize(
+            Source(run, recipe, data, limit),
+            output,
+            to=to,
+            margin=margin,
+            rows=rows,
+            progress=TerminalProgress(),
+        )
+    except MarginError as error:
+        if json:
+            end_with_error({"parity": dataclasses.asdict(error.parity)}, error)
+        print_parity(error.parity, "torch", to)
+        raise
+    if json:
+        print_json(dataclasses.asdict(result))
+    else:
+        print_export(result)

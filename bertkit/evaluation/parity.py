@@ -1,0 +1,130 @@
+"""A model beside the graph that was made from it: the difference of their outputs, of their scores, and their speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import score_split
+from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import compare_paired
+from bertkit.progress import Progress
+
+TOLERANCE = 1e-4
+"""How far outputs in float32 may differ, relative to the largest; rounding of a deep encoder stays far below."""
+
+SHAPES = ((1, 2), (1, 11), (3, 32), (2, 128), (1, 512))
+"""Texts and tokens of the batches whose outputs are compared."""
+_TIMED = ((1, 16), (1, 128), (8, 128), (32, 16))
+_ROUNDS = 5
+
+Compute = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Arrays of texts -> arrays of outputs."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How a graph compares with the model that it was made from."""
+
+    largest: float
+    """The largest difference of any output, where the largest output is 1 or less; else relative to that."""
+    least_cosine: float | None
+    """Of the vectors of both, where there are vectors."""
+    latency: list[dict[str, Any]] = field(default_factory=list)
+    """``texts``, ``tokens``, and milliseconds of ``torch`` and of the ``exported`` graph."""
+    split: str = ""
+    rows: int = 0
+    scores: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Metric -> ``before``, ``after``, ``difference`` and its 95% ``interval``, paired by rows."""
+    notes: list[str] = field(default_factory=list)
+
+
+def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int, seed: int = 0) -> dict[str, Any]:
+    """Draw texts (texts, tokens) of unlike lengths; with three axes, rows of texts."""
+    draw = np.random.default_rng(seed)
+    ids = draw.integers(vocabulary // 2, vocabulary, shape)
+    lengths = draw.integers(2, shape[-1] + 1, shape[:-1])
+    lengths.reshape(-1)[0] = shape[-1]
+    mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int64)
+    arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    return {name: arrays[name] for name in inputs}
+
+
+def compare_outputs(
+    before: Compute, after: Compute, batches: Sequence[Mapping[str, Any]]
+) -> tuple[float, float | None]:
+    """Return the largest relative difference over batches, and the least cosine of vectors where there are some.
+
+    What stands at padding is not compared: nothing reads it.
+    """
+    largest, cosines = 0.0, []
+    for batch in batches:
+        first, second = before(batch), after(batch)
+        for name, expected in first.items():
+            one, other = (_real(np.asarray(values, dtype=np.float64), batch) for values in (expected, second[name]))
+            largest = max(largest, float(np.abs(one - other).max() / max(1.0, np.abs(one).max())))
+            if name == "vectors":
+                cosines.append(_least_cosine(one, other))
+    return largest, min(cosines, default=None)
+
+
+def _real(values: Any, batch: Mapping[str, Any]) -> Any:
+    """Return the values at tokens that are none of padding, where a value belongs to a token."""
+    mask = batch["attention_mask"] > 0
+    return values[mask] if values.shape[: mask.ndim] == mask.shape else values
+
+
+def _least_cosine(one: Any, other: Any) -> float:
+    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    return float(((one * other).sum(axis=-1) / np.maximum(lengths, 1e-30)).min())
+
+
+def time_both(
+    before: Compute, after: Compute, inputs: Sequence[str], vocabulary: int, limit: int
+) -> list[dict[str, Any]]:
+    """Return the least milliseconds of both for batches of texts of one length; they take turns."""
+    table = []
+    for texts, tokens in _TIMED:
+        if tokens > limit:
+            continue
+        batch = random_texts((texts, tokens), inputs, vocabulary)
+        batch["attention_mask"] = np.ones_like(batch["attention_mask"])
+        least = {"torch": np.inf, "exported": np.inf}
+        for turn in range(_ROUNDS + 1):
+            for name, compute in (("torch", before), ("exported", after)):
+                start = time.perf_counter()
+                compute(batch)
+                if turn:  # the first warms up
+                    least[name] = min(least[name], 1000 * (time.perf_counter() - start))
+        table.append({"texts": texts, "tokens": tokens, **{name: round(value, 2) for name, value in least.items()}})
+    return table
+
+
+def compare_scores(
+    before: Checkpoint, after: Checkpoint, split: Split, progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Score both on a split; return each metric's scores, their difference and its paired interval."""
+    first, second = (score_split(checkpoint, split, progress) for checkpoint in (before, after))
+    task = before.task
+    differences = compare_paired(
+        lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
+    )
+    return {
+        name: {
+            "before": found.first,
+            "after": found.second,
+            "difference": found.difference,
+            "interval": _as_list(found.interval),
+        }
+        for name, found in differences.items()
+    }
+
+
+def _as_list(interval: Interval) -> list[float] | None:
+    return None if interval is None else list(interval)

@@ -1,0 +1,27 @@
+"""What graphs are made for, and which packages that takes."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from bertkit.errors import UnavailableError, UsageError, closest
+
+FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
+"""Backend -> the file of the graph; its weights are beside it."""
+
+_PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
+
+
+def check_backend(backend: str, *, quantizes: bool = False) -> None:
+    """Check that a backend is known and installed, without importing it; with `quantizes`, also what makes int8.
+
+    Raises:
+        UsageError: it is not known.
+        UnavailableError: a package is missing.
+    """
+    if backend not in FILES:
+        raise UsageError(f"--to {backend} is not known", closest(backend, FILES))
+    for name in (*_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
+        if find_spec(name) is None:
+            what = f"an export to {backend} needs the package {name}"
+            raise UnavailableError(what, "pip install 'bertkit[export]'")

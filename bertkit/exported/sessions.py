@@ -1,0 +1,79 @@
+"""Graphs that are run: by ONNX Runtime, or by OpenVINO."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, UnavailableError, shorten
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = dict[str, np.ndarray[Any, Any]]
+
+Run = Callable[[Mapping[str, Any]], "Arrays"]
+"""Inputs by name -> outputs by name."""
+
+PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
+"""Backend -> the package that runs its graphs."""
+
+
+def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
+    """Load a graph to run it on the CPU, by as many threads as this process may use.
+
+    Raises:
+        UnavailableError: the backend is not installed.
+        ModelError: the backend refuses the graph.
+    """
+    try:
+        return _OPENERS[backend](file, precision)
+    except ImportError:
+        what = f"running {file.name} needs the package {PACKAGES[backend]}"
+        raise UnavailableError(what, "pip install 'bertkit[export]'") from None
+    except Exception as error:  # of whatever class the backend has for a graph that it cannot read
+        reason = shorten(str(error).strip().partition("\n")[0], 200)
+        raise ModelError(f"{PACKAGES[backend]} refuses the graph: {reason}", "export it again", file=file) from error
+
+
+def count_threads() -> int:
+    """Return how many threads a graph may use: ``OMP_NUM_THREADS``, as torch reads it, or the cores of this process."""
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(named) if named.isdecimal() and int(named) else cores
+
+
+def _open_onnx(file: Path, precision: str) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = count_threads(), 1
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Mapping[str, Any]) -> Arrays:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+    return run
+
+
+def _open_openvino(file: Path, precision: str) -> Run:
+    import openvino
+
+    # without the hint, OpenVINO computes in bf16 wherever the processor is faster at it
+    hint = "bf16" if precision == "bf16" else "f32"
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": count_threads()}
+    compiled = openvino.Core().compile_model(str(file), "CPU", options)
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(inputs: Mapping[str, Any]) -> Arrays:
+        found = compiled(dict(inputs))
+        return {name: found[name] for name in names}
+
+    return run
+
+
+_OPENERS: Mapping[str, Callable[[Path, str], Run]] = {"onnx": _open_onnx, "openvino": _open_openvino}

@@ -1,0 +1,107 @@
+"""A tokenizer without transformers, as far as bertkit uses one: texts to token ids, pairs, words, truncation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ModelError
+from bertkit.storage.exports import Export
+
+_FILE = "tokenizer.json"
+_IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
+_SETTINGS = (*_IDS, "pad_token_type_id", "model_max_length", "model_input_names", "truncation_side", "all_special_ids")
+
+
+class EncodedTexts(dict[str, Any]):
+    """Numbers by name, one list per text or, of a single text, one for it; and the encodings that they are from."""
+
+    encodings: list[Any]
+
+    def sequence_ids(self, number: int) -> list[int | None]:
+        """Return for each token of an encoding which text it is of; None for special tokens."""
+        return list(self.encodings[number].sequence_ids)
+
+
+class ExportedTokenizer:
+    """Does what the fast tokenizers of transformers do, for the arguments that bertkit gives them."""
+
+    is_fast = True
+    padding_side = "right"
+
+    def __init__(self, file: Path, settings: dict[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        try:
+            self.backend_tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises Exception itself
+            raise ModelError("the tokenizer is damaged", "export it again", file=file) from error
+        self.backend_tokenizer.no_padding()
+        self.name_or_path = str(file.parent)
+        self.special_tokens_map: dict[str, str] = {}
+        for name in _SETTINGS:
+            setattr(self, name, settings[name])
+        self.model_max_length: int = settings["model_max_length"]
+        self.truncation_side: str = settings["truncation_side"]
+        self.model_input_names: list[str] = settings["model_input_names"]
+
+    def __call__(
+        self,
+        text: str | Sequence[Any],
+        text_pair: str | Sequence[str] | None = None,
+        *,
+        truncation: bool = False,
+        max_length: int | None = None,
+        **options: bool,
+    ) -> EncodedTexts:
+        """Encode a text or several, or pairs of texts; with the option `is_split_into_words`, lists of words.
+
+        Other options are `add_special_tokens`, `split_special_tokens`, `return_attention_mask` and
+        `return_token_type_ids`; they mean what they mean to transformers.
+        """
+        backend = self.backend_tokenizer
+        backend.encode_special_tokens = options.get("split_special_tokens", False)
+        if truncation:
+            backend.enable_truncation(max_length or self.model_max_length, direction=self.truncation_side)
+        else:
+            backend.no_truncation()
+        is_single = isinstance(text, str)
+        texts: Any = [text] if is_single else list(text)
+        if text_pair is not None:
+            texts = list(zip(texts, [text_pair] if is_single else text_pair, strict=True))
+        encodings = backend.encode_batch(
+            texts,
+            is_pretokenized=options.get("is_split_into_words", False),
+            add_special_tokens=options.get("add_special_tokens", True),
+        )
+        columns = {"input_ids": [one.ids for one in encodings]}
+        if "token_type_ids" in self.model_input_names and options.get("return_token_type_ids", True):
+            columns["token_type_ids"] = [one.type_ids for one in encodings]
+        if "attention_mask" in self.model_input_names and options.get("return_attention_mask", True):
+            columns["attention_mask"] = [one.attention_mask for one in encodings]
+        encoded = EncodedTexts({name: values[0] if is_single else values for name, values in columns.items()})
+        encoded.encodings = encodings
+        return encoded
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of each token."""
+        return dict(self.backend_tokenizer.get_vocab())
+
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return the tokens of ids."""
+        return [self.backend_tokenizer.id_to_token(number) or "" for number in ids]
+
+
+def tokenizer_settings(tokenizer: Any) -> dict[str, Any]:
+    """Return what a tokenizer of transformers knows and ``tokenizer.json`` does not say."""
+    return {name: getattr(tokenizer, name) for name in _SETTINGS}
+
+
+def open_tokenizer(folder: Path, export: Export) -> ExportedTokenizer:
+    """Load the tokenizer of an exported model.
+
+    Raises:
+        ModelError: its file is damaged.
+    """
+    return ExportedTokenizer(folder / _FILE, dict(export.tokenizer))

@@ -1,0 +1,1 @@
+"""Models as graphs that ONNX Runtime and OpenVINO run."""

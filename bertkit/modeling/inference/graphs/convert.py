@@ -1,0 +1,147 @@
+"""Models of torch to graphs of ONNX and OpenVINO, by the exporters of transformers.
+
+They trace with `torch.export`. Their interface is new and has changed within transformers 5, so this is the only module
+that knows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bertkit.errors import ModelError, UnavailableError, shorten
+from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
+from bertkit.modeling.info import info_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_NOISY = (
+    "root",
+    "nncf",
+    "transformers",
+    "onnxscript",
+    "onnx_ir",
+    *(f"torch.{name}" for name in ("onnx", "export", "fx")),
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A graph that was written."""
+
+    file: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reads: str
+    probabilities: bool
+
+
+def convert(
+    model: PreTrainedModel,
+    names: Sequence[str],
+    backend: str,
+    file: Path,
+    *,
+    calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
+) -> Converted:
+    """Write the graph of a model, whose texts may be any number and of any length.
+
+    Args:
+        model: as `load_model` of a task family returns it, in float32 on the CPU.
+        names: of its inputs: ``input_ids``, ``attention_mask`` and perhaps ``token_type_ids``.
+        backend: ``onnx`` or ``openvino``.
+        file: where the graph is written; its weights go beside it.
+        calibration: texts, to have the graph in int8; None for float32. ONNX Runtime finds the ranges of activations
+            as it runs, and OpenVINO has them from these texts.
+
+    Raises:
+        ModelError: the exporter cannot trace the model; the message has its reason.
+    """
+    refuse_untraceable(model)
+    graph = TextGraph(model)
+    inputs = example_inputs(names, model.config.vocab_size, reads_rows=info_of(model).reads == "windows")
+    dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
+    with _quiet(), plain_precision(), torch.no_grad():
+        outputs = tuple(graph(**inputs))
+        try:
+            exporter, config = _exporter(backend)
+            quantizer = None if calibration is None else _quantizer(backend, calibration)
+            settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
+            program = exporter.export(graph, dict(inputs), settings).program
+        except ImportError as error:  # a release that transformers refuses
+            what = f"transformers cannot export to {backend} here: {shorten(str(error), 200)}"
+            raise UnavailableError(what, "pip install -U 'bertkit[export]'") from None
+        except Exception as error:  # of torch, onnxscript or OpenVINO, each with classes of its own
+            reason = shorten(" ".join(str(error).split()), 240)
+            what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
+            raise ModelError(what, "try the other --to") from error
+        exporter.save_program(program, file)
+    info, kept = info_of(model), _input_names(program, backend, names)
+    return Converted(file.name, kept, outputs, info.reads, info.gives_probabilities)
+
+
+def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
+    """Return three texts of unlike lengths to trace with; a length or number that is 1 would be taken for a constant.
+
+    With `reads_rows`, they are two rows of three windows.
+    """
+    texts, tokens = 3, 7
+    ids = torch.full((texts, tokens), vocabulary // 2)
+    mask = torch.ones_like(ids)
+    mask[1, tokens - 2 :] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+    return {name: inputs[name].unsqueeze(0).repeat(2, 1, 1) if reads_rows else inputs[name] for name in names}
+
+
+def _exporter(backend: str) -> tuple[Any, Any]:
+    from transformers import exporters
+
+    if backend == "onnx":
+        return exporters.OnnxExporter(), exporters.OnnxConfig
+    return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
+
+
+def _quantizer(backend: str, calibration: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+    """Return the quantizer that keeps most of the score, of those that a backend has.
+
+    Weights have a scale per output: with one per matrix, vectors of MiniLM had a cosine of .93 to those of float32.
+    """
+    from transformers import exporters
+
+    if backend == "onnx":
+        return exporters.OnnxRuntimeQuantizer(exporters.OnnxRuntimeDynamicConfig(per_channel=True))
+    config = exporters.NNCFQuantizationConfig(subset_size=len(calibration))
+    return exporters.NNCFOpenVINOQuantizer(config, calibration_dataset=[dict(texts) for texts in calibration])
+
+
+def _input_names(program: Any, backend: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the inputs that a graph has kept; one that nothing depends on is dropped."""
+    if backend == "onnx":
+        kept = {value.name for value in program.graph.inputs}
+    else:
+        kept = {name for port in program.inputs for name in port.get_names()}
+    return tuple(name for name in names if name in kept)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what exporters print and warn of away from the user; what fails raises."""
+    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in _NOISY:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)

@@ -1,0 +1,113 @@
+"""A model as a function of texts alone: what a graph is traced from.
+
+Models of bertkit read rows, which may have several texts, and leave out the texts that a row lacks. How many there are
+depends on the data, which a graph cannot follow. So a graph reads texts, arrays (texts, tokens), and
+`bertkit.exported.model` deals rows out to it. Only the head over windows reads rows itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+from bertkit.errors import ModelError
+from bertkit.modeling.info import info_of, tagger_head
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_OUTPUTS = ("logits", "start_logits", "end_logits")
+
+
+class TextGraph(nn.Module):
+    """The forward pass of a model, without its loss, its dropout and what was patched for batches of rows."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model, self.compute = model.eval(), _COMPUTE[info_of(model).reads]
+        for module in model.modules():
+            if type(module) is nn.Linear:  # a head may be patched to be computed in float32, as a graph is anyway
+                vars(module).pop("forward", None)
+
+    def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> dict[str, torch.Tensor]:
+        """Compute the outputs of texts (texts, tokens); of a head over windows, of rows (rows, windows, tokens)."""
+        return self.compute(self.model, input_ids, attention_mask, token_type_ids)
+
+    def on_arrays(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute arrays of outputs from arrays of texts, as a graph that is exported does."""
+        with torch.no_grad():
+            found = self(**{name: torch.from_numpy(values) for name, values in batch.items()})
+        return {name: values.numpy() for name, values in found.items()}
+
+
+def _from_text(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+    outputs = _run_class(model, ids, mask, segments)
+    return {name: outputs[name] for name in _OUTPUTS if name in outputs}
+
+
+def _from_choice(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+    """Read each text as a row with a single choice: logits (texts, 1)."""
+    several = (None if values is None else values.unsqueeze(1) for values in (ids, mask, segments))
+    return {"logits": _run_class(model, *several).logits}
+
+
+def _from_windows(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+    """Run all windows of a row, also those that it lacks, whose weight is 0."""
+    flat = (None if values is None else values.flatten(0, 1) for values in (ids, mask, segments))
+    first = model.run_encoder(*flat).last_hidden_state[:, 0]
+    return {"logits": model.classify(first.view(*ids.shape[:2], first.shape[-1]), mask.sum(dim=-1) > 1)}
+
+
+def _from_vectors(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+    """Compute what stands for each text, and where a linear layer reads it, logits."""
+    vectors = model._embed(ids, mask, segments)
+    classify = getattr(model, "logistic", None)
+    return {"vectors": vectors} | ({} if classify is None else {"logits": classify(vectors)})
+
+
+def _from_masked_head(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+    """Compute the highest logit of each token of the vocabulary, as the sparse head does with less memory."""
+    logits = _run_class(model, ids, mask, segments, skip=1).logits
+    highest = logits.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min).amax(dim=1)
+    return {"vectors": highest.relu().log1p()}
+
+
+def _run_class(model: Any, ids: Any, mask: Any, segments: Any, *, skip: int = 0) -> Any:
+    """Run the forward of a model's class, and none that was put on the model itself; `skip` leaves out subclasses."""
+    named = {} if segments is None else {"token_type_ids": segments}
+    owners: list[Any] = [one for one in type(model).__mro__ if "forward" in vars(one)]
+    return owners[skip].forward(model, input_ids=ids, attention_mask=mask, **named)
+
+
+_COMPUTE: Mapping[str, Callable[[Any, Any, Any, Any], dict[str, torch.Tensor]]] = {
+    "text": _from_text,
+    "choices": _from_choice,
+    "passages": _from_text,
+    "windows": _from_windows,
+    "texts": _from_vectors,
+    "sparse": _from_masked_head,
+}
+
+
+def refuse_untraceable(model: PreTrainedModel) -> None:
+    """Refuse a head that no graph can follow.
+
+    Raises:
+        ModelError: it is a BiLSTM, which packs texts by their lengths.
+    """
+    head = tagger_head(model.config) or {}
+    if head.get("tagger") == "bilstm":
+        what = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
+        raise ModelError(what, "train one with options.tagger=linear, or without options.layers")
+
+
+@contextmanager
+def plain_precision() -> Iterator[None]:
+    """Let code that turns autocast off do so without an operation of its own, which exporters do not know."""
+    with patch.object(torch, "autocast", lambda *_, **__: nullcontext()):
+        yield

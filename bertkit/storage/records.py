@@ -1,0 +1,118 @@
+"""JSON objects that tell damage: of runs, in the shape and under the names of this release, and of several runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ResourceError
+from bertkit.storage import files
+from bertkit.storage.fingerprints import json_fingerprint
+
+_CHECKSUM = "sha256"
+_RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
+"""Key of a record of the last release -> its name in this one."""
+_BASELINE = "without the text"  # what its one baseline is called
+_SCORES = {"*": (int, float, type(None))}
+_RESULT = {"baseline?": _SCORES, "baselines?": {"*": _SCORES}}
+_SHAPE = {
+    "status": str,
+    "command?": str,
+    "finished?": str,
+    "seconds?": (int, float),
+    "identity?": {"recipe?": {"training?": dict}, "data?": dict},
+    "versions?": dict,
+    "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
+    "tuned?": {"*": (int, float)},
+    "files?": {"*": {"size": int, "sha256": str}},
+    "resumed?": list,
+    "baselines?": str,
+    "result?": _RESULT,
+    "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
+}
+"""Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
+
+
+def read_object(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no such file.
+
+    Raises:
+        ResourceError: `damaged`, where the file is anything else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError):
+        raise damaged from None
+    if not isinstance(content, dict):
+        raise damaged
+    return content
+
+
+def read_signed(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
+    """Read what `write_signed` has written; None where there is no such file.
+
+    Raises:
+        ResourceError: `damaged`, where the file is anything else.
+    """
+    content = read_object(file, damaged)
+    if content is not None and content.pop(_CHECKSUM, None) != json_fingerprint(content):
+        raise damaged
+    return content
+
+
+def write_signed(file: Path, content: Mapping[str, Any]) -> None:
+    """Write an object with a checksum of itself, whole or not at all."""
+    as_read = json.loads(files.to_json(content))
+    files.write_json(file, {**as_read, _CHECKSUM: json_fingerprint(as_read)})
+
+
+def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
+    """Return the record of a run under the names of this release, without its checksum.
+
+    Raises:
+        ResourceError: `damaged`, where it has another shape, or that of a finished run is not what was written.
+    """
+    if not _fits(record, _SHAPE):
+        raise damaged
+    if record["status"] == "finished" and record.pop(_CHECKSUM, None) not in (None, json_fingerprint(record)):
+        raise damaged
+    return _rename_keys(record)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Tell whether a JSON value is of a type, or an object whose values are of theirs; see `_SHAPE`."""
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(item, shape[0]) for item in value)
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    if not isinstance(value, dict):
+        return False
+    if "*" in shape:
+        return all(_fits(inner, shape["*"]) for inner in value.values())
+    return all(
+        _fits(value[name.rstrip("?")], inner) if name.rstrip("?") in value else name.endswith("?")
+        for name, inner in shape.items()
+    )
+
+
+def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of an earlier release under the names of this one."""
+    from bertkit.recipe.renamed import rename_keys
+
+    record = {_RENAMED.get(key, key): value for key, value in record.items()}
+    if "products" in record.get("machine", {}):
+        machine = dict(record["machine"])
+        record["machine"] = {"matmul_backend": machine.pop("products"), **machine}
+    for result in (*record.get("results", []), record.get("result", {})):
+        if "baseline" in result:  # the only one then
+            result["baselines"] = {_BASELINE: result.pop("baseline")}
+            if "baseline" in result.get("undefined", {}):
+                result["undefined"]["baselines"] = result["undefined"].pop("baseline")
+    identity = record.get("identity", {})
+    if "recipe" in identity:
+        record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}
+    return record

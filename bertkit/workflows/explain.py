@@ -1,0 +1,217 @@
+"""Explain what a checkpoint predicts: for each row what every word adds, and over a file how faithful that is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.text import Record
+from bertkit.errors import DataError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
+from bertkit.evaluation.scoring import run_model
+from bertkit.insight.settings import Settings
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.seeds import is_seeds_folder
+from bertkit.tasks import drop_private_keys
+from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
+
+if TYPE_CHECKING:
+    from bertkit.insight.explanations import Answered, Explanation
+    from bertkit.insight.faithfulness import Faithfulness
+
+_RECIPE = "recipe.yaml"
+_SEED = 0
+_PLAIN = Settings()
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row, what the model predicts for it, and why."""
+
+    id: Any
+    row: Row
+    prediction: dict[str, Any]
+    explanations: list[Explanation]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return everything as one record that can be written as JSON."""
+        return {"id": self.id, **self.row, **self.prediction, "explanations": list(map(asdict, self.explanations))}
+
+
+@dataclass(frozen=True)
+class FaithfulnessResult:
+    """How faithful each method is over the rows of a file."""
+
+    rows: int
+    score: str
+    """What drops: ``probability``, or the measure that has none."""
+    methods: list[Faithfulness]
+    complete: int
+    """How many rows have integrated gradients that add up within 1 %."""
+
+
+def recipe_of(run: str) -> str:
+    """Return the recipe of a run folder.
+
+    Raises:
+        UsageError: it has none.
+    """
+    folder = typed_path(run)
+    if is_seeds_folder(folder):
+        raise UsageError("a folder of several seeds", "name one of its run folders", file=folder)
+    if not (folder / _RECIPE).is_file():
+        raise UsageError(f"no {_RECIPE}", "name a run folder, or say --recipe RECIPE", file=folder)
+    return str(folder / _RECIPE)
+
+
+def explain(
+    recipe: Recipe,
+    *,
+    source: str | Path | None = None,
+    row: Row | None = None,
+    limit: int | None = None,
+    settings: Settings = _PLAIN,
+    progress: Progress = SILENT,
+) -> Iterator[ExplainedRow]:
+    """Explain the prediction for the rows of a file (``-`` for standard input), or for one row.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    checkpoint, answered = _answer(recipe, source, row, limit, progress)
+    return _explain(checkpoint, answered, settings, progress)
+
+
+def _explain(
+    checkpoint: Checkpoint,
+    answered: Iterable[tuple[Any, dict[str, Any], Answered]],
+    settings: Settings,
+    progress: Progress,
+) -> Iterator[ExplainedRow]:
+    from bertkit.insight import explanations
+
+    for name, original, one in answered:
+        found = explanations.explain(checkpoint, one, settings)
+        yield ExplainedRow(name, original, drop_private_keys(one.prediction), found)
+
+
+def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
+    """Write a page with explained rows that opens from disk, and return how many there are.
+
+    Raises:
+        UsageError: the output is not an ``.html`` file, or is a file that is read.
+    """
+    from bertkit.reports.explain import write_explanations
+
+    output = typed_path(output)
+    refuse_inputs(output, input_files(source, find_checkpoint(recipe)))
+    with claimed(output):
+        found = [row.as_record() for row in rows]
+        write_explanations(output, found, model=recipe.model_name)
+    return len(found)
+
+
+def check_page(output: str | Path) -> None:
+    """Check the name of a page; raises UsageError where it does not end in ``.html``."""
+    if Path(output).suffix != ".html":
+        raise UsageError("a page ends in .html", "e.g. --output why.html", file=output)
+
+
+def measure(
+    recipe: Recipe,
+    *,
+    source: str | Path,
+    limit: int | None = None,
+    settings: Settings = _PLAIN,
+    progress: Progress = SILENT,
+) -> FaithfulnessResult:
+    """Measure how faithful explanations are over the rows of a file, beside random attributions.
+
+    Of each row it is the first target; rows of one word say nothing and are left out.
+
+    Raises:
+        DataError: no row has two words.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    checkpoint, answered = _answer(recipe, source, None, limit, progress)
+    import numpy as np
+
+    from bertkit.insight import explanations, faithfulness
+    from bertkit.insight.attributions import integrated_gradients, occlusion
+
+    by_method: dict[str, list[tuple[float, float]]] = {
+        "integrated gradients": [],
+        "occlusion": [],
+        faithfulness.RANDOM: [],
+    }
+    complete, measure_name = 0, ""
+    for number, (_, _, one) in enumerate(answered):
+        target, *_ = [*explanations.find_targets(checkpoint, one, settings.targets), None]
+        if target is None:
+            continue
+        explained, words = explanations.open_target(checkpoint, one, target, settings)
+        if len(words) < 2:
+            continue
+        found = integrated_gradients(explained, settings.most_steps)
+        complete += found.is_complete
+        gradients = np.array([sum(found.values[each] for each in word.positions) for word in words])
+        dropped = occlusion(explained, [word.positions for word in words])
+        measure_name = target.measure
+        random = np.random.default_rng([_SEED, number])
+        rows = (
+            faithfulness.drops(explained, words, gradients, target.measure),
+            faithfulness.drops(explained, words, dropped, target.measure),
+            faithfulness.random_drops(explained, words, target.measure, random),
+        )
+        for of_method, row in zip(by_method.values(), rows, strict=True):
+            of_method.append(row)
+    count = len(by_method[faithfulness.RANDOM])
+    if not count:
+        raise DataError("no row has two words or more", "give longer rows", file=str(source))
+    score = "probability" if measure_name.startswith("log-") else measure_name
+    return FaithfulnessResult(count, score, faithfulness.summarize(by_method), complete)
+
+
+def _answer(
+    recipe: Recipe, source: str | Path | None, row: Row | None, limit: int | None, progress: Progress
+) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
+    """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
+    saved = find_checkpoint(recipe)
+    if row is not None:
+        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
+    if source is None and row is None:
+        raise UsageError("nothing to explain", "give --text, --row column=value or --data FILE")
+    records: Iterable[Record] = itertools.islice(open_records(source, row, saved.recipe), limit)
+    chunks = read_chunks(records, saved, str(source or "--row"))
+    first = next(chunks)  # a bad row is found before the model is loaded
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        checkpoint = saved.load()
+    return checkpoint, _run(checkpoint, itertools.chain([first], chunks), progress)
+
+
+def _run(
+    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]], progress: Progress
+) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
+    from bertkit.insight.explanations import Answered
+
+    task, number = checkpoint.task, itertools.count()
+    for originals, rows in chunks:
+        features = task.encode(rows, checkpoint.setup)
+        outputs, _ = run_model(checkpoint, features, SILENT, "")
+        predictions = task.decode(outputs, features, rows, checkpoint.setup)
+        of_row: list[list[int]] = [[] for _ in rows]
+        for position, feature in enumerate(features):
+            of_row[feature["row"]].append(position)
+        with stage(progress, "explaining", len(rows)):
+            for done, (original, row, prediction, own) in enumerate(
+                zip(originals, rows, predictions, of_row, strict=True), 1
+            ):
+                name = row.get("id", original.get("id", next(number)))
+                mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
+                yield name, original, mine
+                progress.update(done, {})

@@ -1,0 +1,281 @@
+"""Export a fine-tuned model to a folder that ONNX Runtime or OpenVINO runs, without torch."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.exports import Export, refuse_exported
+from bertkit.storage.files import sync_folder
+from bertkit.storage.outputs import claimed_folder
+from bertkit.tasks import load_task
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Split
+    from bertkit.evaluation.parity import Compute, Parity
+
+log = logging.getLogger("bertkit")
+
+_RECIPE = "recipe.yaml"
+_COMPARED = 64  # rows whose vectors are compared
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What was exported, and how it compares with the model that it was made from."""
+
+    model: str
+    folder: str
+    recipe: str
+    backend: str
+    precision: str
+    bytes: int
+    parity: Parity
+
+
+def export(
+    model: str,
+    output: str | Path,
+    *,
+    to: str = "onnx",
+    recipe: str | None = None,
+    data: str | None = None,
+    limit: int | None = None,
+    progress: Progress = SILENT,
+) -> ExportResult:
+    """Export a run or a fine-tuned checkpoint, compare both, and return how they compare.
+
+    The folder appears when it is whole. It has all that `eval` and `predict` need, and says the same.
+
+    Args:
+        model: run folder, a checkpoint of a run, or any fine-tuned checkpoint.
+        output: the folder to write, which must not exist.
+        to: ``onnx`` or ``openvino``.
+        recipe: of a checkpoint that is not of a run.
+        data: rows to score both on; those of the recipe by default.
+        limit: score on the first rows only.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.exported.backends import check_backend
+
+    check_backend(to)
+    folder, saved = open_source(Source(model, recipe, data, limit), output)
+    scored = find_split(saved, required=data is not None)
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        before = load_plain(saved)
+    return write_graph(saved, before, folder, GraphFormat(to), scored, refuse_different, progress)
+
+
+@dataclass(frozen=True)
+class GraphFormat:
+    """What a graph is made for."""
+
+    backend: str
+    precision: str = "fp32"
+    calibration: Any = None
+    """Texts, for int8."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a graph is made from, and the rows that it is scored on."""
+
+    model: str
+    """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
+    recipe: str | None = None
+    """Of a checkpoint that is not of a run."""
+    data: str | None = None
+    """Rows; None for those of the recipe."""
+    limit: int | None = None
+    """The first rows of each split; None for all."""
+
+
+def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoint]:
+    """Return the folder to write, and the checkpoint to make it from, checked without its weights."""
+    folder = typed_path(output)
+    refuse_existing(folder)
+    found = hub.find_model(source.model)
+    refuse_exported(found)
+    loaded = recipe_of(source.model, source.recipe, data=source.data, limit=source.limit)
+    return folder, open_checkpoint(loaded, load_task(loaded), found)
+
+
+def write_graph(
+    saved: SavedCheckpoint,
+    before: Checkpoint,
+    folder: Path,
+    target: GraphFormat,
+    scored: tuple[Split | None, list[str]],
+    judge: Callable[[Parity], None],
+    progress: Progress,
+) -> ExportResult:
+    """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
+    with building(folder) as staging:
+        with stage(progress, f"exporting to {target.backend}, {target.precision}"):
+            described, graph = _convert(saved, before, target, staging)
+        after = open_checkpoint(saved.recipe, saved.task, staging).load()
+        parity = measure(before, after, graph.on_arrays, scored, progress)
+        judge(parity)
+        complete(staging, described, {"parity.json": asdict(parity)})
+        size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
+    model, recipe = saved.recipe.model, saved.recipe.name
+    return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity)
+
+
+def refuse_different(parity: Parity) -> None:
+    """Raise ModelError where a graph in float32 computes something else than the model."""
+    from bertkit.evaluation.parity import TOLERANCE
+
+    if not parity.largest <= TOLERANCE:
+        what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
+        raise ModelError(what, "nothing was written; try the other --to")
+
+
+def recipe_of(model: str, recipe: str | None, *, data: str | None, limit: int | None) -> Recipe:
+    """Load the recipe of a run, which is in its folder; of another checkpoint, the one that is named.
+
+    Raises:
+        UsageError: nothing says what the model was trained for.
+    """
+    folder = typed_path(model)
+    files = [folder / _RECIPE, folder.resolve().parent / _RECIPE]
+    found = next((file for file in files[: 2 if folder.name.startswith("checkpoint-") else 1] if file.is_file()), None)
+    if recipe is None and found is None:
+        what = "no recipe.yaml beside the model, so nothing says what it was trained for"
+        raise UsageError(what, "name the recipe: --recipe RECIPE", file=model)
+    settings = {"model": model, "data.source": data, "data.limit": limit}
+    changes = {name: value for name, value in settings.items() if value is not None}
+    return load_recipe(recipe or str(found), changes)
+
+
+def refuse_existing(folder: Path) -> None:
+    """Raise UsageError where the folder to write is there already."""
+    if folder.exists():
+        raise UsageError("the output exists already, and is never replaced", "name another --output", file=folder)
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside the one to write, which takes its name once everything is in it."""
+    with claimed_folder(folder):
+        staging = folder.with_name(f".{folder.resolve().name}.building")
+        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+        with disk_errors(staging):
+            staging.mkdir()
+            try:
+                yield staging
+                staging.rename(folder)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+            sync_folder(folder.parent)
+
+
+def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
+    """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
+    from bertkit.workflows.evaluate import splits_to_score
+
+    try:
+        return next(iter(splits_to_score(saved, None).values())), []
+    except (DataError, UnavailableError, UsageError) as error:
+        if required:
+            raise
+        return None, [f"No scores: {error.what}. Name rows with --data."]
+
+
+def load_plain(saved: SavedCheckpoint) -> Checkpoint:
+    """Load a model as it is traced: in float32 on the CPU, by the classes of transformers, and no layer cut short."""
+    import torch
+
+    from bertkit.hardware.precision import Machine
+
+    training = saved.recipe.training.model_copy(update={"cls_only_last_layer": False})
+    plain = replace(saved, recipe=saved.recipe.model_copy(update={"training": training}))
+    return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
+
+
+def _convert(saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path) -> tuple[Export, Any]:
+    from bertkit.exported.backends import FILES
+    from bertkit.modeling.inference.graphs.convert import convert
+    from bertkit.modeling.inference.graphs.texts import TextGraph
+    from bertkit.workflows.steps.exported_folder import describe_export, write_beside
+
+    known = before.setup.tokenizer.model_input_names
+    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
+    model: Any = before.model
+    file = staging / FILES[target.backend]
+    converted = convert(model, names, target.backend, file, calibration=target.calibration)
+    described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
+    write_beside(staging, saved, before)
+    complete(staging, described, {})  # so that it can be opened
+    return described, TextGraph(model)
+
+
+def complete(staging: Path, described: Export, reports: dict[str, Any]) -> None:
+    """Write reports, and the manifest over all files."""
+    from bertkit.storage.files import write_json
+    from bertkit.workflows.steps.exported_folder import write_manifest
+
+    for name, content in reports.items():
+        write_json(staging / name, content)
+    write_manifest(staging, described)
+
+
+def texts_of(
+    checkpoint: Checkpoint, rows: Sequence[Row], inputs: Sequence[str], *, reads_rows: bool = False
+) -> list[dict[str, Any]]:
+    """Return the texts of rows as a graph reads them, a batch (texts, tokens) per row; with `reads_rows`, the rows."""
+    collate = checkpoint.task.collator(checkpoint.setup)
+    batches = []
+    for feature in checkpoint.task.encode(rows, checkpoint.setup):
+        batch = collate([{name: value for name, value in feature.items() if name != "labels"}])
+        if reads_rows:
+            batches.append({name: batch[name] for name in inputs})
+            continue
+        flat = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in inputs}
+        batches.append({name: values[flat["attention_mask"].sum(1) > 1] for name, values in flat.items()})
+    return batches
+
+
+def measure(
+    before: Checkpoint,
+    after: Checkpoint,
+    compute: Compute,
+    scored: tuple[Split | None, list[str]],
+    progress: Progress,
+) -> Parity:
+    """Compare outputs, speed and scores of a model and of the graph that was made from it."""
+    from bertkit.evaluation.parity import SHAPES, Parity, compare_outputs, compare_scores, random_texts, time_both
+    from bertkit.exported import ExportedModel
+
+    split, notes = scored
+    assert isinstance(after.model, ExportedModel)
+    made, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
+    vocabulary = len(after.setup.tokenizer.get_vocab())
+    reads_rows = made.reads == "windows"
+    shapes = [(texts, min(tokens, limit)) for texts, tokens in SHAPES]
+    batches = [
+        random_texts((2, *shape) if reads_rows else shape, made.inputs, vocabulary) for shape in dict.fromkeys(shapes)
+    ]
+    with stage(progress, "comparing outputs"):
+        largest, cosine = compare_outputs(compute, after.model.run, batches)
+        if split is not None and cosine is not None:  # of texts as they come, not of random ones
+            _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
+    with stage(progress, "timing"):
+        times = [] if reads_rows else time_both(compute, after.model.run, made.inputs, vocabulary, limit)
+    scores = {} if split is None else compare_scores(before, after, split, progress)
+    rows = 0 if split is None else len(split.rows)
+    return Parity(largest, cosine, times, "" if split is None else split.name, rows, scores, notes)

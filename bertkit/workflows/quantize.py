@@ -1,0 +1,120 @@
+"""Export a fine-tuned model in int8 or bf16; what loses too much of the score is not written."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.sources import read_splits
+from bertkit.errors import DataError, ModelError, UsageError, closest
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.workflows.export import (
+    ExportResult,
+    GraphFormat,
+    Source,
+    find_split,
+    load_plain,
+    open_source,
+    texts_of,
+    write_graph,
+)
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.parity import Parity
+
+TARGETS = {"onnx-int8": ("onnx", "int8"), "openvino-int8": ("openvino", "int8"), "openvino-bf16": ("openvino", "bf16")}
+"""What `--to` takes -> backend and precision."""
+LEAST_COSINE = 0.98
+
+
+class MarginError(ModelError):
+    """A quantized model that loses too much; `parity` has how much."""
+
+    def __init__(self, what: str, remedy: str, parity: Parity) -> None:
+        super().__init__(what, remedy)
+        self.parity = parity
+
+
+def quantize(
+    source: Source,
+    output: str | Path,
+    *,
+    to: str = "openvino-int8",
+    margin: float = 0.01,
+    rows: int = 256,
+    progress: Progress = SILENT,
+) -> ExportResult:
+    """Export a model as `bertkit.workflows.export.export` does, in fewer bits.
+
+    Args:
+        source: the model, and the rows to calibrate and to score on.
+        output: the folder to write, which must not exist.
+        to: one of `TARGETS`.
+        margin: how much the score may lose, as a share of its highest value; the 95% interval of the loss counts.
+        rows: how many training rows tell the ranges of activations.
+        progress: shows how far the work is.
+
+    Raises:
+        MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.exported.backends import check_backend
+
+    if to not in TARGETS:
+        raise UsageError(f"--to {to} is not known", closest(to, TARGETS))
+    if not 0 < margin < 1 or rows < 1:
+        raise UsageError(f"--margin {margin:g}, --rows {rows}", "give a margin between 0 and 1, and at least one row")
+    backend, precision = TARGETS[to]
+    check_backend(backend, quantizes=precision == "int8")
+    folder, saved = open_source(source, output)
+    scored = find_split(saved, required=True)
+    training = _read_training(saved, rows) if precision == "int8" else []
+    with stage(progress, f"loading {saved.recipe.model_name}"):
+        before = load_plain(saved)
+    calibration = _calibration_texts(before, training) if precision == "int8" else None
+    judge = partial(refuse_loss, saved=saved, margin=margin)
+    return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge, progress)
+
+
+def _read_training(saved: SavedCheckpoint, count: int) -> list[Any]:
+    """Read some training rows, evenly spread over all of them.
+
+    Raises:
+        DataError: there are none.
+    """
+    recipe, task = saved.recipe, saved.task
+    columns = task.COLUMNS
+    splits = read_splits(
+        recipe, columns, lambda row: task.read(row, recipe), lambda name: name == "train", named=task.NAMED
+    )
+    if not splits:
+        raise DataError("no training rows, which tell the ranges of activations", "name some with --data")
+    rows = splits["train"].rows
+    return list(rows[:: max(1, len(rows) // count)][:count])
+
+
+def _calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any]]:
+    from bertkit.modeling.info import info_of
+
+    known = before.setup.tokenizer.model_input_names
+    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
+    inputs = [{name: value for name, value in row.items() if name != before.task.COLUMNS.gold} for row in rows]
+    return texts_of(before, inputs, names, reads_rows=info_of(before.model).reads == "windows")
+
+
+def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
+    """Check that a model in fewer bits says about the same; raises `MarginError`."""
+    metric = saved.recipe.best_metric
+    found, highest = parity.scores[metric], float(getattr(saved.task, "HIGHEST", 1.0))
+    ends = found["interval"] or [found["difference"], found["difference"]]
+    loss = max(ends) if metric in LOWER_IS_BETTER else -min(ends)
+    remedy = "nothing was written; choose another --to, or a larger --margin"
+    if not loss <= margin * highest:
+        what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
+        raise MarginError(what, remedy, parity)
+    if parity.least_cosine is not None and not parity.least_cosine >= LEAST_COSINE:
+        what = f"the least cosine of vectors is {parity.least_cosine:.4f}, below {LEAST_COSINE}"
+        raise MarginError(what, "nothing was written; choose another --to", parity)

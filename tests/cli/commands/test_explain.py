@@ -1,0 +1,63 @@
+"""What `bertkit explain` refuses before it loads a model, and how it prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.cli.commands import explain
+from bertkit.insight.faithfulness import summarize
+from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "nothing to explain - give --text, --row column=value or --data FILE"),
+        (["--text", "a", "--data", "b.csv"], "--data and --text or --row - give one"),
+        (["--text", "a", "--faithfulness"], "--faithfulness without --data - name a file of rows"),
+        (["--data", "b.csv", "--faithfulness", "-o", "c.html"], "--faithfulness and --output"),
+        (["--text", "a", "-o", "why.txt"], "a page ends in .html (why.txt)"),
+        (["--text", "a"], "no recipe.yaml (nothing) - name a run folder, or say --recipe RECIPE"),
+    ],
+)
+def test_a_mistake_is_one_line(run, options, message):
+    ended = run("explain", "nothing", *options)
+    assert ended.code == 2
+    assert message in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def make_row(**changes):
+    from bertkit.insight.explanations import Explanation, WordValue
+
+    words = [WordValue("a", 0, 0.25, 0.5), WordValue("film", 0, -1.0, 0.0)]
+    fields = {"target": "good", "measure": "log-odds", "score": 1.0, "baseline_score": 0.5, "steps": 1, "gap": 0.002}
+    explanation = Explanation(**{**fields, "is_complete": True, "words": words, **changes})
+    return ExplainedRow(0, {"text": "a film"}, {"prediction": "good"}, [explanation])
+
+
+def test_words_are_listed_by_what_they_add(capsys):
+    explain._print(make_row())
+    assert capsys.readouterr().out.splitlines() == [
+        '{"id": 0, "prediction": "good"}',
+        "  good: log-odds 1.0000, with all words masked 0.5000",
+        "  the words add up to the difference within 0.20% (1 step)",
+        "  what each word adds",
+        "    word  integrated gradients   masked",
+        "    film               -1.0000  +0.0000",
+        "    a                  +0.2500  +0.5000",
+        "",
+    ]
+    explain._print(make_row(is_complete=False, gap=0.5, steps=64))
+    assert "NOT COMPLETE: the words miss the difference by 50.0% after 64 steps" in capsys.readouterr().out
+    explain._print(ExplainedRow(0, {}, {"prediction": []}, []))
+    assert "nothing to explain: no word is read" in capsys.readouterr().out
+
+
+def test_faithfulness_is_a_table(capsys):
+    methods = summarize({"ours": [(0.5, 0.1), (0.7, 0.2), (0.6, 0.0)], "random": [(0.1, 0.3), (0.2, 0.4), (0.0, 0.6)]})
+    explain._print_measured(FaithfulnessResult(3, "probability", methods, 2), as_json=False)
+    printed = capsys.readouterr().out
+    assert "3 rows; integrated gradients add up within 1 % in 2" in printed
+    assert "drop of the probability" in printed
+    assert "ours    0.6000" in printed

@@ -1,0 +1,36 @@
+"""`bertkit export`: what it prints of how both compare, and its usage errors."""
+
+from __future__ import annotations
+
+from bertkit.cli.commands.export import print_parity, tabulate_scores
+from bertkit.evaluation.parity import Parity
+
+PARITY = Parity(
+    largest=1.23e-7,
+    least_cosine=0.99999,
+    latency=[{"texts": 1, "tokens": 16, "torch": 9.0, "exported": 4.5}],
+    split="validation",
+    rows=872,
+    scores={
+        "accuracy": {"before": 0.9, "after": 0.89, "difference": -0.01, "interval": [-0.02, 0.0]},
+        "f1": {"before": 0.5, "after": float("nan"), "difference": float("nan"), "interval": None},
+    },
+    notes=["A note."],
+)
+
+
+def test_the_tables_have_outputs_speed_and_scores(capsys):
+    print_parity(PARITY, "torch", "onnx")
+    printed = capsys.readouterr().out
+    for part in ("outputs: 1.2e-07", "cosine of vectors: 0.999990", "1 x 16", "validation, 872 rows", "A note."):
+        assert part in printed
+    rows = tabulate_scores(PARITY, "torch", "onnx")
+    assert [row["difference"] for row in rows] == ["-0.0100", "n/a"]
+
+
+def test_what_does_not_exist_ends_in_one_line(run):
+    ended = run("export", "nowhere/run", "-o", "out")
+    assert (ended.code, ended.last.startswith("error: ")) == (5, True) or ended.code == 4, ended.last
+    assert run("export", "demo", "--to", "tflite", "-o", "out").code == 2
+    ended = run("export", "demo", "-o", "out")
+    assert (ended.code, "name the recipe: --recipe RECIPE" in ended.last) == (2, True), ended.last

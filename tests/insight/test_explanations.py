@@ -1,0 +1,96 @@
+"""Explanations of every task family: complete, about the words of the row, and about what was asked for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from bertkit.data.sources import read_splits
+from bertkit.errors import UsageError
+from bertkit.insight.explanations import find_targets, open_target
+from bertkit.insight.settings import Settings
+from bertkit.progress import SILENT
+from bertkit.recipe import load_recipe
+from bertkit.tasks import load_task, task_names
+from bertkit.workflows.explain import explain
+from bertkit.workflows.finetune import finetune
+from tests.conftest import make_tokenizer
+
+RECIPES = (
+    "similarity-pairs",
+    "few-shot",
+    "late-interaction",
+    "swag",
+    "squad2",
+    "rerank",
+    "similarity",
+    "sparse",
+    "mnli",
+    "stsb",
+    "ner",
+    "ner-features",
+    "similarity-texts",
+    "wsd",
+)
+
+
+def fine_tune(name, folder, **changes):
+    few = {"training.epochs": 1, "training.batch_size": 8, "training.precision": "fp32"}
+    recipe = load_recipe(name, {"model": "demo", "data.source": "demo", **few, **changes})
+    finetune(recipe, output=folder / "run", progress=SILENT)
+    return recipe
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_task_family_is_explained(name, tmp_path):
+    recipe = fine_tune(name, tmp_path, **{"data.limit": 300 if name == "wsd" else 24})
+    task = load_task(recipe)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda name: name == "validation")
+    columns = {*task.COLUMNS.names} - {task.COLUMNS.gold, "id"}
+    loaded = load_recipe(str(tmp_path / "run" / "recipe.yaml"), {"model": str(tmp_path / "run")})
+    for row in splits["validation"].rows[:2]:
+        (explained,) = explain(loaded, row={name: value for name, value in row.items() if name in columns})
+        assert explained.explanations
+        for one in explained.explanations:
+            assert one.is_complete, (one.target, one.gap)
+            total = sum(word.integrated_gradients for word in one.words)
+            assert total == pytest.approx(one.score - one.baseline_score, rel=0.011)
+            assert any(word.occlusion for word in one.words)
+
+
+def test_the_recipes_are_of_every_family_but_the_one_that_trains_nothing():
+    assert {load_recipe(name).task for name in RECIPES} == {*task_names()} - {"zero_shot"}
+
+
+def test_targets_are_those_of_the_prediction_or_are_named():
+    targets = [
+        SimpleNamespace(name="dog: NOUN", chosen=False),
+        SimpleNamespace(name="ran: VERB", chosen=True),
+    ]
+    task = SimpleNamespace(targets=lambda *_: targets)
+    checkpoint, answered = (
+        SimpleNamespace(task=task, setup=None),
+        SimpleNamespace(prediction={}, outputs=[], features=[], row={}),
+    )
+    assert find_targets(checkpoint, answered, ()) == targets[1:]
+    assert find_targets(checkpoint, answered, ("dog",)) == targets[:1]
+    assert find_targets(checkpoint, answered, ("ran: VERB",)) == targets[1:]
+    with pytest.raises(UsageError, match="no target is called 'dgo: NOUN' - did you mean dog: NOUN"):
+        find_targets(checkpoint, answered, ("dgo: NOUN",))
+
+
+@pytest.mark.parametrize(("baseline", "token"), [("mask", "[MASK]"), ("padding", "[PAD]")])
+def test_the_baseline_is_the_mask_or_padding(baseline, token):
+    tokenizer = make_tokenizer()
+    task = SimpleNamespace(COLUMNS=SimpleNamespace(names=["text", "id"]), collator=lambda setup: None)
+    checkpoint = SimpleNamespace(
+        model=SimpleNamespace(eval=lambda: None), task=task, setup=SimpleNamespace(tokenizer=tokenizer)
+    )
+    row = {"text": "the Film", "id": "the"}
+    answered = SimpleNamespace(row=row, features=[{"row": 3, "input_ids": tokenizer("the Film")["input_ids"]}])
+    target = SimpleNamespace(feature=0, score=None)
+    explained, words = open_target(checkpoint, answered, target, Settings(baseline=baseline))
+    assert explained.baseline == tokenizer.convert_tokens_to_ids(token)
+    assert [word.text for word in words] == ["the", "Film"]

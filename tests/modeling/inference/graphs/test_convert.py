@@ -1,0 +1,58 @@
+"""Graphs of every head and every architecture compute what torch computes, for any number of texts of any length."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bertkit.errors import ModelError
+from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.inference.graphs import convert as module
+from bertkit.modeling.inference.graphs.convert import convert, example_inputs
+from tests.modeling.inference.graphs.families import FAMILIES, export_family, largest_difference
+from tests.workflows.test_model_types import save_encoder
+
+HEADS = ("classes", "hierarchical", "choices", "tags", "questions", "similarity", "sparse", "late")
+"""Families of which no two have the same head."""
+PRECISE = 2e-6
+ROUNDED = 2e-3
+"""Of taggers over frozen layers, whose hidden states are rounded to half precision: one may round the other way."""
+
+
+def test_examples_are_texts_of_unlike_lengths():
+    inputs = example_inputs(("input_ids", "attention_mask"), 100, reads_rows=False)
+    assert [tuple(values.shape) for values in inputs.values()] == [(3, 7), (3, 7)]
+    assert inputs["attention_mask"].sum(dim=1).tolist() == [7, 5, 7]
+    rows = example_inputs(("input_ids", "token_type_ids"), 100, reads_rows=True)
+    assert [tuple(values.shape) for values in rows.values()] == [(2, 3, 7), (2, 3, 7)]
+
+
+def test_what_an_exporter_cannot_do_is_said_in_its_words(tiny_model, tmp_path, monkeypatch):
+    from transformers import AutoModelForSequenceClassification
+
+    def fail(backend):
+        raise RuntimeError("no lowering for\naten::odd")
+
+    monkeypatch.setattr(module, "_exporter", fail)
+    model = AutoModelForSequenceClassification.from_pretrained(tiny_model)
+    what = "transformers cannot export a BertForSequenceClassification to onnx: no lowering for aten::odd"
+    with pytest.raises(ModelError, match=what):
+        convert(model, ("input_ids", "attention_mask"), "onnx", tmp_path / "model.onnx")
+    assert torch.autocast is torch.amp.autocast
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+@pytest.mark.parametrize(
+    ("model_type", "family"),
+    [*(("bert", family) for family in FAMILIES)]
+    + [(name, family) for name in ARCHITECTURES if name != "bert" for family in HEADS],
+)
+def test_a_graph_has_the_outputs_of_the_model(model_type, family, backend, tmp_path):
+    save_encoder(model_type, tmp_path / "encoder")
+    (tmp_path / "graph").mkdir()
+    found = export_family(family, tmp_path / "encoder", backend, tmp_path / "graph")
+    for one, other in zip(*found.features, strict=True):
+        assert [list(ids) if hasattr(ids, "__len__") else ids for ids in one["input_ids"]] == list(other["input_ids"])
+    rounds = family in ("tags over layers", "nearest senses")
+    assert largest_difference(found) < (ROUNDED if rounds else PRECISE)

@@ -1,0 +1,97 @@
+"""Records: signed, checked, and read under the names of this release."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.errors import ResourceError
+from bertkit.storage import runs
+from bertkit.storage.records import read_object, read_signed, write_signed
+
+DAMAGED = ResourceError("the file is damaged")
+
+
+def test_what_is_signed_comes_back_and_a_change_is_noticed(tmp_path):
+    file = tmp_path / "a.json"
+    assert read_signed(file, DAMAGED) is None
+    write_signed(file, {"runs": [{"seed": 1}], "mean": float("nan")})
+    assert read_signed(file, DAMAGED) == {"runs": [{"seed": 1}], "mean": None}
+    assert read_object(file, DAMAGED)["sha256"]
+    for damaged in (file.read_text().replace('"seed": 1', '"seed": 2'), "{}", "[]", "{"):
+        file.write_text(damaged)
+        with pytest.raises(ResourceError, match="the file is damaged"):
+            read_signed(file, DAMAGED)
+
+
+MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
+
+
+@pytest.fixture
+def old_record():
+    """The record of a run as the last release wrote it."""
+    training = {"seed": 1, "short_last_layer": True, "trim_vocabulary": False}
+    return {
+        "status": "finished",
+        "parted_file": "d.csv",
+        "contestants": [{"name": "teacher"}],
+        "machine": {**MACHINE, "products": "mkl"},
+        "identity": {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}},
+    }
+
+
+def test_a_record_of_the_last_release_is_read_under_the_names_of_today(tmp_path, old_record, caplog):
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    record = runs.read_record(tmp_path)
+    assert (record["split_file"], record["compared_models"]) == ("d.csv", [{"name": "teacher"}])
+    assert record["machine"] == {"matmul_backend": "mkl", **MACHINE}
+    training = {"seed": 1, "cls_only_last_layer": True, "occurring_embeddings": False}
+    assert record["identity"] == {"recipe": {"name": "cola", "training": training}, "data": {"train": "0"}}
+    assert not {"parted_file", "contestants", "products"} & {*record, *record["machine"]}
+    assert not caplog.records  # a run of its own time is nobody's mistake
+
+
+def test_the_baseline_of_the_last_release_becomes_one_of_several(tmp_path, old_record):
+    undefined = {"baseline": {"r2": "constant"}}
+    old_record["results"] = [{"baseline": {"accuracy": 0.5, "r2": None}, "undefined": undefined}, {"scores": {}}]
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    assert runs.read_record(tmp_path)["results"] == [
+        {
+            "baselines": {"without the text": {"accuracy": 0.5, "r2": None}},
+            "undefined": {"baselines": {"r2": "constant"}},
+        },
+        {"scores": {}},
+    ]
+
+
+def test_a_pretraining_record_of_the_last_release_is_read_too(tmp_path, old_record):
+    old_record["identity"]["recipe"]["training"] = {"copies": 10, "packing": "apart"}
+    old_record["result"] = {"baseline": {"perplexity": 9.5}}
+    (tmp_path / "run.json").write_text(json.dumps(old_record))
+    record = runs.read_record(tmp_path)
+    assert record["identity"]["recipe"]["training"] == {"dupe_factor": 10, "packing": "documents"}
+    assert record["result"] == {"baselines": {"without the text": {"perplexity": 9.5}}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "null",
+        "NaN",
+        "{",
+        "{}",
+        "[" * 9999,
+        '{"status": 1}',
+        '{"status": "finished", "tuned": {"a": "x"}}',
+        '{"status": "finished", "machine": {}}',
+        '{"status": "finished", "identity": []}',
+        '{"status": "finished", "identity": {"recipe": {"training": 3}}}',
+        '{"status": "finished", "results": [{"scores": {"f1": "x"}}]}',
+    ],
+)
+def test_a_record_of_another_shape_is_damaged(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(ResourceError, match="the record of the run is damaged"):
+        runs.read_record(tmp_path)

@@ -1,0 +1,120 @@
+"""Exported models: the folder is whole or not there, says what the run says, and needs no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertkit.errors import UsageError
+from bertkit.workflows.export import building, export, find_split, recipe_of, refuse_existing
+from tests.conftest import toy_rows, write_csv
+from tests.exported.hand_made import write_exported
+
+WITHOUT = {"torch", "transformers", "datasets"}
+TEXT = "the movie was good"
+
+
+@pytest.fixture
+def exported(tmp_path):
+    folder = tmp_path / "exported"
+    return folder, write_exported(folder, ("bad", "good"))
+
+
+def test_an_exported_model_predicts_without_torch(exported, light_zygote, tmp_path):
+    folder, table = exported
+    arguments = ["predict", "classify", "--model", folder, "--text", TEXT, "-o", "out.jsonl"]
+    assert light_zygote.imports(tmp_path, list(map(str, arguments))) & WITHOUT == set()
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    from transformers import AutoTokenizer
+
+    logits = table[AutoTokenizer.from_pretrained(folder)(TEXT)["input_ids"]].sum(axis=0)
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert list(json.loads(line)["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_another_task_or_head_than_the_exported_one_is_refused(exported, run):
+    folder, _ = exported
+    ended = run("predict", "squad", "--model", folder, "--row", "question=Who?", "--row", "context=I.")
+    what = "it was exported for text_classification, and the recipe squad is for question_answering"
+    assert (ended.code, ended.last.startswith(f"error: {what} ")) == (4, True), ended.last
+    ended = run("predict", "classify", "--model", folder, "--text", TEXT, "--set", "options.multi_label=true")
+    assert (ended.code, "it was exported with options.multi_label None" in ended.last) == (4, True), ended.last
+
+
+def test_an_exported_model_is_not_trained_or_exported_again(exported, run, tmp_path):
+    folder, _ = exported
+    rows = write_csv(tmp_path / "rows.csv", toy_rows(20, seed=1))
+    for command in (("finetune", "classify", "--model", folder, "--data", rows), ("export", folder, "-o", "again")):
+        ended = run(*command)
+        assert (ended.code, "has no weights for torch" in ended.last) == (4, True), ended.last
+
+
+def test_the_recipe_is_that_of_the_run_or_named(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("extends: cola\n")
+    checkpoint = tmp_path / "checkpoint-3"
+    checkpoint.mkdir()
+    for folder in (tmp_path, checkpoint):
+        recipe = recipe_of(str(folder), None, data="rows.csv", limit=5)
+        assert (recipe.task, recipe.model, recipe.data.source, recipe.data.limit) == (
+            "text_classification",
+            str(folder),
+            "rows.csv",
+            5,
+        )
+    assert recipe_of(str(tmp_path), "stsb", data=None, limit=None).task == "text_regression"
+    with pytest.raises(UsageError, match=r"nothing says what it was trained for .* - name the recipe: --recipe RECIPE"):
+        recipe_of("demo", None, data=None, limit=None)
+
+
+def test_an_output_that_exists_is_not_replaced(tmp_path):
+    with pytest.raises(UsageError, match="exists already, and is never replaced"):
+        refuse_existing(tmp_path)
+    with pytest.raises(UsageError, match="exists already"):
+        export("demo", tmp_path)
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "folder"
+    with pytest.raises(ValueError, match="broken"), building(target) as staging:
+        (staging / "file").write_text("half")
+        raise ValueError("broken")
+    assert list(target.parent.iterdir()) == []
+    with building(target) as staging:
+        (staging / "file").write_text("whole")
+    assert [entry.name for entry in target.parent.iterdir()] == ["folder"]
+
+
+def test_rows_that_are_not_at_hand_are_a_note_unless_they_were_named(trained, tmp_path):
+    from bertkit.evaluation.checkpoint import open_checkpoint
+    from bertkit.tasks import load_task
+
+    recipe = recipe_of(str(trained), None, data=str(tmp_path / "none.csv"), limit=None)
+    saved = open_checkpoint(recipe, load_task(recipe), trained)
+    split, notes = find_split(saved, required=False)
+    assert split is None and notes[0].startswith("No scores: ")
+    with pytest.raises(Exception, match=r"none\.csv"):
+        find_split(saved, required=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_an_exported_run_says_what_the_run_says(trained, run, tmp_path, backend):
+    rows = write_csv(tmp_path / "rows.csv", toy_rows(60, seed=4))
+    ended = run("export", trained, "--to", backend, "-o", "out", "--data", rows, "--json")
+    assert ended.code == 0, ended.err
+    parity = json.loads(ended.out)["parity"]
+    assert parity["largest"] < 2e-6 and parity["rows"] == 60 and parity["scores"]["accuracy"]["difference"] == 0
+    assert parity["latency"] and json.loads(Path("out/parity.json").read_text()) == parity
+    precise = ["--set", "training.precision=fp32"]
+    theirs, ours = (run("predict", "classify", rows, "--model", one, *precise).out for one in (trained, "out"))
+    for one, other in zip(map(json.loads, theirs.splitlines()), map(json.loads, ours.splitlines()), strict=True):
+        assert other.pop("probabilities") == pytest.approx(one.pop("probabilities"), abs=1e-5)
+        assert one == other
+    ended = run("eval", "classify", "--model", "out", "--data", rows, "--json")
+    assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == parity["scores"]["accuracy"]["after"]
+    ended = run("calibrate", "classify", "--model", "out", "--data", rows, "--json")
+    assert ended.code == 0, ended.err
+    assert "calibrated on" in run("eval", "classify", "--model", "out", "--data", rows).err
