@@ -40,6 +40,8 @@ NOT_RUN = {
     "bertkit eval --benchmark": "needs the package mteb and rows of the hub; tests/vectors/test_benchmark.py has some",
     "bertkit pretrain tokenizer --recipe mlm": "reads the text of a recipe, which is on the hub",
     "bertkit finetune classify --data stanfordnlp/imdb": "reads rows of the hub; tests/cli/test_hub.py does that",
+    "bertkit eval xnli": "reads rows of the hub; tests/workflows/test_evaluate.py scores languages of a folder",
+    "bertkit eval classify --model runs/classify --data 'rows/": "the same; reads a folder per language",
     "bertkit glue --model google-bert/bert-base-uncased": "reads all of GLUE from the hub",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
 }

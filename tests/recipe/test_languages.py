@@ -35,7 +35,7 @@ def test_an_override_reads_another_language(here):
     assert (german.config, german.splits, german.language) == ("set.de", {"validation": "dev_de"}, "de")
 
 
-@pytest.mark.parametrize("name", ["xnli", "paws-x", "wikiann", "xquad"])
+@pytest.mark.parametrize("name", ["xnli", "paws-x", "wikiann"])
 def test_other_data_has_no_language_unless_it_names_one(name):
     assert load_recipe(name).data.language == "en"
     for source in ("you/set", "demo"):
