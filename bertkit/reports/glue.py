@@ -16,7 +16,7 @@ def write_glue_report(folder: Path, summary: Mapping[str, Any], command: str) ->
 
     Args:
         folder: that of the runs.
-        summary: what ``glue.json`` holds, by the names of `bertkit.evaluation.glue_summary.GlueSummary`.
+        summary: what ``glue.json`` holds, by the names of `bertkit.evaluation.glue.summary.GlueSummary`.
         command: the command that trained them.
     """
     page = load_template("glue.html.j2", score=score_text).render(summary=summary, command=command)

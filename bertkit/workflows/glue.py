@@ -11,8 +11,8 @@ from typing import Any
 
 from bertkit import hub
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
-from bertkit.evaluation.glue import TASKS
-from bertkit.evaluation.glue_summary import GlueRun, GlueSummary, summarize
+from bertkit.evaluation.glue.leaderboard import TASKS
+from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, summarize
 from bertkit.evaluation.scoring import Result
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import SILENT, Progress, stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from bertkit.evaluation.glue_summary import Submission, SubmissionFile
+from bertkit.evaluation.glue.summary import Submission, SubmissionFile
 from bertkit.reports.glue import write_glue_report
 from tests.evaluation.test_glue_summary import summary_of
 

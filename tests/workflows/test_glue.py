@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError, ResourceError, StoppedError, UsageError
-from bertkit.evaluation.glue import TASKS
+from bertkit.evaluation.glue.leaderboard import TASKS
 from bertkit.storage import runs
 from bertkit.workflows import glue as workflow
 from bertkit.workflows.glue import glue

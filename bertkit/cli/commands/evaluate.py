@@ -51,6 +51,16 @@ BenchmarkOption = Annotated[
         show_default=False,
     ),
 ]
+SplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Split to score; `all` scores every row of a file.", metavar="SPLIT", show_default="validation splits"
+    ),
+]
+PredictionsOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
+]
 LanguagesOption = Annotated[
     str | None,
     typer.Option(
@@ -65,20 +75,10 @@ def command(
     recipe: OptionalRecipe = None,
     model: CheckpointOption = ...,  # type: ignore[assignment]
     data: DataOption = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split to score; `all` scores every row of a file.",
-            metavar="SPLIT",
-            show_default="validation splits",
-        ),
-    ] = None,
+    split: SplitOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
-    ] = None,
+    output: PredictionsOption = None,
     training_rows: Annotated[
         Literal["refuse", "drop", "keep"],
         typer.Option(

@@ -33,7 +33,7 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.glue_summary import GlueScore, GlueSummary, Submission
+    from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
 
 NAME = "glue"
 ORDER = 2

@@ -17,8 +17,8 @@ from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, StoppedError
 from bertkit.evaluation.checkpoint import find_checkpoint
-from bertkit.evaluation.glue import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
-from bertkit.evaluation.glue_summary import Submission, SubmissionFile
+from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
+from bertkit.evaluation.glue.summary import Submission, SubmissionFile
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage import runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bertkit.cli.commands.glue import print_glue
-from bertkit.evaluation.glue_summary import Submission, SubmissionFile
+from bertkit.evaluation.glue.summary import Submission, SubmissionFile
 from tests.evaluation.test_glue_summary import summary_of
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.glue import FILES, TASKS
+from bertkit.evaluation.glue.leaderboard import FILES, TASKS
 from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.steps import submission as workflow

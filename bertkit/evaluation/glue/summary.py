@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bertkit.evaluation.glue import TASKS, leaderboard_average, missing_scores, paper_average, published_scores
+from bertkit.evaluation.glue.leaderboard import (
+    TASKS,
+    leaderboard_average,
+    missing_scores,
+    paper_average,
+    published_scores,
+)
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import Interval
 from bertkit.recipe import Recipe, load_recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.evaluation.glue_summary import GlueRun, published_averages, summarize
+from bertkit.evaluation.glue.summary import GlueRun, published_averages, summarize
 from bertkit.evaluation.scoring import Result
 from bertkit.recipe import load_recipe
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.glue import (
+from bertkit.evaluation.glue.leaderboard import (
     FILES,
     TASKS,
     leaderboard_average,
