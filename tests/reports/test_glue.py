@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 from bertkit.evaluation.glue.summary import Submission, SubmissionFile
 from bertkit.reports.glue import write_glue_report
-from tests.evaluation.test_glue_summary import summary_of
+from tests.evaluation.glue.test_summary import summary_of
 
 
 def test_the_page_has_scores_the_papers_and_what_a_submission_lacks(tmp_path):

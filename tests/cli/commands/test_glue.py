@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bertkit.cli.commands.glue import print_glue
 from bertkit.evaluation.glue.summary import Submission, SubmissionFile
-from tests.evaluation.test_glue_summary import summary_of
+from tests.evaluation.glue.test_summary import summary_of
 
 
 def test_scores_averages_and_what_is_missing_are_printed(capsys):
