@@ -76,6 +76,7 @@ def test_a_signal_between_two_windows_changes_nothing(zygote, command, unbroken,
     check_equal(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow  # a kill of a stream, and windows of a resumed run, are each in a quick test
 def test_a_kill_changes_nothing_where_rows_make_several_windows(zygote, tmp_path_factory):
     data = tmp_path_factory.mktemp("questions")
     for split in ("train", "validation"):
