@@ -44,7 +44,7 @@ def measure(case: Case, seeds: int, runs: Path, threads: int) -> dict[str, Any]:
     summary = run_command(["finetune", case.recipe, *options, "--seeds", seeds, "--soup", "--output", folder], threads)
     results = run_command(["eval", folder / "seed-1" / "recipe.yaml", "--model", folder], threads)["results"]
     return {
-        "summary": summary,
+        "summary": summary | {"folder": folder.name, "model": Path(case.model).name},
         "ensemble": {result["split"]: result["scores"] for result in results},
         "ensemble_intervals": {result["split"]: result["intervals"] for result in results},
         "seconds": round(time.monotonic() - start, 1),
