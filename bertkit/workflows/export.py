@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import Export, refuse_exported
-from bertkit.storage.files import sync_folder
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import building
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
@@ -124,7 +121,7 @@ def write_graph(
     progress: Progress,
 ) -> ExportResult:
     """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
-    with building(folder) as staging:
+    with disk_errors(folder.parent), building(folder) as staging:
         with stage(progress, f"exporting to {target.backend}, {target.precision}"):
             described, graph = _convert(saved, before, target, staging)
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
@@ -166,22 +163,6 @@ def refuse_existing(folder: Path) -> None:
     """Raise UsageError where the folder to write is there already."""
     if folder.exists():
         raise UsageError("the output exists already, and is never replaced", "name another --output", file=folder)
-
-
-@contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside the one to write, which takes its name once everything is in it."""
-    with claimed_folder(folder):
-        staging = folder.with_name(f".{folder.resolve().name}.building")
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
-        with disk_errors(staging):
-            staging.mkdir()
-            try:
-                yield staging
-                staging.rename(folder)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-            sync_folder(folder.parent)
 
 
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
