@@ -23,7 +23,7 @@ def write_deployment(file: Path, found: Any) -> None:
 
 
 def draw_deployment(found: Any) -> Markup:
-    """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats."""
+    """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
     several = len({way.model for way in found.ways}) > 1
     names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
     points = [
@@ -32,9 +32,9 @@ def draw_deployment(found: Any) -> Markup:
             way.score,
             f"{name}: {found.metric} {way.score:.4f}, {way.row_milliseconds:.2f} ms",
             radius=4,
-            label=name,
+            label=name if way.is_best or not number else "",  # all names would cover one another
         )
-        for name, way in zip(names, found.ways, strict=True)
+        for number, (name, way) in enumerate(zip(names, found.ways, strict=True))
     ]
     best = sorted((way.row_milliseconds, way.score) for way in found.ways if way.is_best)
     return svg.scatter(points, name="scores and times", x="milliseconds of one row", y=found.metric, guide=best)

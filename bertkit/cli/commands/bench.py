@@ -31,7 +31,7 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.workflows.bench import Bench, Speed
+    from bertkit.workflows.bench import Bench, Deployed, Speed
 
 NAME = "bench"
 ORDER = 6
@@ -126,7 +126,7 @@ def _refuse_with_deploy(options: dict[str, Any]) -> None:
 def _deploy(
     models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
 ) -> None:
-    from bertkit.workflows.bench.deploy import check_page, deploy, write_page
+    from bertkit.workflows.bench import check_page, deploy, write_page
 
     if output is not None:
         check_page(output)
@@ -136,27 +136,27 @@ def _deploy(
     if as_json:
         print_json(dataclasses.asdict(found))
         return
-    several = len(models) > 1
     print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}, threads: {found.threads}")
-    table = [
-        {
-            **({"model": way.model} if several else {}),
-            "way": way.way,
-            "MB": f"{way.bytes / 1e6:,.1f}",
-            "ms, one row": f"{way.row_milliseconds:.2f}",
-            "rows/s": f"{way.rows_per_second:,.0f}",
-            found.metric: way.score,
-            "difference": f"{way.difference:+.4f}",
-            "95% CI": format_interval(way.interval),
-            "": "best" if way.is_best else "",
-        }
-        for way in found.ways
-    ]
-    print_table("ways to deploy; best: none is both faster and better", table)
+    print_text(f"  score: {found.metric}; ms: one row; *: none is both faster and better")
+    for name in dict.fromkeys(way.model for way in found.ways):
+        print_table(name, [_way_line(way) for way in found.ways if way.model == name])
     for note in found.notes:
         print_text(f"  not measured: {note}")
     if output is not None:
         print_line(f"{output}: written")
+
+
+def _way_line(way: Deployed) -> dict[str, Any]:
+    return {
+        "way": way.way,
+        "MB": f"{way.bytes / 1e6:,.1f}",
+        "ms": f"{way.row_milliseconds:.2f}",
+        "rows/s": f"{way.rows_per_second:,.0f}",
+        "score": way.score,
+        "change": f"{way.difference:+.4f}",
+        "95% CI": format_interval(way.interval),
+        "": "*" if way.is_best else "",
+    }
 
 
 def print_bench(bench: Bench, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.workflows.bench import deploy, write_page
-from bertkit.workflows.bench.deploy import GRAPHS, Deployed, check_page, mark_best
+from bertkit.workflows.bench.deployment import GRAPHS, Deployed, check_page, mark_best
 from tests.conftest import toy_rows, write_csv
 from tests.exported.hand_made import write_exported
 
