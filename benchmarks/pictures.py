@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import cycle
 from typing import NamedTuple
 
 WIDTH = 640
@@ -184,9 +185,10 @@ def _panel(title: str, ways: Sequence[Way], top: float) -> list[str]:
         parts.append(f'<text class="end" x="{left - 10}" y="{up(value) + 4:.1f}">{value:+.3f}</text>')
     path = " ".join(f"{across(way.cost):.1f},{up(way.score):.1f}" for way in ways if way.is_best)
     parts.append(f'<polyline class="guide" points="{path}"/>')
-    for number, way in enumerate(ways):
+    heights = cycle((-9, 18, -24, 33))  # above and below by turns, so that names have room
+    for way in ways:
         style, place, height = "dot" if way.first else "other", f"{across(way.cost):.1f}", f"{up(way.score):.1f}"
-        label = up(way.score) + (18 if number % 2 else -9)  # above and below by turns, so that names have room
+        label = up(way.score) + (next(heights) if way.label else 0)
         parts.append(
             f'<line class="guide" style="stroke-dasharray:none" x1="{place}" y1="{up(way.low):.1f}" x2="{place}"'
             f' y2="{up(way.high):.1f}"/><circle class="{style}" cx="{place}" cy="{height}" r="4.5">'
