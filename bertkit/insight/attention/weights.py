@@ -80,18 +80,18 @@ def load_attention_model(name: str) -> AttentionModel:
     folder = hub.find_model(name)
     if is_sentence_folder(folder):
         folder = folder / read_modules(folder).subfolder
-    config = read_config(folder)
-    return AttentionModel(name, _load_encoder(folder, config["model_type"]), load_tokenizer(folder))
+    read_config(folder)
+    return AttentionModel(name, _load_encoder(folder), load_tokenizer(folder))
 
 
-def _load_encoder(folder: Path, model_type: str) -> PreTrainedModel:
+def _load_encoder(folder: Path) -> PreTrainedModel:
+    import torch
     from transformers import AutoModel
 
-    from bertkit.modeling.architectures import detect_machine
     from bertkit.modeling.weights import load_config
 
     model = load_to_pretrain(AutoModel, folder, load_config(folder))
-    return model.eval().to(detect_machine("fp32", model_type).device)
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tokens: int) -> AttendedText:
