@@ -115,4 +115,4 @@ def _order(layers: int, first: int) -> Sequence[int]:
 
 def pack(values: np.ndarray) -> str:
     """Return the bytes of an array, compressed by zlib, as base64."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
