@@ -1,15 +1,13 @@
-"""Texts, files and runs, and what is refused before a model is loaded."""
+"""A file, a folder and its splits are measured, and a page is written."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.recipe import Data, load_recipe
-from bertkit.workflows.attention import measure, rank_by_importance, show
-from tests.conftest import few_resamples, write_jsonl
+from bertkit.errors import DataError, UsageError
+from bertkit.recipe import Data
+from bertkit.workflows.attention import measure
+from tests.conftest import write_jsonl
 
 
 def test_a_file_a_folder_and_its_splits(tmp_path, tiny_model):
@@ -35,24 +33,9 @@ def test_pages_are_written_and_nothing_that_is_read_is_overwritten(tmp_path, tin
     assert (tmp_path / "rows.html").read_text() == "a film\n"
     measure(str(tmp_path / "rows.html"), str(tiny_model), data=data, output=tmp_path / "page.html")
     assert "Heads of" in (tmp_path / "page.html").read_text()
-    show("a film", str(tiny_model), at=(1, 1), output=tmp_path / "text.html")
-    assert '"layer":1,"head":1}' in (tmp_path / "text.html").read_text()
-    with pytest.raises(UsageError, match="the model has 2 layers of 2 heads"):
-        show("a film", str(tiny_model), at=(2, 0))
 
 
-def test_an_empty_file_and_a_missing_model_are_refused(tmp_path):
+def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("\n")
     with pytest.raises(DataError):
         measure(str(tmp_path / "a.txt"), "demo")
-    with pytest.raises(ModelError, match="no such directory"):
-        show("a", "./none")
-
-
-def test_heads_are_ranked_by_the_score_without_them(trained, monkeypatch):
-    few_resamples(monkeypatch)
-    found = rank_by_importance(load_recipe(str(trained / "recipe.yaml"), {"model": str(trained)}), rows=10)
-    assert (found.metric, found.rows, found.split, len(found.heads)) == ("f1_macro", 10, "validation", 4)
-    assert Path(found.run) == trained
-    for one in found.heads:
-        assert one.difference == pytest.approx(one.score - found.score)
