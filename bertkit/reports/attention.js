@@ -5,6 +5,7 @@ const data = JSON.parse($("data").textContent);
 const count = data.tokens.length;
 const ROW = 22; // pixels, as in the style
 const MOST = 10; // tokens in the list
+const MOST_PIXELS = 64; // of a small picture
 const chosen = { layer: data.layer, head: data.head, token: null, side: "from" }; // what was clicked
 const pointed = { token: null, side: "from" }; // what is hovered or has the focus
 let weights, rollout;
@@ -63,12 +64,18 @@ function isShown(from, to) {
 // --- The grid of all heads ---
 
 function drawSmall(canvas, layer, head, color) {
-  canvas.width = canvas.height = count;
-  const image = new ImageData(count, count);
-  for (let number = 0; number < count * count; number++) {
-    const share = byteOf(layer, head, 0, number) / data.levels;
-    image.data.set([...color, 255 * share], 4 * number);
-  }
+  const size = Math.min(count, MOST_PIXELS);
+  canvas.width = canvas.height = size;
+  const image = new ImageData(size, size);
+  const pixels = image.data;
+  for (let pixel = 0; pixel < size * size; pixel++)
+    [pixels[4 * pixel], pixels[4 * pixel + 1], pixels[4 * pixel + 2]] = color;
+  // a pixel that stands for several pairs of tokens shows the largest weight, so that thin lines stay
+  for (let from = 0; from < count; from++)
+    for (let to = 0; to < count; to++) {
+      const pixel = Math.floor((from * size) / count) * size + Math.floor((to * size) / count);
+      pixels[4 * pixel + 3] = Math.max(pixels[4 * pixel + 3], (255 * byteOf(layer, head, from, to)) / data.levels);
+    }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -200,6 +207,7 @@ function draw() {
       const share = token !== null && column === other ? shares.get(number) || 0 : 0;
       button.style.setProperty("--share", Math.round(70 * Math.sqrt(share)));
       button.classList.toggle("active", number === token && column === side);
+      button.setAttribute("aria-pressed", number === chosen.token && column === chosen.side);
     });
   list(token, side, lines);
 }

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
@@ -71,13 +70,12 @@ class AttentionModel:
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in arrays.items()}
 
 
-def load_attention_model(name: str) -> AttentionModel:
+def load_attention_model(folder: Path, name: str) -> AttentionModel:
     """Load the encoder of a run or of any other checkpoint, in float32.
 
     Raises:
-        ModelError: there is none, it is damaged, or it is not an encoder.
+        ModelError: it is damaged, or it is not an encoder.
     """
-    folder = hub.find_model(name)
     if is_sentence_folder(folder):
         folder = folder / read_modules(folder).subfolder
     read_config(folder)

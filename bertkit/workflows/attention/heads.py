@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit import hub
 from bertkit.data.files import read_records
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
@@ -49,23 +50,25 @@ def measure(
     """
     path = typed_path(source)
     check_output(output, model, {"the file that is measured": path} if path.is_file() else {})
+    folder = hub.find_model(model)
     from bertkit.insight.attention.rows import parse_row
 
     settings = data or Data()
+    name = "standard input" if source == "-" else source
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
-    with stage(progress, f"reading {source}", total=1):
+    with stage(progress, f"reading {name}", total=1):
         records = islice(_read(source, settings, split), settings.limit)
-        rows = [parse_row(record, column, source) for record in records]
+        rows = [parse_row(record, column, name) for record in records]
     if not rows:
-        raise DataError("no rows", "name a file that has some", file=source)
+        raise DataError("no rows", "name a file that has some", file=name)
     with stage(progress, f"loading {model}"):
         from bertkit.insight.attention.heads import measure_heads
         from bertkit.insight.attention.weights import load_attention_model
 
-        loaded = load_attention_model(model)
-    found = measure_heads(loaded, rows, source, max_tokens=max_tokens, progress=progress)
+        loaded = load_attention_model(folder, model)
+    found = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
     if output is not None:
         from bertkit.insight.attention.patterns import PATTERNS
         from bertkit.reports.attention_heads import write_heads

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
@@ -58,11 +59,12 @@ def show(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     check_output(output, model, {})
+    folder = hub.find_model(model)
     with stage(progress, f"loading {model}"):
         from bertkit.insight.attention.rollout import entropies, roll_out
         from bertkit.insight.attention.weights import attend, load_attention_model
 
-        loaded = load_attention_model(model)
+        loaded = load_attention_model(folder, model)
     attended = attend(loaded, text, pair, max_tokens=max_tokens)
     layers, heads = attended.weights.shape[:2]
     if at[0] >= layers or at[1] >= heads:

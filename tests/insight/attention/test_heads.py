@@ -14,7 +14,7 @@ from bertkit.insight.attention.weights import attend, load_attention_model
 
 @pytest.fixture(scope="module")
 def loaded(tiny_model):
-    return load_attention_model(str(tiny_model))
+    return load_attention_model(tiny_model, "tiny")
 
 
 def test_the_measures_do_not_depend_on_the_batches(loaded, monkeypatch):

@@ -13,7 +13,7 @@ from bertkit.insight.attention.weights import attend, load_attention_model
 
 @pytest.fixture(scope="module")
 def loaded(tiny_model):
-    return load_attention_model(str(tiny_model))
+    return load_attention_model(tiny_model, "tiny")
 
 
 def test_a_pair_has_the_weights_of_plain_transformers(loaded, tiny_model):
