@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.kills import HEAVY
+
 
 def test_a_text_is_a_table_of_layers(run, tiny_model):
     ended = run("attention", "show", "a film is good", "--pair", "so great", "--model", tiny_model)
@@ -38,3 +40,8 @@ def test_mistakes_are_answered_in_one_line(run, tiny_model):
         ended = run("attention", "show", *arguments, "--model", tiny_model)
         assert (ended.code, ended.last[: len(message) + 7]) == (2, f"error: {message}")
     assert run("attention", "show", "a", "--model", "./none").code == 4
+
+
+@pytest.mark.parametrize("arguments", ["show a --model ./none", "heads none.csv --model demo"])
+def test_mistakes_are_answered_before_torch_is_imported(arguments, tmp_path, light_zygote):
+    assert HEAVY & light_zygote.imports(tmp_path, ["attention", *arguments.split()]) <= {"numpy"}
