@@ -24,14 +24,15 @@ except Exception as error:
     print(f"error: {error}", file=sys.stderr)
     raise SystemExit(getattr(error, "exit_code", 1))
 seconds = time.process_time()
-imported = {name.partition(".")[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)
+imported = {name.partition(".")[0] for name in set(sys.modules) - before if name[:2] != "__"}
+imported -= {*sys.stdlib_module_names, sys.argv[2]}
 try:
     with open("/proc/self/status") as status:
         memory = 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 except OSError:
     import resource
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-found = {"seconds": seconds, "memory": memory, "imported": sorted(imported - {sys.argv[2]}), "answer": answer}
+found = {"seconds": seconds, "memory": memory, "imported": sorted(imported), "answer": answer}
 print(json.dumps(found))
 """
 # the peak of /proc is that of this program alone; getrusage counts what the process was forked from, too

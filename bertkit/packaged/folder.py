@@ -28,7 +28,14 @@ from bertkit.tasks import Task
 
 LICENSE = "LICENSE"
 
-_LEFT_OUT = ("recipe.yaml", "config.json", "tokenizer_config.json", "training_rows.npy", "baselines.json", "parity.json")
+_LEFT_OUT = (
+    "recipe.yaml",
+    "config.json",
+    "tokenizer_config.json",
+    "training_rows.npy",
+    "baselines.json",
+    "parity.json",
+)
 """Files of an exported folder that predictions do not depend on."""
 _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
@@ -96,7 +103,7 @@ def _range_of(package: str) -> str:
     return f"{package}>={least},<{int(installed.split('.')[0]) + 1}"
 
 
-def makes_vectors(checkpoint: Checkpoint, folder: Path) -> bool:
+def makes_vectors(folder: Path) -> bool:
     """Tell whether the texts of an exported model have one vector each."""
     return read_export(folder).reads == "texts" and find_format(folder) == DENSE
 
@@ -111,7 +118,11 @@ def copy_code(facts: PackageFacts, task: Task) -> dict[str, str]:
         what = f"the task family {facts.task} is a module of your own, whose code packages do not copy"
         raise ModelError(what, "use `bertkit export` and `bertkit predict`")
     module, model = ("vectors", "PackagedVectors") if facts.embeds else ("model", "PackagedModel")
-    roots = {f"bertkit.tasks.{facts.task}": _OF_TASK, f"{_RUNTIME}.{module}": (model,), f"{_RUNTIME}.program": ("main",)}
+    roots = {
+        f"bertkit.tasks.{facts.task}": _OF_TASK,
+        f"{_RUNTIME}.{module}": (model,),
+        f"{_RUNTIME}.program": ("main",),
+    }
     opening = _OPENING.format(title=facts.title, name=facts.name, module=module, model=model)
     return {**copy_sources(roots), "__init__.py": opening, "__main__.py": _MAIN.format(name=facts.name)}
 

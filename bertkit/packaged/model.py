@@ -13,8 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bertkit.data.json_objects import check_strings
 from bertkit.data.rows import Columns
-from bertkit.errors import DataError, ModelError, UnavailableError, shorten
+from bertkit.errors import DataError, UnavailableError, shorten
 from bertkit.exported.forward import forward_exported
 from bertkit.exported.model import open_exported
 from bertkit.exported.sessions import PACKAGES
@@ -25,6 +26,7 @@ from bertkit.tokens.features import Feature, Setup, count_tokens
 SETTINGS = "settings.json"
 CHUNK = 4096  # rows in memory at a time, as `predict` has
 
+ROWS = "row"  # what stands before the number of a row in messages
 _MODEL = Path(__file__).parents[1] / "model"
 
 
@@ -83,9 +85,10 @@ class PackagedModel:
         for number, row in enumerate(rows, start + 1):
             try:
                 read = canonical_row(row, self.task.COLUMNS, self.setup.recipe.data.columns)
+                check_strings(read, ROWS, number)
                 canonical.append(self.task.read(read, self.setup.recipe) or read)
             except DataError as error:
-                error.row = number
+                error.file, error.row = ROWS, number
                 raise
         features = self.task.encode(canonical, self.setup)
         found = self.task.decode(self.forward(features), features, canonical, self.setup)

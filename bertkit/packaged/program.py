@@ -1,4 +1,7 @@
-"""What `python -m NAME` does in a package: rows in, one line of JSON per row out. This module is copied into packages."""
+"""What `python -m NAME` does in a package: rows in, one line of JSON per row out.
+
+This module is copied into packages.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, BinaryIO
 
+from bertkit.data.json_objects import DECODER
 from bertkit.errors import BertkitError, DataError, UsageError
-from bertkit.packaged.model import PackagedModel
+from bertkit.packaged.model import ROWS, PackagedModel
 
 _INTERRUPTED = 130
 
@@ -28,10 +32,10 @@ def main(load: Callable[..., PackagedModel], name: str) -> int:
         model = load(check=arguments.check)
         for rows in _batches(_read_rows(arguments), arguments.batch):
             for record in _answer(model, rows, arguments.embed):
-                print(json.dumps(record, ensure_ascii=False))
-            sys.stdout.flush()
+                sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+            sys.stdout.buffer.flush()
     except BertkitError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     except BrokenPipeError:  # the reader has what it wants
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -64,7 +68,7 @@ def _read_rows(arguments: argparse.Namespace) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, read_row(line, is_text=arguments.texts)
             except DataError as error:
-                error.row = number
+                error.file, error.row = ROWS, number
                 raise
 
 
@@ -72,12 +76,12 @@ def read_row(line: str, *, is_text: bool) -> Any:
     """Read a line as a row: an object of JSON where it begins with a brace, and else a text.
 
     Raises:
-        DataError: it begins like an object of JSON, and is none.
+        DataError: it begins like an object of JSON, and is none, or has a key twice.
     """
     if is_text or not line.lstrip().startswith("{"):
         return line
     try:
-        return json.loads(line)
+        return DECODER.decode(line)
     except (ValueError, RecursionError):
         remedy = "correct it; or, if all rows are texts, --texts"
         raise DataError("the line begins like an object of JSON, and is none", remedy) from None
@@ -102,7 +106,7 @@ def _answer(model: PackagedModel, rows: list[tuple[int, Any]], embed: bool) -> I
     try:
         answers = _embed(model, [row for _, row in rows]) if embed else model.predict([row for _, row in rows])
     except DataError as error:
-        error.file, error.row = "row", rows[(error.row or 1) - 1][0]
+        error.row = rows[(error.row or 1) - 1][0]
         raise
     for (_, row), answer in zip(rows, answers, strict=True):
         yield {**(row if isinstance(row, dict) else {"text": row}), **answer}

@@ -80,7 +80,8 @@ class _Visitor(ast.NodeVisitor):
         self._visit_all([*node.decorator_list, node.args])
         for statement in node.body:
             if takes_always(statement):
-                return self.visit(statement.body[0])
+                self.visit(statement.body[0])
+                return
             self.visit(statement)
 
     def _annotate(self, annotation: ast.expr | None) -> None:

@@ -10,52 +10,17 @@ import ast
 import builtins
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import bertkit
 from bertkit.errors import ModelError
+from bertkit.packaged.definitions import FOLDER, ROOT, SourceImport, SourceModule, is_module, read_imports, read_module
 from bertkit.packaged.references import References, find_references, takes_always
 
 AVAILABLE = frozenset({"numpy", "tokenizers", "onnxruntime", "openvino"})
 """Packages that the code of a package may import, beside the standard library."""
 
-_ROOT = "bertkit"
-_FOLDER = Path(bertkit.__file__).parent
 _Edit = tuple[int, int, str]
-
-
-@dataclass(frozen=True)
-class _Import:
-    """Where a name of a module comes from; `name` is None where the module itself is meant."""
-
-    module: str
-    name: str | None
-
-
-@dataclass
-class _Module:
-    """A module of bertkit, and what of it is copied."""
-
-    name: str
-    file: Path
-    source: bytes
-    tree: ast.Module
-    definitions: dict[str, ast.AST] = field(default_factory=dict)
-    """Name -> the statement that defines it; of ``a, b = x, y`` the part of the name."""
-    imports: dict[str, _Import] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-
-    @property
-    def level(self) -> int:
-        """How many dots lead from the module to the top of the package."""
-        return len(self.name.split(".")) - (self.file.name != "__init__.py")
-
-    @property
-    def path(self) -> str:
-        """Where the copy is in the package."""
-        return str(self.file.relative_to(_FOLDER))
 
 
 def copy_sources(roots: Mapping[str, Iterable[str]]) -> dict[str, str]:
@@ -78,12 +43,12 @@ class _Copier:
     """Follows references from definition to definition; a class, for they go in circles and share what was found."""
 
     def __init__(self) -> None:
-        self.modules: dict[str, _Module] = {}
+        self.modules: dict[str, SourceModule] = {}
 
-    def module(self, name: str) -> _Module:
+    def module(self, name: str) -> SourceModule:
         """Return a module, read once."""
         if name not in self.modules:
-            self.modules[name] = _read_module(name)
+            self.modules[name] = read_module(name)
         return self.modules[name]
 
     def keep(self, module: str, name: str) -> None:
@@ -101,33 +66,33 @@ class _Copier:
             if self._is_alias(owner, used):
                 self.keep(module, used)
         for statement in found.imports:
-            for imported in _read_imports(statement).values():
+            for imported in read_imports(statement).values():
                 self._follow(imported, ())
 
-    def _use(self, owner: _Module, name: str, found: References) -> None:
+    def _use(self, owner: SourceModule, name: str, found: References) -> None:
         if name in owner.definitions:
             self.keep(owner.name, name)
         elif name in owner.imports:
             attributes = found.attributes.get(name, ())
             imported = owner.imports[name]
-            if _is_module(imported) and not attributes:
+            if is_module(imported) and not attributes:
                 return  # a variable of the same name
             owner.kept.add(name)
             self._follow(imported, attributes)
 
-    def _follow(self, imported: _Import, attributes: Iterable[str]) -> None:
-        if imported.module.split(".")[0] != _ROOT:
+    def _follow(self, imported: SourceImport, attributes: Iterable[str]) -> None:
+        if imported.module.split(".")[0] != ROOT:
             _refuse_outside(imported.module)
-        elif _is_module(imported):
+        elif is_module(imported):
             for attribute in attributes:
                 self.keep(f"{imported.module}.{imported.name}", attribute)
         else:
             self.keep(imported.module, str(imported.name))
 
-    def _is_alias(self, owner: _Module, name: str) -> bool:
+    def _is_alias(self, owner: SourceModule, name: str) -> bool:
         """Tell whether a name in an annotation is that of a plain type, defined by an assignment."""
         imported = owner.imports.get(name)
-        if imported is not None and imported.module.startswith(_ROOT) and not _is_module(imported):
+        if imported is not None and imported.module.startswith(ROOT) and not is_module(imported):
             return self._is_alias(self.module(imported.module), str(imported.name))
         return isinstance(owner.definitions.get(name), ast.Assign)
 
@@ -136,15 +101,15 @@ class _Copier:
         kept = {one.path: _Writer(one).write() for one in list(self.modules.values()) if one.kept}
         for path in [Path(path) for path in kept]:
             for folder in path.parents[:-1]:
-                opening = ast.get_docstring(ast.parse((_FOLDER / folder / "__init__.py").read_text(encoding="utf-8")))
-                kept.setdefault(str(folder / "__init__.py"), f'"""{opening}"""\n')
+                opening = ast.get_docstring(ast.parse((FOLDER / folder / "__init__.py").read_text(encoding="utf-8")))
+                kept.setdefault((folder / "__init__.py").as_posix(), f'"""{opening}"""\n')
         return kept
 
 
 class _Writer:
     """Writes the copy of one module."""
 
-    def __init__(self, module: _Module) -> None:
+    def __init__(self, module: SourceModule) -> None:
         self.module = module
         self.starts = [0]
         for line in module.source.splitlines(keepends=True):
@@ -157,7 +122,7 @@ class _Writer:
         documented = ast.get_docstring(module.tree, clean=False)
         parts = [self._write_definition(name, statement) for name, statement in self._kept_definitions()]
         imports = self._write_imports()
-        head = f'# Copied from {_ROOT} {bertkit.__version__}: what predictions use of {_ROOT}/{module.path}.\n'
+        head = f"# Copied from {ROOT} {bertkit.__version__}: what predictions use of {ROOT}/{module.path}.\n"
         head += f'"""{documented}"""\n\nfrom __future__ import annotations\n'
         return "\n".join([head, *imports, "", *parts]).rstrip() + "\n"
 
@@ -195,35 +160,35 @@ class _Writer:
 
     def _edit_imports(self, found: References) -> Iterator[_Edit]:
         for statement in found.imports:
-            if isinstance(statement, ast.ImportFrom) and str(statement.module).split(".")[0] == _ROOT:
+            if isinstance(statement, ast.ImportFrom) and str(statement.module).split(".")[0] == ROOT:
                 names = [ast.unparse(name) for name in statement.names]
                 yield *self._range(statement), self._import_line(str(statement.module), names)
 
     def _edit_branches(self, statement: ast.AST) -> Iterator[_Edit]:
-        for node in ast.walk(statement):
-            body = getattr(node, "body", None)
-            for number, one in enumerate(body if isinstance(body, list) else ()):
+        functions = (node for node in ast.walk(statement) if isinstance(node, ast.FunctionDef))
+        for node in functions:
+            for one in node.body:
                 if takes_always(one):
-                    start, end = self._range(one)
+                    (start, end), (_, last) = self._range(one), self._range(node.body[-1])
                     yield start, self._range(one.body[0])[0], ""
-                    yield end, self._range(body[-1])[1], ""
+                    yield end, last, ""
 
     def _write_imports(self) -> list[str]:
         """Return the import statements of the names that are used, first those from outside."""
         wanted = (self.used | (self.module.kept & self.module.imports.keys())) - self.module.definitions.keys()
-        outside, inside = [], []
+        outside, inside = list[str](), list[str]()
         grouped: dict[str, list[str]] = {}
-        known = {"Any": _Import("typing", "Any"), **self.module.imports}
+        known = {"Any": SourceImport("typing", "Any"), **self.module.imports}
         for name in sorted(wanted):
             imported = known[name]
             if imported.name is None:
                 renamed = f" as {name}" if name != imported.module else ""
                 outside.append(f"import {imported.module}{renamed}")
-            elif not _is_module(imported) or name in self.module.kept:
+            elif not is_module(imported) or name in self.module.kept:
                 renamed = f" as {name}" if name != imported.name else ""
                 grouped.setdefault(imported.module, []).append(f"{imported.name}{renamed}")
         for module, names in sorted(grouped.items()):
-            of_bertkit = module.split(".")[0] == _ROOT
+            of_bertkit = module.split(".")[0] == ROOT
             (inside if of_bertkit else outside).append(
                 self._import_line(module, names) if of_bertkit else f"from {module} import {', '.join(names)}"
             )
@@ -232,7 +197,7 @@ class _Writer:
         return [*standard, *([""] if standard and others else []), *others, *([""] if inside else []), *inside]
 
     def _import_line(self, module: str, names: list[str]) -> str:
-        below = module.removeprefix(_ROOT).removeprefix(".")
+        below = module.removeprefix(ROOT).removeprefix(".")
         line = f"from {'.' * self.module.level}{below} import {', '.join(names)}"
         return line if len(line) <= 120 else line.replace("import ", "import (\n    ").replace(", ", ",\n    ") + ",\n)"
 
@@ -271,62 +236,8 @@ class _Writer:
 
 def _first_line(node: ast.AST) -> int:
     assert isinstance(node, (ast.stmt, ast.expr))
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
-
-
-@cache
-def _module_file(name: str) -> Path | None:
-    parts = _FOLDER.joinpath(*name.split(".")[1:])
-    candidates = (parts / "__init__.py", parts.with_suffix(".py"))
-    return next(filter(Path.is_file, candidates), None)
-
-
-def _is_module(imported: _Import) -> bool:
-    return (
-        imported.name is not None
-        and imported.module.split(".")[0] == _ROOT
-        and _module_file(f"{imported.module}.{imported.name}") is not None
-    )
-
-
-def _read_module(name: str) -> _Module:
-    file = _module_file(name)
-    assert file is not None, name
-    source = file.read_bytes()
-    module = _Module(name, file, source, ast.parse(source))
-    for statement in module.tree.body:
-        if isinstance(statement, ast.If):  # imports for types
-            statements: list[ast.stmt] = statement.body
-        else:
-            statements = [statement]
-        for one in statements:
-            if isinstance(one, (ast.Import, ast.ImportFrom)):
-                module.imports |= _read_imports(one)
-            else:
-                module.definitions |= _read_definitions(one)
-    return module
-
-
-def _read_imports(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
-    if isinstance(statement, ast.Import):
-        return {one.asname or one.name: _Import(one.name, None) for one in statement.names}
-    return {one.asname or one.name: _Import(str(statement.module), one.name) for one in statement.names}
-
-
-def _read_definitions(statement: ast.stmt) -> dict[str, ast.AST]:
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return {statement.name: statement}
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return {statement.target.id: statement}
-    if not isinstance(statement, ast.Assign):
-        return {}
-    (target,), value = statement.targets, statement.value
-    if isinstance(target, ast.Name):
-        return {target.id: statement}
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        names = [one.id for one in target.elts if isinstance(one, ast.Name)]
-        return dict(zip(names, value.elts, strict=True))
-    return {}
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min(one.lineno for one in (node, *decorators))
 
 
 def _refuse_outside(module: str) -> None:

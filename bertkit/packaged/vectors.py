@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.json_objects import check_strings
 from bertkit.errors import DataError, UsageError, closest, shorten
 from bertkit.modeling.sentence.modules import Normalize, read_modules
 from bertkit.modeling.sentence.texts import encode_rows
-from bertkit.packaged.model import CHUNK, PackagedModel
+from bertkit.packaged.model import CHUNK, ROWS, PackagedModel
 from bertkit.vectors.embedding.quantize import truncate
 
 
@@ -32,7 +33,8 @@ class PackagedVectors(PackagedModel):
         several = [texts] if isinstance(texts, str) else list(texts)
         for number, text in enumerate(several, 1):
             if not isinstance(text, str):
-                raise DataError(f"{shorten(repr(text))} is not text", "texts must be strings", row=number)
+                raise DataError(f"{shorten(repr(text))} is not text", "texts must be strings", file=ROWS, row=number)
+            check_strings({"text": text}, ROWS, number)
         modules = read_modules(Path(self.setup.tokenizer.name_or_path))
         if prompt is not None and prompt not in modules.prompts:
             raise UsageError(f"the model has no prompt {prompt!r}", closest(prompt, modules.prompts))

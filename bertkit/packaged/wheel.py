@@ -48,7 +48,7 @@ def write_wheel(folder: Path, name: str, version: str, requirements: Sequence[st
     with ZipFile(wheel, "w", ZIP_DEFLATED, compresslevel=1) as archive:
         listed = {}
         for file in files:
-            path = str(file.relative_to(folder))
+            path = file.relative_to(folder).as_posix()
             digest = hashlib.sha256()
             feed_file(digest, file)
             with file.open("rb") as source, archive.open(_entry(path), "w", force_zip64=True) as target:

@@ -105,7 +105,7 @@ def package(
             loaded = recipe_of(model, recipe, data=None, limit=None)
         else:
             loaded = recipe_of(model, recipe, data=None, limit=None)
-            _refuse_family(open_checkpoint(loaded, load_task(loaded), found))
+            refuse_family(open_checkpoint(loaded, load_task(loaded), found))
             staging = held.enter_context(tempfile.TemporaryDirectory())
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
@@ -114,8 +114,12 @@ def package(
         return _write(folder, module, (found, exported), saved, checkpoint, (wheel, parity), progress)
 
 
-def _refuse_family(saved: SavedCheckpoint) -> None:
-    """Check that the predictions of a task family can be packaged, before anything is exported."""
+def refuse_family(saved: SavedCheckpoint) -> None:
+    """Check that the predictions of a checkpoint can be packaged, before anything is exported.
+
+    Raises:
+        ModelError: they need what packages do not have.
+    """
     copy_code(_facts("probe", saved, "onnx", {}), saved.task)
 
 
@@ -140,7 +144,7 @@ def _write(
         title=found.resolve().name,
         precision=described.precision,
         license=find_license(found),
-        embeds=makes_vectors(checkpoint, exported),
+        embeds=makes_vectors(exported),
     )
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None

@@ -68,8 +68,7 @@ def rows_to_predict(recipe: str, changes: list[str], file: Path, count: int = 12
     columns = load_task(loaded).COLUMNS
     names = [*columns.given, *(name for name in columns.optional if name in loaded.data.columns)]
     rows = [
-        {name: row[name] for name in names if name in row}
-        for row in demo_rows(demo_set_for(loaded), "test", count)
+        {name: row[name] for name in names if name in row} for row in demo_rows(demo_set_for(loaded), "test", count)
     ]
     for number, row in enumerate(rows):
         for name in ("text", "context", "passage", "positive"):
