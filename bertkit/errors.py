@@ -60,6 +60,14 @@ class BertkitError(Exception):
         line = what + (f" ({where})" if where else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
+    def named(self, name: str) -> BertkitError:
+        """Return the same error as one of several parts of a command, whose name comes first.
+
+        >>> str(DataError("no label", "fill it in").named("cola"))
+        'cola: no label - fill it in'
+        """
+        return type(self)(f"{name}: {self.what}", self.remedy, file=self.file, row=self.row, column=self.column)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``--json`` prints under ``error``."""
         return {

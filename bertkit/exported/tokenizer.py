@@ -29,6 +29,9 @@ class ExportedTokenizer:
 
     is_fast = True
     padding_side = "right"
+    model_max_length: int
+    truncation_side: str
+    model_input_names: list[str]
 
     def __init__(self, file: Path, settings: dict[str, Any]) -> None:
         from tokenizers import Tokenizer
@@ -42,9 +45,6 @@ class ExportedTokenizer:
         self.special_tokens_map: dict[str, str] = {}
         for name in _SETTINGS:
             setattr(self, name, settings[name])
-        self.model_max_length: int = settings["model_max_length"]
-        self.truncation_side: str = settings["truncation_side"]
-        self.model_input_names: list[str] = settings["model_input_names"]
 
     def __call__(
         self,

@@ -35,7 +35,7 @@ _LAST = re.compile(r"(mean|sum|concat)_last_([1-9]\d{0,2})")
 
 
 def read_layer_choice(name: str) -> LayerChoice:
-    """Read which layers make a vector: ``mean_last_4``, ``concat_last_2``, or a name of `LAYER_CHOICES`.
+    """Read which layers make a vector: ``mean_last_4``, ``concat_last_2``, ``concat_all``, or one of `LAYER_CHOICES`.
 
     >>> read_layer_choice("mean_last_4")
     LayerChoice(states=slice(-4, None, None), merged='mean')
@@ -45,10 +45,14 @@ def read_layer_choice(name: str) -> LayerChoice:
     """
     if match := _LAST.fullmatch(name):
         return LayerChoice(slice(-int(match[2]), None), match[1])  # type: ignore[arg-type]
+    if name == "concat_all":
+        return LayerChoice(slice(0, None), "concat")
     choice = LAYER_CHOICES.get(name)
     if choice is None or choice.merged == "weighted":  # weights have to be trained
         named = ", ".join(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
-        raise UsageError(f"layers {name!r} are not known", f"mean_last_K, sum_last_K or concat_last_K, or {named}")
+        raise UsageError(
+            f"layers {name!r} are not known", f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {named}"
+        )
     return choice
 
 

@@ -22,6 +22,7 @@ from bertkit.recipe import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
@@ -107,7 +108,7 @@ def _publish_run(
         "command": runs.command(),
         "versions": runs.versions(),
         "identity": {**saved.record.get("identity", {}), "pruned": pruned},
-        "results": [{name: value for name, value in dataclasses.asdict(result).items() if name != "folder"}],
+        "results": [without_folder(result)],
         "files": list_files(folder, [name for name in written if name not in private]),
     }
     runs.write_record(folder, record)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,7 @@ def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> Sav
             raise ModelError(what, "say so with --recipe, such as cola or rerank", file=folder)
         return SavedModel(name, hub.find_model(path), None, True)
     saved = find_members(load_recipe(recipe, {"model": path}))
-    return SavedModel(name, saved.folder, replace(saved), has_vectors)
+    return SavedModel(name, saved.folder, saved, has_vectors)
 
 
 def _makes_vectors(folder: Path) -> bool:

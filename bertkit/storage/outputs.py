@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.files import locked
+from bertkit.storage.files import locked, sync_folder
 
 _ANOTHER = "choose another --output"
 
@@ -63,6 +64,26 @@ def claimed_folder(output: Path) -> Iterator[None]:
         raise _unwritable(error, output) from None
     with _locked_beside(output):
         yield
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Hold the lock of a folder, and yield one beside it, which takes its name once everything is in it.
+
+    Raises:
+        ResourceError: another process is writing it, or the folders above it cannot be created.
+        OSError: a write is refused, or there is such a folder by then.
+    """
+    with claimed_folder(folder):
+        staging = folder.with_name(f".{folder.resolve().name}.building")
+        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+        try:
+            staging.mkdir()
+            yield staging
+            staging.rename(folder)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(folder.parent)
 
 
 def sweep_temporaries(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ _SHAPE = {
     "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
 }
 """Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
+
+
+def without_folder(result: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as a record keeps them: a folder that names itself could not be moved."""
+    return {name: value for name, value in asdict(result).items() if name != "folder"}
 
 
 def read_object(file: Path, damaged: ResourceError) -> dict[str, Any] | None:

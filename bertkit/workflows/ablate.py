@@ -9,16 +9,15 @@ runs/mlm-ablation/
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import BertkitError, RecipeError, ResourceError, StoppedError, UsageError
+from bertkit.errors import BertkitError, RecipeError, StoppedError, UsageError
 from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, describe_variant, name_variants
 from bertkit.objectives import load_objective
 from bertkit.progress import SILENT, Progress
@@ -28,6 +27,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.steps.estimate import Estimate, estimate
@@ -40,6 +40,7 @@ log = logging.getLogger("bertkit")
 SUMMARY = "ablation.json"
 _SCHEMA = 1
 _PRETRAINED = "pretrained"
+_NAME = "the folder of the runs"
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def ablate(
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
     job = _check(recipe, search, tasks, changes or {}, output)
-    with _claimed(job.folder):
+    with runs.claimed_several(job.folder, _NAME):
         _check_inputs(job, progress)
         for variant in job.recipes:
             _pretrain(job, variant, progress)
@@ -107,10 +108,9 @@ def ablate(
                     _finetune(job, task, variant, seeds, progress)
         summary = _summarize(job, seeds, progress)
         with disk_errors(job.folder):
-            content = dataclasses.asdict(summary)
-            del content["folder"]  # it may be moved
-            write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
-    return summary, next((_name(variant, error) for variant, error in job.failures.items()), None)
+            content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
+            write_json(job.folder / SUMMARY, content)
+    return summary, next((error.named(variant) for variant, error in job.failures.items()), None)
 
 
 def dry_run(
@@ -173,27 +173,10 @@ def _check(
 
 def _check_folder(folder: Path) -> None:
     """Check, without writing, that a folder may be that of an ablation."""
-    another = "choose another --output"
-    if folder.exists() and not folder.is_dir():
-        raise ResourceError("there is a file where the folder of the runs should be", another, file=folder)
-    if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder holds a single run", another, file=folder)
+    runs.check_several(folder, _NAME)
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     if names - {runs.LOCK} and not names & {SUMMARY, _PRETRAINED}:
-        raise UsageError("the folder holds something that is not an ablation", another, file=folder)
-
-
-@contextmanager
-def _claimed(folder: Path) -> Iterator[None]:
-    """Create the folder of all runs, and hold its lock."""
-    with ExitStack() as lock:
-        try:
-            (folder / _PRETRAINED).mkdir(parents=True, exist_ok=True)
-            lock.enter_context(runs.locked(folder))
-        except OSError as error:
-            what = f"the folder of the runs cannot be written: {error.strerror}"
-            raise ResourceError(what, "choose another --output", file=folder) from None
-        yield
+        raise UsageError("the folder holds something that is not an ablation", "choose another --output", file=folder)
 
 
 def _check_inputs(job: _Ablation, progress: Progress) -> None:
@@ -292,8 +275,3 @@ def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress
         for name, system in zip(paths, compared.systems, strict=True)
     ]
     return AblatedTask(task, compared.split, compared.rows, metric, scores, compared.notes)
-
-
-def _name(variant: str, error: BertkitError) -> BertkitError:
-    """Return the error of a command of which one variant has failed."""
-    return type(error)(f"{variant}: {error.what}", error.remedy, file=error.file, row=error.row, column=error.column)

@@ -197,6 +197,25 @@ def find_disagreement(
     )
 
 
+def find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
+    """Return the rows that a run is most confidently wrong about, from the predictions that it has stored.
+
+    Where the rows of a query are judged together, all of them are returned.
+
+    Raises:
+        UsageError: it has got nothing wrong, or has stored no predictions.
+    """
+    from bertkit.insight.mistakes.outcomes import find_outcomes
+
+    scorer, (run,), rows = _read([path], ErrorSettings(), None)
+    outcomes = find_outcomes(scorer, run, rows)
+    units = {id(answer): unit for answer, unit in zip(outcomes.answers, outcomes.units, strict=True)}
+    wrong = sort_answers([answer for answer in outcomes.answers if answer.error > 0], "confidence")
+    if not wrong:
+        raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
+    return [rows[number] for answer in wrong[:count] for number in units[id(answer)]]
+
+
 def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
     """Sort answers: the most confident, longest or most wrong first, or by gold label."""
     keys: dict[str, Any] = {

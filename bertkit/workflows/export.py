@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +15,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import Export, refuse_exported
-from bertkit.storage.files import sync_folder
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import building
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
@@ -124,9 +121,9 @@ def write_graph(
     progress: Progress,
 ) -> ExportResult:
     """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
-    with building(folder) as staging:
+    with disk_errors(folder.parent), building(folder) as staging:
         with stage(progress, f"exporting to {target.backend}, {target.precision}"):
-            described, graph = _convert(saved, before, target, staging)
+            described, graph = convert_checkpoint(saved, before, target, staging)
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
         parity = measure(before, after, graph.on_arrays, scored, progress)
         judge(parity)
@@ -168,22 +165,6 @@ def refuse_existing(folder: Path) -> None:
         raise UsageError("the output exists already, and is never replaced", "name another --output", file=folder)
 
 
-@contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside the one to write, which takes its name once everything is in it."""
-    with claimed_folder(folder):
-        staging = folder.with_name(f".{folder.resolve().name}.building")
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
-        with disk_errors(staging):
-            staging.mkdir()
-            try:
-                yield staging
-                staging.rename(folder)
-            finally:
-                shutil.rmtree(staging, ignore_errors=True)
-            sync_folder(folder.parent)
-
-
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
     from bertkit.workflows.evaluate import splits_to_score
@@ -207,7 +188,10 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
 
 
-def _convert(saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path) -> tuple[Export, Any]:
+def convert_checkpoint(
+    saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path
+) -> tuple[Export, Any]:
+    """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
     from bertkit.exported.backends import FILES
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph

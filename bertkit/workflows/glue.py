@@ -20,6 +20,7 @@ from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.steps.finetune_inputs import read_inputs
 from bertkit.workflows.steps.submission import make_submission
@@ -113,7 +114,7 @@ def glue(
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
         _write(summary)
-    return summary, next((_name_task(name, error) for name, error in state.failed.items()), None)
+    return summary, next((error.named(name) for name, error in state.failed.items()), None)
 
 
 def _load_recipes(model: str, tasks: Sequence[str], data: str | None, changes: dict[str, Any]) -> dict[str, Recipe]:
@@ -195,17 +196,11 @@ def _results(record: Mapping[str, Any], folder: Path) -> list[Result]:
     return [Result(**{**result, "folder": str(folder)}) for result in record["results"]]
 
 
-def _name_task(name: str, error: BertkitError) -> BertkitError:
-    """Return the error of a command of which one task has failed."""
-    return type(error)(f"{name}: {error.what}", error.remedy, file=error.file, row=error.row, column=error.column)
-
-
 def _write(summary: GlueSummary) -> None:
     """Write the page and glue.json; with these, the command counts as finished."""
     from bertkit.reports.glue import write_glue_report
 
-    folder, content = Path(summary.folder), dataclasses.asdict(summary)
-    del content["folder"]  # it may be moved
+    folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
         write_glue_report(folder, content, runs.command())
         write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})

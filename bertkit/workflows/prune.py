@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,8 +24,7 @@ from bertkit.pruning.vocabulary import TokenCorpus, check_files, count_changed, 
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
 from bertkit.storage.disk import check_space, disk_errors
-from bertkit.storage.files import sync_folder
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import building
 from bertkit.tasks import load_task
 from bertkit.workflows.evaluate import splits_to_score
 from bertkit.workflows.steps.training_rows import judge_training_rows
@@ -110,18 +108,9 @@ def prune(
     with stage(progress, "reading the data", total=1):
         inputs = _read(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
     check_space(inputs.folder, weight_bytes(inputs.source))
-    with claimed_folder(inputs.folder), disk_errors(inputs.folder.parent):
-        _refuse_existing(inputs.folder)
-        temporary = inputs.folder.with_name(f".{inputs.folder.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
-        try:
-            temporary.mkdir()
-            pruned = _prune(inputs, temporary, progress)
-            temporary.rename(inputs.folder)
-            sync_folder(inputs.folder.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return pruned
+    with disk_errors(inputs.folder.parent), building(inputs.folder) as staging:
+        _refuse_existing(inputs.folder)  # another process may have written it by now
+        return _prune(inputs, staging, progress)
 
 
 def _read(

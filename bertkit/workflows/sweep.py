@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -30,6 +29,7 @@ from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.disk import disk_errors
+from bertkit.storage.records import without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
@@ -288,8 +288,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
 
 def _write(summary: SweepSummary) -> None:
     """Write the summary into the folder of the sweep; with it, the command counts as finished."""
-    folder, content = Path(summary.folder), dataclasses.asdict(summary)
-    del content["folder"]  # it may be moved
+    folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
         write_sweep_report(folder, content, runs.command())
         storage.write_summary(folder, {"command": runs.command(), "finished": runs.now(), **content})

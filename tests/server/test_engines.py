@@ -1,4 +1,4 @@
-"""What computes answers, in the pieces that batches are made of."""
+"""What computes answers: inputs are encoded one by one, and computed in batches."""
 
 from __future__ import annotations
 

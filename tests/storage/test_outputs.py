@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.outputs import claimed, claimed_folder, refuse_inputs
+from bertkit.storage.outputs import building, claimed, claimed_folder, refuse_inputs
 
 
 @pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
@@ -80,3 +80,14 @@ def test_a_folder_is_claimed_before_it_is_there(here):
     (here / "file").write_text("")
     with pytest.raises(ResourceError, match="cannot be written: Not a directory"), claimed_folder(Path("file/b/c")):
         pass
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "deep" / "folder"
+    with pytest.raises(ValueError, match="broken"), building(target) as staging:
+        (staging / "file").write_text("half")
+        raise ValueError("broken")
+    assert list(target.parent.iterdir()) == []
+    with building(target) as staging:
+        (staging / "file").write_text("whole")
+    assert [entry.name for entry in target.parent.iterdir()] == ["folder"]

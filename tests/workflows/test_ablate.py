@@ -84,7 +84,6 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(DataError, "no document has two sentences", space=["objective=mlm,nsp"], **{"data.source": str(one)})
     assert pretrained == []
     (folder / "notes.txt").touch()
-    (folder / "pretrained").rename(folder / "old")
     refused(UsageError, "holds something that is not an ablation")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.workflows.export import building, export, find_split, recipe_of, refuse_existing
+from bertkit.workflows.export import export, find_split, recipe_of, refuse_existing
 from tests.conftest import toy_rows, write_csv
 from tests.exported.hand_made import write_exported
 
@@ -74,17 +74,6 @@ def test_an_output_that_exists_is_not_replaced(tmp_path):
         refuse_existing(tmp_path)
     with pytest.raises(UsageError, match="exists already"):
         export("demo", tmp_path)
-
-
-def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    target = tmp_path / "deep" / "folder"
-    with pytest.raises(ValueError, match="broken"), building(target) as staging:
-        (staging / "file").write_text("half")
-        raise ValueError("broken")
-    assert list(target.parent.iterdir()) == []
-    with building(target) as staging:
-        (staging / "file").write_text("whole")
-    assert [entry.name for entry in target.parent.iterdir()] == ["folder"]
 
 
 def test_rows_that_are_not_at_hand_are_a_note_unless_they_were_named(trained, tmp_path):

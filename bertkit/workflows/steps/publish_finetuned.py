@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,10 +20,11 @@ from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
 from bertkit.tasks import Answer, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
-from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, write_settings
 from bertkit.workflows.steps.training_rows import add_streamed_rows
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def publish(
         round(seconds, 3),
         tuned=_tuned(inputs, setup.recipe),
         baselines=write_learned(folder, baselines.learned),
-        results=[without_folder(dataclasses.asdict(result)) for result in results],
+        results=[without_folder(result) for result in results],
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     facts = _gather_facts(outcome, record)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs
-from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, without_folder, write_settings
+from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, write_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,7 +66,7 @@ def publish(
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
     write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
-    record = finished_record(run, fit_result, result.seconds, result=without_folder(dataclasses.asdict(result)))
+    record = finished_record(run, fit_result, result.seconds, result=without_folder(result))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)

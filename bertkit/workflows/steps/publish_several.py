@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,9 +13,10 @@ from bertkit.recipe import SeveralRecipe
 from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
+from bertkit.storage.records import without_folder
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
 from bertkit.workflows.steps.publish_finetuned import publish
-from bertkit.workflows.steps.run import Run, finish, finished_record, without_folder, write_settings
+from bertkit.workflows.steps.run import Run, finish, finished_record, write_settings
 from bertkit.workflows.steps.training_rows import write_training_rows
 
 if TYPE_CHECKING:
@@ -78,10 +78,7 @@ def publish_run(
         run,
         fit_result,
         round(run.seconds, 3),
-        results=[without_folder(dataclasses.asdict(whole))],
-        task_results={
-            name: [without_folder(dataclasses.asdict(result)) for result in of_task]
-            for name, of_task in results.items()
-        },
+        results=[without_folder(whole)],
+        task_results={name: [without_folder(result) for result in of_task] for name, of_task in results.items()},
     )
     finish(run, record, fit_result, [])

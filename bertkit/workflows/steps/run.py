@@ -195,11 +195,6 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: An
     }
 
 
-def without_folder(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a result as a record keeps it: a folder that names itself could not be moved."""
-    return {name: value for name, value in result.items() if name != "folder"}
-
-
 def wait_for_all() -> None:
     """Wait until all processes of a launch are here, so that they see the files that the main one has written."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -23,6 +23,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
 from bertkit.storage.disk import disk_errors
+from bertkit.storage.records import without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
@@ -268,8 +269,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
 
 def _write(summary: SeedsSummary) -> None:
     """Write the summary into the folder of the seeds; with it, the command counts as finished."""
-    folder, content = Path(summary.folder), dataclasses.asdict(summary)
-    del content["folder"]  # it may be moved
+    folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
         write_seeds_report(folder, content, runs.command())
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})

@@ -1,0 +1,163 @@
+"""Vectors of texts or words at every layer of an encoder, computed in one pass and kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import DataError, ModelError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Row
+from bertkit.storage.cache import cache_folder
+from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedding.units import UNITS, UnitVectors
+
+Numbers = np.ndarray[Any, Any]
+
+LAYER_UNITS = ("text", "pair", "word", "target")
+"""What a vector stands for: a text, two texts that are read together, each word of a row, or one word of it."""
+
+_SCHEMA = 1  # of the files
+_ROWS_AT_ONCE = 256  # whose vectors are in memory at the same time; written together, and not lost if killed
+_PAIRS_AT_ONCE = 32  # whose hidden states of all tokens are in memory at the same time
+
+
+@dataclass(frozen=True)
+class LayerVectors:
+    """Vectors at every layer, and what each of them stands for."""
+
+    vectors: Numbers
+    """(vectors, layers + 1, width), float32, mapped into memory; layer 0 is the output of the embeddings."""
+    rows: Numbers
+    """(vectors,): which of the rows each belongs to, in ascending order."""
+    index: Numbers
+    """(vectors,): which word of its row it is; 0 for texts and pairs."""
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, without the embeddings."""
+        return int(self.vectors.shape[1]) - 1
+
+    def at(self, layer: int) -> Numbers:
+        """Return the vectors of one layer, (vectors, width), in memory; of 0, the output of the embeddings."""
+        return np.ascontiguousarray(self.vectors[:, layer])
+
+
+@dataclass(frozen=True)
+class LayerReader:
+    """An encoder whose hidden states of all layers are read; it is loaded where they are not on disk already."""
+
+    model: str
+    """Model folder, run folder, folder of sentence-transformers, hub name, or ``demo``."""
+    max_length: int | None = None
+    """Tokens that a text is truncated to, and that a window of words has; None for that of the folder."""
+    precision: str = "auto"
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """What computes mean-pooled vectors of all layers, side by side.
+
+        Raises:
+            ModelError: the folder has modules that only sentence-transformers computes.
+        """
+        plain = Embedder(self.model, max_length=self.max_length, precision=self.precision)
+        if plain.unknown:
+            what = f"the model has modules of its own: {', '.join(plain.unknown)}"
+            raise ModelError(what, "name another encoder", file=plain.folder)
+        embedder = replace(plain, prefix="", layers="concat_all")
+        # what a folder does to the vectors of its last layer, such as dense layers, does not fit those of others
+        modules = replace(plain.modules, pooling=("mean",), after=(), dimension=None)
+        embedder.__dict__.update(folder=plain.folder, unknown=[], modules=modules)
+        return embedder
+
+    def read(self, rows: Sequence[Row], unit: str, progress: Progress = SILENT) -> LayerVectors:
+        """Compute the vectors of rows, or find those of the same rows, model and settings on disk.
+
+        A text's vector is the mean of the hidden states of its tokens, special ones too, and so is that of a pair. A
+        word's is the mean of those of its own tokens. A row that is too long is truncated, but words are read in
+        windows.
+
+        Args:
+            rows: with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
+                ``text``) and ``target``.
+            unit: one of `LAYER_UNITS`.
+            progress: told about every few hundred rows.
+
+        Raises:
+            DataError: a row lacks a column, or has something else in it.
+            ModelError: the model is damaged, or a hidden state is not finite.
+        """
+        read, encode = _UNITS[unit]
+        inputs = [read(row) for row in rows]
+        origin = json_fingerprint([_SCHEMA, unit, self._fingerprint(), inputs])
+        folder = cache_folder("layers") / origin
+        with locked(folder):
+            found = map_columns(folder)
+            if found is None:
+                self._write(folder, origin, inputs, encode, progress)
+                found = map_columns(folder)
+        assert found is not None  # written just now, under the lock
+        columns, facts = found
+        vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
+        return LayerVectors(vectors, columns["rows"], columns["index"])
+
+    def _fingerprint(self) -> list[Any]:
+        return [self.embedder.describe(), self.precision]
+
+    def _write(
+        self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
+    ) -> None:
+        """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""
+        dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
+        with ColumnWriter(folder, dtypes, origin) as writer, stage(progress, "reading all layers", len(inputs)):
+            for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
+                some = inputs[first : first + _ROWS_AT_ONCE]
+                found = encode(self.embedder, some, SILENT)
+                writer.append("vectors", found.vectors.reshape(-1))
+                writer.append("rows", np.asarray(found.rows, dtype=np.int64) + first)
+                writer.append("index", np.asarray(found.columns.get("index", [0] * len(found.rows)), dtype=np.int64))
+                writer.commit({"done": first + len(some)})
+                progress.update(first + len(some), {})
+            writer.finish({"vectors": writer.lengths["rows"], "width": self._width()})
+
+    def _width(self) -> int:
+        from bertkit.modeling.weights import load_config
+
+        return int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
+
+
+def _read_pair(row: Row) -> tuple[str, str]:
+    texts = row["text"], row["text_pair"]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError("a pair of which one is not text", "texts must be strings")
+    return texts
+
+
+def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]], progress: Progress) -> UnitVectors:
+    """Compute the mean hidden state of the tokens of each pair, of which the longer text is truncated."""
+    encoded = embedder.tokenizer(
+        [first for first, _ in pairs],
+        [second for _, second in pairs],
+        truncation="longest_first",
+        return_attention_mask=False,
+        split_special_tokens=True,
+    )
+    features = [{name: values[number] for name, values in encoded.items()} for number in range(len(pairs))]
+    vectors = []
+    for start in range(0, len(features), _PAIRS_AT_ONCE):
+        states = embedder.states(features[start : start + _PAIRS_AT_ONCE])
+        vectors += [of_pair.mean(axis=0) for of_pair in states]
+    return UnitVectors(np.stack(vectors), range(len(pairs)))
+
+
+_UNITS: Mapping[str, tuple[Callable[[Row], Any], Callable[..., UnitVectors]]] = {
+    **{name: (UNITS[name].read, UNITS[name].encode) for name in ("text", "word", "target")},
+    "pair": (_read_pair, _encode_pairs),
+}
