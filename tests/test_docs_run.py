@@ -31,6 +31,8 @@ NOT_RUN = {
     "bertkit recipes copy cola recipes/": "writes into a clone of bertkit",
     "bertkit recipes check recipes/": "checks what the line above has written",
     "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
+    "cd packages": "changes the folder; tests/workflows/test_package.py runs packages in theirs",
+    "python -m cola_model": "the same",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
     "srun ": "needs Slurm",

@@ -30,10 +30,10 @@ ROWS = "row"  # what stands before the number of a row in messages
 _MODEL = Path(__file__).parents[1] / "model"
 
 
-class Settings(SimpleNamespace):
+class PackagedSettings(SimpleNamespace):
     """A part of a recipe: what predictions depend on."""
 
-    def model_copy(self, *, update: Mapping[str, Any]) -> Settings:
+    def model_copy(self, *, update: Mapping[str, Any]) -> PackagedSettings:
         """Return these settings with others in place of some."""
         return type(self)(**{**vars(self), **update})
 
@@ -138,6 +138,6 @@ def _as_list(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
 
-def _as_settings(recipe: Mapping[str, Any]) -> Settings:
-    sections = {name: Settings(**recipe[name]) for name in ("data", "training")}
-    return Settings(**{**recipe, **sections})
+def _as_settings(recipe: Mapping[str, Any]) -> PackagedSettings:
+    sections = {name: PackagedSettings(**recipe[name]) for name in ("data", "training")}
+    return PackagedSettings(**{**recipe, **sections})

@@ -138,8 +138,8 @@ class _Writer:
             return f"{name} = {self._text(statement, [])}\n"
         edits = [*self._edit_annotations(found), *self._edit_imports(found), *self._edit_branches(statement)]
         text = self._text(statement, edits)
-        apart = "\n" if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else ""
-        return f"{apart}{self._above(statement)}{text}{self._below(statement)}\n{apart}"
+        spacing = "\n" if isinstance(statement, (ast.FunctionDef, ast.ClassDef)) else ""
+        return f"{spacing}{self._above(statement)}{text}{self._below(statement)}\n{spacing}"
 
     def _edit_annotations(self, found: References) -> Iterator[_Edit]:
         """Have ``Any`` where an annotation names what is not copied."""

@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, ModelError
-from bertkit.packaged.model import PackagedModel, Settings, canonical_row
+from bertkit.packaged.model import PackagedModel, PackagedSettings, canonical_row
 
 PAIR = Columns(given=("text",), gold="label", optional=("text_pair",))
 TAGS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"})
@@ -51,7 +51,7 @@ def test_a_wrong_row_is_described(row, columns, message):
 
 
 def test_settings_are_copied_with_changes():
-    settings = Settings(max_length=9, label_smoothing=0.0)
+    settings = PackagedSettings(max_length=9, label_smoothing=0.0)
     assert vars(settings.model_copy(update={"max_length": 3})) == {"max_length": 3, "label_smoothing": 0.0}
     assert settings.max_length == 9
 
