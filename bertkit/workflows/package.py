@@ -31,9 +31,11 @@ from bertkit.packaged.license import find_license
 from bertkit.packaged.wheel import check_version, write_wheel
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
+from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.outputs import building
 from bertkit.tasks import load_task
-from bertkit.workflows.export import building, export, recipe_of, refuse_existing
+from bertkit.workflows.export import export, recipe_of, refuse_existing
 
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
@@ -148,7 +150,7 @@ def _write(
     )
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None
-    with building(folder) as target:
+    with disk_errors(folder.parent), building(folder) as target:
         write_code(target / name, code)
         write_model(target / name / "model", exported, checkpoint)
         with stage(progress, "starting the package"):

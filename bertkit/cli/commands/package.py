@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -78,4 +79,4 @@ def print_package(result: PackageResult) -> None:
         print_text(f"  wheel: {Path(result.wheel).name}")
     print_line()
     print_line("Next:")
-    print_line(f"  cd {result.folder} && python -m {result.name} < FILE")
+    print_line(f"  cd {quote(result.folder)} && python -m {result.name} < FILE")
