@@ -131,17 +131,15 @@ def scatter(
     area = _area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
     elements = [_axes(area, x, y)]
     for point in points:
-        across = area.right(point.x)
+        across, up = area.right(point.x), area.up(point.y)
         if point.low is not None and point.high is not None:
             elements.append(_whisker(across, area.up(point.low), area.up(point.high)))
-        elements.append(_dot(across, area.up(point.y), point.hover, point.radius))
-        side, shift = ("tick end", -8) if across > WIDTH / 2 else ("tick", 8)
-        label = (
-            f'<text class="{side}" x="{across + shift:.1f}" y="{area.up(point.y) - 6:.1f}">{_text(point.label)}</text>'
-        )
-        elements.append(label if point.label else "")
+        elements.append(_dot(across, up, point.hover, point.radius))
+        if point.label:
+            side, left = ("end", across - 8) if across > WIDTH / 2 else ("", across + 8)
+            elements.append(f'<text class="tick {side}" x="{left:.1f}" y="{up - 6:.1f}">{_text(point.label)}</text>')
     path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in guide)
-    elements.append(f'<polyline class="guide" fill="none" points="{path}"/>' if guide else "")
+    elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
     return _svg(area.height, name, elements)
 
 

@@ -18,7 +18,7 @@ from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.storage.seeds import is_seeds_folder
 from bertkit.tasks import drop_private_keys
-from bertkit.workflows.errors import find_mistaken_rows
+from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _answer(
     if source is None and row is None and mistakes is None:
         raise UsageError("nothing to explain", "give --text, --row column=value, --data FILE or --mistakes N")
     if mistakes is not None:
-        rows = find_mistaken_rows(recipe.model, mistakes)
+        rows = _find_mistaken_rows(recipe.model, mistakes)
         chunks = iter([([dict(one) for one in rows], rows)])
     else:
         records: Iterable[Record] = itertools.islice(open_records(source, row, saved.recipe), limit)
@@ -234,3 +234,22 @@ def _run(
                 mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
                 yield name, original, mine
                 progress.update(done, {})
+
+
+def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
+    """Return the rows that a run is most confidently wrong about, from the predictions that it has stored.
+
+    Where the rows of a query are judged together, all of them are returned.
+
+    Raises:
+        UsageError: it has got nothing wrong, or has stored no predictions.
+    """
+    from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
+
+    scorer, (run,), rows = read_predictions([path])
+    outcomes = find_outcomes(scorer, run, rows)
+    units = {id(answer): unit for answer, unit in zip(outcomes.answers, outcomes.units, strict=True)}
+    wrong = sort_answers([answer for answer in outcomes.answers if answer.error > 0], "confidence")
+    if not wrong:
+        raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
+    return [rows[number] for answer in wrong[:count] for number in units[id(answer)]]
