@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import bertkit
@@ -41,7 +44,7 @@ _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
 _DATA = ("columns", "label_range", "streaming")
 _RUNTIME = "bertkit.packaged"
-_OPENING = '''"""Predicts as the run {title} of bertkit does: `Model().predict(...)`, or `python -m {name}`."""
+_OPENING = '''"""A model that predicts: `Model().predict(...)`, or `python -m {name}`."""
 
 from .packaged.{module} import {model} as Model
 
@@ -123,7 +126,7 @@ def copy_code(facts: PackageFacts, task: Task) -> dict[str, str]:
         f"{_RUNTIME}.{module}": (model,),
         f"{_RUNTIME}.program": ("main",),
     }
-    opening = _OPENING.format(title=facts.title, name=facts.name, module=module, model=model)
+    opening = _OPENING.format(name=facts.name, module=module, model=model)
     return {**copy_sources(roots), "__init__.py": opening, "__main__.py": _MAIN.format(name=facts.name)}
 
 
@@ -159,7 +162,8 @@ def write_model(target: Path, exported: Path, checkpoint: Checkpoint) -> None:
 
 def write_beside(folder: Path, facts: PackageFacts) -> None:
     """Write the README, the requirements and the license of the code."""
-    text = load_template("package.md.j2").render(facts=facts, graph=FILES[facts.backend])
+    template = load_template("package.md.j2", quote=quote, json=partial(json.dumps, ensure_ascii=False))
+    text = template.render(facts=facts, graph=FILES[facts.backend])
     (folder / "README.md").write_text(text, encoding="utf-8")
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in facts.requirements), encoding="utf-8")
     (folder / LICENSE).write_text(license_text(), encoding="utf-8")

@@ -143,7 +143,7 @@ def _write(
     row = _example_row(saved)
     facts = replace(
         _facts(name, saved, described.backend, row),
-        title=found.resolve().name,
+        title=re.sub(r"[^\w.-]", "_", found.resolve().name),  # it is a part of Markdown
         precision=described.precision,
         license=find_license(found),
         embeds=makes_vectors(exported),

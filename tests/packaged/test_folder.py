@@ -39,5 +39,6 @@ def test_the_readme_says_how_it_is_used(tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert "not known; ask whoever trained it" in text and "| graph | model.onnx, int8 |" in text
     assert "model.predict([{'text': 'It\\'s \"so\".'}])" in text and "model.embed" not in text
+    assert "python -m made 'It'\"'\"'s \"so\".'\n" in text and '{"text": "It\'s \\"so\\"."}' in text
     assert (tmp_path / "requirements.txt").read_text() == "numpy>=2.0,<3\n"
     assert "Apache License" in license_text() and (tmp_path / "LICENSE").read_text() == license_text()
