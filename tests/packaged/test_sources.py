@@ -13,8 +13,8 @@ from bertkit.packaged.sources import AVAILABLE, copy_sources
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 
-FAMILIES = ("classify", "ner", "squad2", "similarity")
-OTHERS = ("regress", "choose", "similarity-pairs", "few-shot", "rerank", "wsd", "late-interaction")
+FAMILIES = ("ner", "squad2", "similarity")
+OTHERS = ("classify", "regress", "choose", "similarity-pairs", "few-shot", "rerank", "wsd", "late-interaction")
 
 
 def code_of(recipe: str, **changes) -> dict[str, str]:
