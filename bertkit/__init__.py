@@ -25,6 +25,7 @@ _PUBLIC = {
     "predict": "bertkit.workflows.predict",
     "bench": "bertkit.workflows.bench",
     "export": "bertkit.workflows.export",
+    "package": "bertkit.workflows.package",
     "Embedder": "bertkit.vectors.embedder",
     "Reranker": "bertkit.vectors.reranker",
     "SparseEmbedder": "bertkit.vectors.sparse",

@@ -31,6 +31,8 @@ NOT_RUN = {
     "bertkit recipes copy cola recipes/": "writes into a clone of bertkit",
     "bertkit recipes check recipes/": "checks what the line above has written",
     "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
+    "cd packages": "changes the folder; tests/workflows/test_package.py runs packages in theirs",
+    "python -m cola_model": "the same",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
     "srun ": "needs Slurm",
@@ -128,7 +130,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         more += ["--fresh"]
     if "--data" not in words and command != "pretrain" and words[1] in recipe_names():
         more += ["--data", "demo"]
-    if command in {"finetune", "bench"} and "--model" not in words:
+    if command in {"finetune", "bench"} and not {"--model", "--deploy"} & set(words):
         more += ["--model", "demo"]
     if command == "pretrain":
         more += ["--batch-size", "4", "--set", "training.precision=fp32"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertkit.data.text import SURROGATE, Record, empty_file, excerpt
@@ -47,7 +47,7 @@ def check_objects(items: Iterator[Item], name: str) -> Iterator[Record]:
             what = f"{TYPE_NAMES[type(value)]} where an object belongs: {excerpt(json.dumps(value))}"
             raise DataError(what, 'write rows as {"text": ..., "label": ...}', file=name, row=row)
         if is_suspect:
-            _check_strings(value, name, row)
+            check_strings(value, name, row)
         if shape is None:
             types = dict.fromkeys(value)
         # keys and types as one tuple: rows of the same shape, almost all of them, are not compared key by key
@@ -77,8 +77,12 @@ def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None]
                 raise DataError(what, "give the column values of one type", file=name, row=row, column=key)
 
 
-def _check_strings(value: dict[str, Any], name: str, row: int) -> None:
-    """Refuse strings that no tokenizer could take."""
+def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
+    """Refuse strings that no tokenizer could take.
+
+    Raises:
+        DataError: one has a NUL or half of a surrogate pair.
+    """
     for column, item in value.items():
         for text in _strings([column, item]):
             if "\0" in text:

@@ -6,14 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Collator, Feature, count_items
+from bertkit.tokens.features import (
+    TOKENS_AT_ONCE,
+    Collator,
+    Feature,
+    count_items,
+    split_by_length,
+    tokens_for,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from bertkit.exported import ExportedModel
-
-_TOKENS, _TOKENS_PER_THREAD = 4096, 1024  # padded, of one forward pass; more would be no faster
 
 Output = dict[str, Any]
 Tick = Callable[[int], None]
@@ -33,10 +38,10 @@ def forward(
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
         features have no labels.
     """
-    from bertkit.exported import ExportedModel
+    from bertkit.exported import ExportedModel, forward_exported
 
     if isinstance(model, ExportedModel):
-        return _forward_exported(model, features, collate, tick), None
+        return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
     import torch
 
     process, processes = rank_and_size()
@@ -72,19 +77,6 @@ def forward(
     return [merged[number] for number in range(len(features))], loss
 
 
-def _forward_exported(model: ExportedModel, features: Sequence[Feature], collate: Collator, tick: Tick) -> list[Output]:
-    """Do what `forward` does with a model that torch does not run; each process runs it on all features."""
-    from bertkit.exported.sessions import count_threads
-
-    outputs: dict[int, Output] = {}
-    for numbers in sorted_batches(lengths_of(features).tolist(), min(_TOKENS, _TOKENS_PER_THREAD * count_threads())):
-        arrays = model(collate([features[number] for number in numbers]))
-        for position, number in enumerate(numbers):
-            outputs[number] = {name: array[position] for name, array in arrays.items()}
-        tick(len(numbers))
-    return [outputs[number] for number in range(len(features))]
-
-
 def rank_and_size() -> tuple[int, int]:
     """Return the number of this process among those that evaluate together, and how many these are."""
     from torch import distributed
@@ -109,22 +101,11 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 
     Without `tokens`, a batch has what keeps this machine busy: 4,096 tokens, on a CPU 1,024 for each thread if that is
     less.
-
-    >>> sorted_batches([3, 9, 4, 8], tokens=18)
-    [[1, 3], [2, 0]]
     """
-    tokens = tokens or _tokens_at_once()
-    batches: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        # the first row of a batch is its longest, so all others are padded to that
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
+    return split_by_length(lengths, tokens or _tokens_at_once())
 
 
 def _tokens_at_once() -> int:
     import torch
 
-    return _TOKENS if torch.cuda.is_available() else min(_TOKENS, _TOKENS_PER_THREAD * torch.get_num_threads())
+    return TOKENS_AT_ONCE if torch.cuda.is_available() else tokens_for(torch.get_num_threads())

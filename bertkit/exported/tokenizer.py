@@ -23,6 +23,10 @@ class EncodedTexts(dict[str, Any]):
         """Return for each token of an encoding which text it is of; None for special tokens."""
         return list(self.encodings[number].sequence_ids)
 
+    def word_ids(self, number: int) -> list[int | None]:
+        """Return for each token of an encoding which word it is of; None for special tokens."""
+        return list(self.encodings[number].word_ids)
+
 
 class ExportedTokenizer:
     """Does what the fast tokenizers of transformers do, for the arguments that bertkit gives them."""
@@ -57,8 +61,8 @@ class ExportedTokenizer:
     ) -> EncodedTexts:
         """Encode a text or several, or pairs of texts; with the option `is_split_into_words`, lists of words.
 
-        Other options are `add_special_tokens`, `split_special_tokens`, `return_attention_mask` and
-        `return_token_type_ids`; they mean what they mean to transformers.
+        Other options are `add_special_tokens`, `split_special_tokens`, `return_attention_mask`,
+        `return_token_type_ids` and `return_offsets_mapping`; they mean what they mean to transformers.
         """
         backend = self.backend_tokenizer
         backend.encode_special_tokens = options.get("split_special_tokens", False)
@@ -75,11 +79,13 @@ class ExportedTokenizer:
             is_pretokenized=options.get("is_split_into_words", False),
             add_special_tokens=options.get("add_special_tokens", True),
         )
-        columns = {"input_ids": [one.ids for one in encodings]}
+        columns: dict[str, list[Any]] = {"input_ids": [one.ids for one in encodings]}
         if "token_type_ids" in self.model_input_names and options.get("return_token_type_ids", True):
             columns["token_type_ids"] = [one.type_ids for one in encodings]
         if "attention_mask" in self.model_input_names and options.get("return_attention_mask", True):
             columns["attention_mask"] = [one.attention_mask for one in encodings]
+        if options.get("return_offsets_mapping", False):
+            columns["offset_mapping"] = [one.offsets for one in encodings]
         encoded = EncodedTexts({name: values[0] if is_single else values for name, values in columns.items()})
         encoded.encodings = encodings
         return encoded
@@ -87,6 +93,10 @@ class ExportedTokenizer:
     def get_vocab(self) -> dict[str, int]:
         """Return the id of each token."""
         return dict(self.backend_tokenizer.get_vocab())
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """Return how many special tokens stand around a text, or a pair of texts."""
+        return int(self.backend_tokenizer.num_special_tokens_to_add(pair))
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of ids."""

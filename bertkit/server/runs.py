@@ -14,6 +14,7 @@ from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several, typed_path
 from bertkit.recipe.load import recipe_command
 from bertkit.storage import runs, seeds
+from bertkit.storage.exports import is_exported
 
 if TYPE_CHECKING:
     from bertkit.evaluation.checkpoint import SavedCheckpoint
@@ -105,5 +106,7 @@ def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> Sav
 
 
 def _makes_vectors(folder: Path) -> bool:
-    """Tell whether a folder is an encoder of texts to one vector each, with its weights: an exported one has none."""
-    return find_format(folder) == DENSE and any(next(folder.rglob(name), None) for name in hub.WEIGHTS)
+    """Tell whether a folder is an encoder of texts to one vector each, with its weights or its graph."""
+    if find_format(folder) != DENSE:
+        return False
+    return is_exported(folder) or any(next(folder.rglob(name), None) for name in hub.WEIGHTS)

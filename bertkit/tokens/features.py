@@ -24,6 +24,9 @@ IGNORED = -100
 """The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
 _MIN_BUDGET = 4
+TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
+"""Padded tokens of one forward pass without gradients, and how many of them a thread is worth; more is no faster."""
+
 _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first is padded to a multiple of the second
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
@@ -124,6 +127,27 @@ def longest_text(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
     ids = feature["input_ids"]
     return max(map(len, ids)) if are_several(ids) else len(ids)
+
+
+def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Split rows, longest first, into batches of at most `tokens` padded tokens (or one row).
+
+    >>> split_by_length([3, 9, 4, 8], tokens=18)
+    [[1, 3], [2, 0]]
+    """
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        # the first row of a batch is its longest, so all others are padded to that
+        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def tokens_for(threads: int) -> int:
+    """Return how many padded tokens one forward pass on a CPU has."""
+    return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
 
 def are_several(ids: Any) -> bool:

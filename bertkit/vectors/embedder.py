@@ -16,13 +16,11 @@ from bertkit.modeling.sentence.modules import (
     Normalize,
     SentenceModules,
     is_sentence_folder,
-    read_modules,
-    read_settings,
-    unknown_modules,
     with_options,
 )
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.vectors.embedding.library import find_unknown, open_library, read_known
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
     from bertkit.hardware.precision import Machine
     from bertkit.modeling.sentence.encoder import SentenceEncoder
+    from bertkit.vectors.embedding.exported import ExportedVectors
     from bertkit.vectors.embedding.library import LibraryModel
 
 
@@ -54,7 +53,7 @@ class Embedder:
     """
 
     model: str
-    """Model folder, run folder, folder of sentence-transformers, hub name, or ``demo``."""
+    """Model folder, run folder, exported folder, folder of sentence-transformers, hub name, or ``demo``."""
     pooling: str | None = None
     """mean, cls, max, ...; None for that of the folder, or the mean."""
     normalize: bool | None = None
@@ -87,7 +86,7 @@ class Embedder:
         Raises:
             UsageError: an option names what the model does not have.
         """
-        modules = read_settings(self.folder) if self.unknown else read_modules(self.folder)
+        modules = read_known(self.folder)
         chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
         if self.unknown and any(value is not None for value in chosen):
             what = f"the model has modules of its own: {', '.join(self.unknown)}"
@@ -102,8 +101,8 @@ class Embedder:
 
     @cached_property
     def unknown(self) -> list[str]:
-        """What of the folder only sentence-transformers itself computes; mostly nothing."""
-        return unknown_modules(self.folder) if is_sentence_folder(self.folder) else []
+        """What of the folder only sentence-transformers or a graph computes; mostly nothing."""
+        return find_unknown(self.folder)
 
     @property
     def prompt_text(self) -> str:
@@ -142,11 +141,9 @@ class Embedder:
         return tokenizer
 
     @cached_property
-    def library(self) -> LibraryModel:
-        """The model of sentence-transformers that computes what bertkit does not know."""
-        from bertkit.vectors.embedding.library import LibraryModel
-
-        return LibraryModel(self.folder, self.modules.max_length)
+    def library(self) -> LibraryModel | ExportedVectors:
+        """What computes `unknown`: sentence-transformers, or a graph."""
+        return open_library(self.folder, self.modules)
 
     @cached_property
     def _loaded(self) -> _Loaded:
@@ -164,10 +161,8 @@ class Embedder:
     def load(self) -> tuple[str, str]:
         """Load the model now, not with the first text; return the precision that it computes in, and why."""
         if self.unknown:
-            return (
-                "fp32",
-                f"computed by sentence-transformers, for {', '.join(self.unknown)} (version {self.library.version})",
-            )
+            precision, reason = self.library.precision
+            return precision, f"{reason}, for {', '.join(self.unknown)}"
         return self._loaded.machine.precision, self._loaded.machine.reason
 
     @cached_property
@@ -175,10 +170,10 @@ class Embedder:
         """SHA-256 of configs, weights and vocabulary, those of dense layers after the pooling too."""
         from bertkit.modeling.load import fingerprint
 
+        if self.unknown:
+            return self.library.fingerprint
         folders = [self.folder / self.modules.subfolder]
         folders += [module.folder for module in self.modules.after if isinstance(module, Dense)]
-        if self.unknown:
-            folders = [self.folder, *sorted(folder for folder in self.folder.iterdir() if folder.is_dir())]
         return fingerprint(folders[0]) if len(folders) == 1 else json_fingerprint(list(map(fingerprint, folders)))
 
     def describe(self) -> dict[str, Any]:
@@ -243,15 +238,16 @@ class Embedder:
         """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
         import numpy as np
 
-        from bertkit.evaluation.forward import forward
-        from bertkit.hardware.precision import use_matmul_backend
-        from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
         from bertkit.vectors.embedding.quantize import truncate
 
         if self.unknown:
             vectors = self.library.encode(texts, self.prompt_text)
             tick(len(texts))
         else:
+            from bertkit.evaluation.forward import forward
+            from bertkit.hardware.precision import use_matmul_backend
+            from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
+
             encoder, tokenizer, machine, autocast = self._loaded
             use_matmul_backend(machine)
             prompt_tokens = count_prompt_tokens(tokenizer, self.prompt_text)

@@ -60,3 +60,24 @@ def write_exported(folder: Path, labels: tuple[str, ...], **changes) -> np.ndarr
     export = make_export(tokenizer=tokenizer_settings(tokenizer), **changes)
     write_export(folder, export, list_files(folder, [file.name for file in folder.iterdir()]))
     return table
+
+
+def write_vectors(folder: Path, **changes) -> np.ndarray:
+    """Write an exported folder whose vectors are sums over tokens; return the table that they are sums of."""
+    from bertkit.modeling.sentence.modules import SentenceModules
+    from bertkit.modeling.sentence.writing import write_modules
+
+    width = 4
+    folder.mkdir(parents=True)
+    tokenizer = make_tokenizer()
+    tokenizer.model_max_length = 32
+    tokenizer.save_pretrained(folder)
+    table = np.random.default_rng(0).normal(size=(len(tokenizer), width)).astype(np.float32)
+    write_sum_graph(folder / "model.onnx", table, output="vectors")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    write_modules(folder, SentenceModules(**{"prompts": {"query": "good "}, **changes}), width=width)
+    fields = {"task": "similarity", "reads": "texts", "outputs": ("vectors",)}
+    export = make_export(tokenizer=tokenizer_settings(tokenizer), **fields)
+    files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+    write_export(folder, export, list_files(folder, files))
+    return table

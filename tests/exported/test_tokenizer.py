@@ -30,6 +30,15 @@ def test_texts_and_pairs_are_encoded_alike(both, pairs, options, splits):
     assert dict(ours) == dict(theirs)
 
 
+def test_offsets_and_words_of_tokens_are_alike(both):
+    theirs, ours = (one(TEXTS, add_special_tokens=False, return_offsets_mapping=True) for one in both)
+    assert ours["offset_mapping"] == theirs["offset_mapping"]
+    assert [ours.word_ids(number) for number in range(len(TEXTS))] == [theirs.word_ids(n) for n in range(len(TEXTS))]
+    for pair in (False, True):
+        theirs, ours = (one.num_special_tokens_to_add(pair) for one in both)
+        assert ours == theirs
+
+
 def test_words_and_single_texts_are_encoded_alike(both):
     words = [text.split() for text in TEXTS if text]
     theirs, ours = (tokenize_texts(tokenizer, words) for tokenizer in both)

@@ -6,6 +6,7 @@ import pytest
 
 from bertkit.errors import BertkitError, ModelError, UsageError
 from bertkit.server.runs import find_models
+from tests.exported.hand_made import write_vectors
 
 
 def test_a_run_has_the_name_of_its_folder_or_a_given_one(trained, sentence_folder):
@@ -40,3 +41,10 @@ def test_names_that_cannot_be_served(names, error, message, trained, here):
     with pytest.raises(BertkitError, match=message) as raised:
         find_models([name.format(run=trained) for name in names])
     assert isinstance(raised.value, error)
+
+
+def test_an_exported_model_of_vectors_predicts_and_embeds(tmp_path):
+    write_vectors(tmp_path / "exported")
+    (tmp_path / "exported" / "recipe.yaml").write_text("extends: similarity\n")
+    (model,) = find_models([str(tmp_path / "exported")])
+    assert model.saved is not None and model.has_vectors

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
 from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Collator, Feature, find_template, pad_features
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerFast
 
 
@@ -41,8 +40,9 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
         tokenizer: whose padding is taken.
         prompt_tokens: how many tokens at the beginning of each text are those of a prompt that is not pooled.
     """
-    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    import torch
 
+    padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     limit = int(tokenizer.model_max_length)
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Models that sentence-transformers itself computes, since bertkit does not know their modules."""
+"""Models whose vectors others compute: sentence-transformers, where bertkit does not know a module, or a graph."""
 
 from __future__ import annotations
 
@@ -7,9 +7,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError
+from bertkit.modeling.sentence.modules import (
+    SentenceModules,
+    is_sentence_folder,
+    read_modules,
+    read_settings,
+    unknown_modules,
+)
+from bertkit.storage.exports import is_exported
+from bertkit.storage.fingerprints import json_fingerprint
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from bertkit.vectors.embedding.exported import ExportedVectors
+
+
+def find_unknown(folder: Path) -> list[str]:
+    """List what of a model folder only sentence-transformers or a graph computes; mostly nothing."""
+    if is_exported(folder):
+        return ["the graph of an exported model"]
+    return unknown_modules(folder) if is_sentence_folder(folder) else []
+
+
+def read_known(folder: Path) -> SentenceModules:
+    """Read what a model folder says of its vectors, as far as bertkit knows its modules."""
+    return read_modules(folder) if is_exported(folder) or not find_unknown(folder) else read_settings(folder)
+
+
+def open_library(folder: Path, modules: SentenceModules) -> LibraryModel | ExportedVectors:
+    """Load what computes the vectors of a folder in bertkit's place; raises as the two classes do."""
+    if is_exported(folder):
+        from bertkit.vectors.embedding.exported import ExportedVectors
+
+        return ExportedVectors(folder, modules)
+    return LibraryModel(folder, modules.max_length)
 
 
 class LibraryModel:
@@ -29,6 +61,7 @@ class LibraryModel:
         from bertkit.modeling.weights import first_line
 
         quiet_transformers()
+        self._folder = folder
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError:
@@ -43,11 +76,19 @@ class LibraryModel:
             self._model.max_seq_length = max_length
 
     @property
-    def version(self) -> str:
-        """The version of the library."""
+    def precision(self) -> tuple[str, str]:
+        """The precision that it computes in, and why."""
         import sentence_transformers
 
-        return str(sentence_transformers.__version__)
+        return "fp32", f"computed by sentence-transformers {sentence_transformers.__version__}"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the configs, weights and vocabularies of all modules."""
+        from bertkit.modeling.load import fingerprint
+
+        folders = [self._folder, *sorted(folder for folder in self._folder.iterdir() if folder.is_dir())]
+        return json_fingerprint(list(map(fingerprint, folders)))
 
     @property
     def tokenizer(self) -> Any:

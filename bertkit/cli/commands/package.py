@@ -1,0 +1,82 @@
+"""`bertkit package`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bertkit.cli.commands.export import NewFolderOption, TaskRecipeOption
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.package import PackageResult
+
+NAME = "package"
+ORDER = 7
+EXAMPLE = "bertkit package runs/cola --output packages/cola"
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    run: ModelArgument,
+    output: NewFolderOption,
+    to: Annotated[
+        Literal["onnx", "openvino"] | None,
+        typer.Option(help="What runs it.", metavar="BACKEND", show_default="onnx, or that of an exported folder"),
+    ] = None,
+    recipe: TaskRecipeOption = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the Python module.", metavar="NAME", show_default="that of the run, with _model"),
+    ] = None,
+    wheel: Annotated[
+        str | None,
+        typer.Option(help="Write a wheel of this version too.", metavar="VERSION", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Package a model with the code that it needs, to predict without torch and without bertkit.
+
+    The folder has a Python module that answers as `predict` does. It needs ONNX Runtime or OpenVINO, tokenizers and
+    numpy. Of an exported folder, its graph is taken, also one in int8.
+    """
+    from bertkit.workflows.package import package
+
+    result = package(run, output, to=to, recipe=recipe, name=name, wheel=wheel, progress=TerminalProgress())
+    if json:
+        print_json(dataclasses.asdict(result))
+    else:
+        print_package(result)
+
+
+def print_package(result: PackageResult) -> None:
+    """Print what was packaged, what it costs to start it, and what to do next."""
+    size = f"{result.bytes / 1e6:,.1f} MB, {result.lines:,} lines of code"
+    print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {size}")
+    if result.parity is not None:
+        print_text(f"  largest difference of outputs from the run's: {result.parity.largest:.2g}")
+    if (start := result.cold_start) is not None:
+        cost = f"{start.seconds:.2f} s of processor time, {start.memory / 1e6:,.0f} MB of memory"
+        print_text(f"  from start to first answer: {cost}; imported {', '.join(start.imported)}")
+    for note in result.notes:
+        print_text(f"  {note}")
+    print_text(f"  needs {', '.join(result.requirements)}")
+    if result.wheel is not None:
+        print_text(f"  wheel: {Path(result.wheel).name}")
+    print_line()
+    print_line("Next:")
+    print_line(f"  cd {quote(result.folder)} && python -m {result.name} < FILE")

@@ -1,0 +1,74 @@
+"""What a package costs from the start of its process to the first answer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import DataError, ModelError, shorten
+
+_PROGRAM = """
+import sys
+before = set(sys.modules)
+import importlib, json, time
+sys.path.insert(0, sys.argv[1])
+package = importlib.import_module(sys.argv[2])
+try:
+    answer = package.Model().predict([json.loads(sys.argv[3])])[0]
+except Exception as error:
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(getattr(error, "exit_code", 1))
+seconds = time.process_time()
+imported = {name.partition(".")[0] for name in set(sys.modules) - before if name[:2] != "__"}
+imported -= {*sys.stdlib_module_names, sys.argv[2]}
+try:
+    with open("/proc/self/status") as status:
+        memory = 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+except OSError:
+    import resource
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+found = {"seconds": seconds, "memory": memory, "imported": sorted(imported), "answer": answer}
+print(json.dumps(found))
+"""
+# the peak of /proc is that of this program alone; getrusage counts what the process was forked from, too
+
+
+@dataclass(frozen=True)
+class ColdStart:
+    """What the first answer of a new process took."""
+
+    seconds: float
+    """Of processor time, from the start of Python, with compiling the package's code."""
+    memory: int
+    """The peak, in bytes."""
+    imported: tuple[str, ...]
+    """Packages that were imported, beside the standard library and the package itself."""
+    answer: dict[str, Any]
+
+
+def measure_cold_start(folder: Path, name: str, row: Mapping[str, Any]) -> ColdStart:
+    """Have a package answer a row in a process of its own, which sees neither environment nor working directory.
+
+    Args:
+        folder: where the package is.
+        name: of the package.
+        row: what it is asked.
+
+    Raises:
+        DataError: the model cannot answer this row.
+        ModelError: the package does not run.
+    """
+    command = [sys.executable, "-I", "-B", "-c", _PROGRAM, str(folder.resolve()), name, json.dumps(row)]
+    ended = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    if ended.returncode:
+        reason = shorten((ended.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: "), 300)
+        if ended.returncode == DataError.exit_code:
+            raise DataError(reason)
+        raise ModelError(f"the package does not run: {reason}", "report it, with this line")
+    found = json.loads(ended.stdout.splitlines()[-1])
+    return ColdStart(found["seconds"], found["memory"], tuple(found["imported"]), found["answer"])

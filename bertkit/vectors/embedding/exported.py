@@ -1,0 +1,81 @@
+"""Exported models that make vectors: their graph pools, transforms and normalizes, as the model did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, UsageError
+from bertkit.exported.forward import forward_exported
+from bertkit.exported.model import ExportedModel
+from bertkit.exported.sessions import PACKAGES, open_graph
+from bertkit.exported.tokenizer import open_tokenizer
+from bertkit.modeling.sentence.formats import DENSE, find_format
+from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.storage.exports import listed_files, read_export
+from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.tokens.features import Feature, pad_features
+from bertkit.vectors.embedding.batches import count_prompt_tokens, tokenize
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class ExportedVectors:
+    """A graph whose outputs are vectors of texts, with its tokenizer; torch is not imported.
+
+    Args:
+        folder: of the exported model.
+        modules: what it says, with the length that is asked for.
+
+    Raises:
+        ModelError: its graph makes no such vectors.
+        UsageError: it cannot read texts of this length.
+        UnavailableError: the package that runs it is not installed.
+    """
+
+    def __init__(self, folder: Path, modules: SentenceModules) -> None:
+        export = read_export(folder)
+        if export.reads != "texts" or "vectors" not in export.outputs or find_format(folder) != DENSE:
+            what = f"it was exported for {export.task}, and its graph makes no vectors of texts"
+            raise ModelError(what, "name a model that was trained for vectors", file=folder)
+        self._folder, self._export, self._modules = folder, export, modules
+        self.tokenizer: Any = open_tokenizer(folder, export)
+        limit = self.tokenizer.model_max_length
+        if (modules.max_length or 0) > limit:
+            raise UsageError(f"a length of {modules.max_length:,} tokens", f"the model reads {limit:,}", file=folder)
+        self.tokenizer.model_max_length = modules.max_length or limit
+        self._model = ExportedModel(export, open_graph(folder / export.file, export.backend, export.precision))
+
+    @property
+    def precision(self) -> tuple[str, str]:
+        """The precision that it computes in, and why."""
+        return self._export.precision, f"computed by {PACKAGES[self._export.backend]}, as it was exported"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the checksums of all files."""
+        return json_fingerprint(listed_files(self._folder))
+
+    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray[Any, Any]:
+        """Compute the vectors of texts, float32 of shape (texts, dimension).
+
+        Raises:
+            ModelError: the prompt is one whose tokens the model does not pool, which a graph cannot leave out.
+            UsageError: the prompt leaves no token for a text.
+        """
+        import numpy as np
+
+        if count_prompt_tokens(self.tokenizer, prompt) and not self._modules.include_prompt:
+            what = "its pooling leaves out the tokens of prompts, which a graph cannot"
+            raise ModelError(what, "name the model that it was exported from", file=self._folder)
+        begun = [f"{prompt}{text}" for text in texts]
+        features = tokenize([text.lower() for text in begun] if self._modules.lowercase else begun, self.tokenizer)
+        lengths = [len(feature["input_ids"]) for feature in features]
+        outputs = forward_exported(self._model, features, lengths, self._collate)
+        return np.stack([output["vectors"] for output in outputs])
+
+    def _collate(self, features: Sequence[Feature]) -> dict[str, Any]:
+        padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
+        return pad_features(features, padding, self.tokenizer.model_max_length)
