@@ -75,6 +75,7 @@ class MapPage:
     """Sentences under the title."""
     table: Sequence[Mapping[str, str]] = field(default_factory=list)
     """A row per layer."""
+    about_table: str = ""
 
 
 class ShownMap(NamedTuple):
@@ -189,7 +190,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
         )
     style = (
         "text{font:13px system-ui,sans-serif;fill:#1a1d21}.soft{font-size:11px;fill:#59616d}"
-        "path{fill:none;stroke-width:3;stroke-linecap:round;stroke-opacity:.55}"
+        "path{fill:none;stroke-width:3;stroke-linecap:round;stroke-opacity:.7}"
         "@media(prefers-color-scheme:dark){text{fill:#e8eaed}.soft{fill:#a0a9b5}}"
     )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
@@ -224,7 +225,8 @@ def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[li
     rest = sum(count for number, count in counts.items() if number not in own)
     if rest:
         others = sum(number >= 0 and number not in own for number in counts)
-        names.append({"name": f"{others:,} other labels" if others else "none", "color": _NO_LABEL, "count": rest})
+        name = f"{others:,} other label{'s' * (others > 1)}" if others else "none"
+        names.append({"name": name, "color": _NO_LABEL, "count": rest})
     return names, np.array([number_of.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
 
 

@@ -86,6 +86,7 @@ function search(wanted) {
 function clear() {
   byId("search").value = "";
   selected = matching = outline = null;
+  setLasso(false);
   refresh();
 }
 

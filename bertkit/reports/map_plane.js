@@ -27,19 +27,19 @@ function moveTo(number, animated = true) {
   const goalY = Float32Array.from(ys, (_, i) => coordinate(2 * (number * count + i) + 1));
   byId("about").textContent = [facts.layers[number].name, facts.layers[number].about].filter(Boolean).join(": ");
   const turn = ++layersDrawn, fromX = xs.slice(), fromY = ys.slice(), start = performance.now();
-  const step = (now) => {
+  const step = () => {
     if (turn !== layersDrawn) return;
-    const share = animated && !calm ? Math.min(1, Math.max(0, now - start) / 350) : 1, eased = share * share * (3 - 2 * share);
+    const share = animated && !calm ? Math.min(1, (performance.now() - start) / 350) : 1, eased = share * share * (3 - 2 * share);
     for (let i = 0; i < count; i++) {
       xs[i] = fromX[i] + (goalX[i] - fromX[i]) * eased;
       ys[i] = fromY[i] + (goalY[i] - fromY[i]) * eased;
     }
     if (share === 1) buildGrid();
     draw();
-    if (share < 1) requestAnimationFrame(step);
+    if (share < 1) setTimeout(step, 16);
   };
   setHovered(-1);
-  step(animated && !calm ? start : Infinity);
+  step();
 }
 
 const toScreen = (i) => [(xs[i] - view.x) * view.scale + width / 2, height / 2 - (ys[i] - view.y) * view.scale];
@@ -81,34 +81,41 @@ function nearest(screenX, screenY) {
 
 const radius = () => (count < 500 ? 4.5 : count < 4000 ? 3.2 : count < 15000 ? 2.3 : 1.7) * Math.min(2.2, Math.max(1, Math.sqrt(view.scale / base)));
 
-let stamped = { size: 0, ratio: 0, stamps: [] };
-function sprites(size) {
-  if (stamped.size === size && stamped.ratio === ratio) return stamped.stamps;
-  const stamps = labels.map(({ color }) => {
-    const sprite = document.createElement("canvas"), side = Math.ceil(2 * size * ratio) + 2;
-    sprite.width = sprite.height = side;
-    const pen = sprite.getContext("2d");
-    pen.fillStyle = color;
-    pen.arc(side / 2, side / 2, size * ratio, 0, 7);
-    pen.fill();
-    return sprite;
-  });
-  stamped = { size, ratio, stamps };
-  return stamps;
+// Points are painted into an array of pixels: a stamp is the offsets of a point's pixels with their share of its color.
+const colors = labels.map(({ color }) => {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d");
+  pen.fillStyle = color;
+  pen.fillRect(0, 0, 1, 1);
+  return pen.getImageData(0, 0, 1, 1).data;
+});
+
+function stampOf(size) {
+  const stamp = [], most = Math.ceil(size);
+  for (let down = -most; down <= most; down++)
+    for (let right = -most; right <= most; right++) {
+      const share = Math.min(1, size + 0.5 - Math.hypot(right, down));
+      if (share > 0) stamp.push(right, down, share);
+    }
+  return Float32Array.from(stamp);
 }
 
 function draw() {
-  const pen = dots.getContext("2d"), size = radius(), stamps = sprites(size);
-  pen.clearRect(0, 0, dots.width, dots.height);
-  for (const bright of lit ? [0, 1] : [1]) {
-    pen.globalAlpha = bright ? 0.75 : 0.09;
+  const [wide, high] = [dots.width, dots.height], { scale } = view, stamp = stampOf(radius() * ratio);
+  const image = new ImageData(wide, high), pixels = image.data;
+  for (const bright of lit ? [0, 1] : [1])
     for (let i = 0; i < count; i++) {
       if (hidden[labelOf[i]] || (lit && lit[i] !== bright)) continue;
-      const [x, y] = toScreen(i), stamp = stamps[labelOf[i]];
-      if (x > -9 && y > -9 && x < width + 9 && y < height + 9)
-        pen.drawImage(stamp, Math.round(x * ratio - stamp.width / 2), Math.round(y * ratio - stamp.height / 2));
+      const color = colors[labelOf[i]];
+      const middle = Math.round(((xs[i] - view.x) * scale + width / 2) * ratio), level = Math.round((height / 2 - (ys[i] - view.y) * scale) * ratio);
+      for (let part = 0; part < stamp.length; part += 3) {
+        const across = middle + stamp[part], row = level + stamp[part + 1];
+        if (across < 0 || row < 0 || across >= wide || row >= high) continue;
+        const at = 4 * (row * wide + across), above = stamp[part + 2] * (bright ? 0.75 : 0.09), below = (pixels[at + 3] / 255) * (1 - above);
+        for (let one = 0; one < 3; one++) pixels[at + one] = (color[one] * above + pixels[at + one] * below) / (above + below);
+        pixels[at + 3] = 255 * (above + below);
+      }
     }
-  }
+  dots.getContext("2d").putImageData(image, 0, 0);
   drawOver();
 }
 

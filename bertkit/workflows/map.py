@@ -218,7 +218,17 @@ def _write_pages(
     if files.picture is not None:
         write_text(files.picture, draw_layers(drawn, layers, labeling.names, name=title))
     table = layer_rows(measured, are_clusters=labeling.are_clusters)
-    return write_map(files.page, drawn, layers, labeling.names, MapPage(title, notes, table))
+    return write_map(files.page, drawn, layers, labeling.names, MapPage(title, notes, table, _about_table(labeling)))
+
+
+def _about_table(labeling: Labeling) -> str:
+    share = most_frequent_share(labeling.labels)
+    if share is None or labeling.are_clusters:
+        return ""
+    return (
+        f"Labels are compared in all dimensions, not in the plane: how often the nearest other point, by cosine, has the "
+        f"label of a point. The most frequent label alone is that of {share:.1%}."
+    )
 
 
 def _title(points: Sequence[Occurrence], settings: MapSettings, model: str, unit: str) -> tuple[str, list[str]]:

@@ -130,7 +130,7 @@ def print_map(result: MapResult, *, as_json: bool) -> None:
     for name, count in list(result.labels.items())[:_SHOWN_LABELS]:
         print_text(f"  {name}: {count:,} ({count / result.points:.1%})")
     if len(result.labels) > _SHOWN_LABELS:
-        print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more labels with --json")
+        print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
     title = "layers"
     if result.most_frequent is not None and not result.are_clusters:
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"

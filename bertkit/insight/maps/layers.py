@@ -93,7 +93,7 @@ def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[d
     for one in measured:
         row = {"layer": str(one.layer)}
         if one.explained is not None:
-            row |= {"variance x": f"{one.explained[0]:.1%}", "variance y": f"{one.explained[1]:.1%}"}
+            row |= {"1st component": f"{one.explained[0]:.1%}", "2nd component": f"{one.explained[1]:.1%}"}
         if one.separation is not None:
             found = one.separation
             row["silhouette"] = "n/a" if found.silhouette is None else f"{found.silhouette:.3f}"
