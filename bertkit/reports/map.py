@@ -124,6 +124,7 @@ def write_map(
             total=len(points),
             length=length,
             shortened=shortened,
+            whole=file.with_suffix(".parquet").name,
             script=Markup(_script()),
             digest=base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode(),
         )

@@ -110,9 +110,9 @@ def draw_map(
     layers = read_layers(settings.layers, _count_layers(reader))
     _check_outputs(files, source)
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
-    if len(points) < max(LEAST_POINTS, settings.clusters or 0):
-        least = max(LEAST_POINTS, settings.clusters or 0)
-        raise DataError(f"{len(points)} points, and a map needs {least}", "give more rows", file=source.name)
+    if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
+        found = f"{len(points)} point{'s' * (len(points) > 1)}"
+        raise DataError(f"{found}, and a map needs {least}", "give more rows", file=source.name)
     with ExitStack() as held:
         for file in files.all:
             held.enter_context(claimed(file))
@@ -226,8 +226,8 @@ def _about_table(labeling: Labeling) -> str:
     if share is None or labeling.are_clusters:
         return ""
     return (
-        f"Labels are compared in all dimensions, not in the plane: how often the nearest other point, by cosine, has the "
-        f"label of a point. The most frequent label alone is that of {share:.1%}."
+        "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest cosine. "
+        f"The most frequent label is that of {share:.1%} of the points."
     )
 
 

@@ -50,7 +50,10 @@ def require(method: str) -> None:
     Raises:
         UnavailableError: it is not.
     """
-    if method == "umap" and importlib.util.find_spec("umap") is None:
+    if method != "umap":
+        return
+    found = importlib.util.find_spec("umap")
+    if found is None or found.origin is None:  # not even a folder that happens to be called so
         raise UnavailableError(
             "--reduce umap needs the package umap-learn", "`pip install 'bertkit[map]'`, or --reduce pca"
         )

@@ -19,7 +19,7 @@ def source(file, **data):
 
 @pytest.fixture
 def texts(tmp_path):
-    rows = [{"id": f"r{n}", "text": text, "sense": sense} for n, (text, sense) in enumerate(zip(TEXTS, "xy z"))]
+    rows = [{"id": f"r{n}", "text": text, "sense": "xy z"[n]} for n, text in enumerate(TEXTS)]
     return write_csv(tmp_path / "a.csv", rows)
 
 
