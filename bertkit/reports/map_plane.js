@@ -26,6 +26,7 @@ function moveTo(number, animated = true) {
   const goalX = Float32Array.from(xs, (_, i) => coordinate(2 * (number * count + i)));
   const goalY = Float32Array.from(ys, (_, i) => coordinate(2 * (number * count + i) + 1));
   byId("about").textContent = [facts.layers[number].name, facts.layers[number].about].filter(Boolean).join(": ");
+  byId("layer").setAttribute("aria-valuetext", byId("about").textContent);
   const turn = ++layersDrawn, fromX = xs.slice(), fromY = ys.slice(), start = performance.now();
   const step = () => {
     if (turn !== layersDrawn) return;

@@ -79,13 +79,13 @@ def _pca(vectors: Numbers) -> Plane:
     """Compute the first two principal components; those that few or flat vectors lack are zeros."""
     from sklearn.decomposition import PCA
 
-    fitted = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
+    model = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
     points = np.zeros((len(vectors), 2))
     explained = np.zeros(2)
     with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance at all
-        found = fitted.fit_transform(vectors.astype(np.float64))
+        found = model.fit_transform(vectors.astype(np.float64))
     points[:, : found.shape[1]] = found
-    explained[: found.shape[1]] = np.nan_to_num(fitted.explained_variance_ratio_)
+    explained[: found.shape[1]] = np.nan_to_num(model.explained_variance_ratio_)
     return Plane(points, (float(explained[0]), float(explained[1])))
 
 
