@@ -112,7 +112,7 @@ def line_chart(
             left = area.left + 110 * number
             elements.append(
                 f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'
-                f'<text class="tick" x="{left + 20}" y="13">{escape_text(label)}</text>'
+                f'<text class="tick" x="{left + 20}" y="13">{_text(label)}</text>'
             )
         elements.append("</g>")
     return _svg(area.height, name, elements)
@@ -152,10 +152,10 @@ def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
         left, up = area.left + slot * (number + 0.2), area.up(bar.value)
         middle = left + slot * 0.3
         elements.append(
-            f"<g><title>{escape_text(bar.hover)}</title>"
+            f"<g><title>{_text(bar.hover)}</title>"
             f'<rect class="bar" x="{left:.1f}" y="{up:.1f}" width="{slot * 0.6:.1f}"'
             f' height="{area.bottom - up:.1f}"/>{_whisker(middle, area.up(bar.low), area.up(bar.high))}'
-            f'<text class="tick middle" x="{middle:.1f}" y="{area.bottom + 17}">{escape_text(bar.label)}</text></g>'
+            f'<text class="tick middle" x="{middle:.1f}" y="{area.bottom + 17}">{_text(bar.label)}</text></g>'
         )
     return _svg(area.height, name, elements)
 
@@ -167,13 +167,13 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
     area = _Area((marks[0], marks[-1]), (0, 1), 12, WIDTH - 12, top, top + row * len(spans))
     elements = [_upright(area, mark) for mark in marks]
     for number, span in enumerate(spans):
-        up, label = top + row * number + 30, escape_text(_shorten(span.label, 56 - len(span.shown)))
+        up, label = top + row * number + 30, _text(_shorten(span.label, 56 - len(span.shown)))
         low, high = area.right(span.low), area.right(span.high)
         elements.append(
             f'<g class="{"own" if span.own else "other"}">'
-            f"<title>{escape_text(f'{span.label}: {span.shown}')}</title>"
+            f"<title>{_text(f'{span.label}: {span.shown}')}</title>"
             f'<text class="label" x="0" y="{up - 12}">{label}</text>'
-            f'<text class="label value" x="{WIDTH}" y="{up - 12}">{escape_text(span.shown)}</text>'
+            f'<text class="label value" x="{WIDTH}" y="{up - 12}">{_text(span.shown)}</text>'
             f'<line class="track" x1="{area.left}" y1="{up}" x2="{area.end}" y2="{up}"/>'
             f'<line class="span" x1="{low:.1f}" y1="{up}" x2="{high:.1f}" y2="{up}"/>'
         )
@@ -195,7 +195,7 @@ def strip_plot(
         across = area.right(marked)
         elements.append(
             f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}">'
-            f"<title>{escape_text(f'null model: {marked:.4g}')}</title></line>"
+            f"<title>{_text(f'null model: {marked:.4g}')}</title></line>"
         )
     for number, dot in enumerate(dots):
         # three heights by turns, so that equal scores do not cover one another
@@ -203,7 +203,7 @@ def strip_plot(
         elements.append(f'<g class="failed">{shown}</g>' if dot.failed else shown)
     low, high = (area.right(end) for end in interval or (mean, mean))
     elements.append(
-        f'<g class="own"><title>{escape_text(f"mean: {mean:.4g}")}</title>'
+        f'<g class="own"><title>{_text(f"mean: {mean:.4g}")}</title>'
         f'<line class="span" x1="{low:.1f}" y1="84" x2="{high:.1f}" y2="84"/>'
         f'<circle class="mark" cx="{area.right(mean):.1f}" cy="84" r="5.5"/></g>'
     )
@@ -244,8 +244,8 @@ def _axes(area: _Area, x: str, y: str = "") -> str:
             f'<line class="grid" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>'
             f'<text class="tick end" x="{area.left - 8}" y="{up + 4:.1f}">{_number(mark)}</text>'
         )
-    elements.append(f'<text class="axis" x="0" y="13">{escape_text(y)}</text>' if y else "")
-    elements.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{escape_text(x)}</text>')
+    elements.append(f'<text class="axis" x="0" y="13">{_text(y)}</text>' if y else "")
+    elements.append(f'<text class="axis end" x="{area.end}" y="{area.bottom + 37}">{_text(x)}</text>')
     return "".join(elements)
 
 
@@ -257,8 +257,9 @@ def _upright(area: _Area, mark: float, grid: bool = True) -> str:
 
 
 def _dot(across: float, up: float, hover: str, radius: float = 3) -> str:
-    title = f"<title>{escape_text(hover)}</title>"
-    return f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}">{title}</circle>'
+    return (
+        f'<circle class="dot" cx="{across:.1f}" cy="{up:.1f}" r="{radius:.1f}"><title>{_text(hover)}</title></circle>'
+    )
 
 
 def _whisker(across: float, low: float, high: float) -> str:
@@ -281,6 +282,9 @@ def escape_text(text: str) -> Markup:
     return escape(_NOT_XML.sub(" ", text))
 
 
+_text = escape_text  # short, for the f-strings above
+
+
 def _svg(height: float, name: str, elements: Sequence[str]) -> Markup:
-    head = f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape_text(name)}">'
+    head = f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{_text(name)}">'
     return Markup(head + "".join(elements) + "</svg>")
