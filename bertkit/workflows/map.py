@@ -80,7 +80,7 @@ class MapResult:
     """Label, or name of a cluster -> how many points have it, the most frequent first."""
     are_clusters: bool
     most_frequent: float | None
-    """Share of the most frequent label, which is what guessing reaches."""
+    """Share of the most frequent label, which is what guessing reaches; None for clusters."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
@@ -137,7 +137,7 @@ def _draw(
         raise
     layers = layers or read_layers(settings.layers, vectors.layers)
     labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
-    planes, measured = measure_layers(vectors, layers, labeling.labels, settings.reduce, settings.seed, progress)
+    planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
     with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
         write_records(_records(points, planes, layers, labeling), files.points)
         shown = _write_pages(files, points, planes, measured, labeling, _title(points, settings, reader.model, unit))
@@ -147,7 +147,7 @@ def _draw(
         reduce=settings.reduce,
         labels=labeling.counts(),
         are_clusters=settings.clusters is not None,
-        most_frequent=most_frequent_share(labeling.labels),
+        most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
         layers=measured,
         shown=shown,
         written=[str(file) for file in files.all],

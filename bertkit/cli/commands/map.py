@@ -132,7 +132,7 @@ def print_map(result: MapResult, *, as_json: bool) -> None:
     if len(result.labels) > _SHOWN_LABELS:
         print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
     title = "layers"
-    if result.most_frequent is not None and not result.are_clusters:
+    if result.most_frequent is not None:
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
     compared = next((one.separation.points for one in result.layers if one.separation), result.points)

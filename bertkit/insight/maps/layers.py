@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
@@ -51,7 +51,7 @@ def read_layers(choice: str, count: int | None) -> list[int]:
 def measure_layers(
     vectors: LayerVectors,
     layers: Sequence[int],
-    labels: Sequence[str | None],
+    labeling: Labeling,
     method: str,
     seed: int,
     progress: Progress,
@@ -61,19 +61,21 @@ def measure_layers(
     Args:
         vectors: of all layers.
         layers: which of them.
-        labels: one per point; None for a point without one.
+        labeling: the label of each point. Clusters get no share of nearest points, since they were found by nearness.
         method: of `project`.
         seed: of UMAP, and of the points that are compared.
         progress: told of each layer.
     """
     planes, measured = [], []
-    chosen = choose(labels, seed)
-    compared = [str(labels[number]) for number in chosen.tolist()]
+    chosen = choose(labeling.labels, seed)
+    compared = [str(labeling.labels[number]) for number in chosen.tolist()]
     with stage(progress, "drawing layers", len(layers)):
         for done, layer in enumerate(layers, 1):
             of_layer = vectors.at(layer)
             planes.append(project(of_layer, method, seed))
             separation = separate(of_layer[chosen], compared) if compared else None
+            if separation is not None and labeling.are_clusters:
+                separation = replace(separation, nearest=None, interval=None)
             measured.append(MappedLayer(layer, planes[-1].explained, separation))
             progress.update(done, {"layer": layer})
     return align(planes), measured
@@ -88,7 +90,7 @@ def describe(layer: MappedLayer) -> str:
 
 
 def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:
-    """Return what is measured as rows of a table; clusters have no accuracy, since they were found by nearness."""
+    """Return what is measured as rows of a table; clusters have no share of nearest points."""
     rows = []
     for one in measured:
         row = {"layer": str(one.layer)}

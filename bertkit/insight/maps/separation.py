@@ -29,7 +29,7 @@ class Separation:
     silhouette: float | None
     """Mean silhouette by label (Rousseeuw 1987), from -1 to 1; None with one label, or one per point."""
     nearest: float | None
-    """Share of points whose nearest other point, by cosine, has their label; None as above."""
+    """Share of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
     interval: tuple[float, float] | None
     """The 95% interval of `nearest` (Wilson)."""
 
