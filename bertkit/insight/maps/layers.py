@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
+from bertkit.insight.maps.labels import Labeling
 from bertkit.insight.maps.projection import Plane, align, project
 from bertkit.insight.maps.separation import Separation, choose, separate
 from bertkit.progress import Progress, stage
