@@ -174,7 +174,7 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
         refuse_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
         if (file.exists() or file.is_symlink()) and not files.fresh:
             what = "the file exists already, and is kept as it is"
-            raise UsageError(what, "choose another --output, or replace it with --fresh", file=file)
+            raise UsageError(what, "name another file, or replace it with --fresh", file=file)
 
 
 def _count_layers(reader: LayerReader) -> int | None:

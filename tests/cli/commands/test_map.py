@@ -29,7 +29,7 @@ from bertkit.workflows.map import MapResult
         (
             ["-o", "old.html"],
             2,
-            "the file exists already, and is kept as it is (old.parquet) - choose another --output",
+            "the file exists already, and is kept as it is (old.parquet) - name another file",
         ),
         (["-o", "none/map.html"], 6, "cannot be written"),
         (["--unit", "target"], 3, "no column 'target'"),
