@@ -143,19 +143,6 @@ def scatter(
     return _svg(area.height, name, elements)
 
 
-def colored_scatter(points: Sequence[tuple[float, float, str, str]], *, name: str) -> Markup:
-    """Draw points of x, y, color and hover without axes, at one scale for both directions."""
-    xs, ys = [point[0] for point in points], [point[1] for point in points]
-    scale = (WIDTH - 12) / (max(max(xs) - min(xs), max(ys) - min(ys)) or 1)
-    elements = [
-        f'<circle class="dot" cx="{6 + (x - min_x) * scale:.1f}" cy="{6 + (max_y - y) * scale:.1f}" r="1.6"'
-        f' fill="{color}"><title>{_text(hover)}</title></circle>'
-        for min_x, max_y in [(min(xs), max(ys))]
-        for x, y, color, hover in points
-    ]
-    return _svg(12 + (max(ys) - min(ys)) * scale, name, elements)
-
-
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:
     """Draw bars from zero, side by side, each with its interval."""
     area = _area([0, 1], [0, *(bar.high for bar in bars)], sideways=False)
@@ -290,8 +277,12 @@ def _shorten(text: str, max_characters: int) -> str:
     return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
-def _text(text: str) -> Markup:
+def escape_text(text: str) -> Markup:
+    """Return text as it stands in an SVG element or attribute; what XML cannot hold becomes a space."""
     return escape(_NOT_XML.sub(" ", text))
+
+
+_text = escape_text  # short, for the f-strings above
 
 
 def _svg(height: float, name: str, elements: Sequence[str]) -> Markup:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 _TOPIC_WORDS = 5  # of a row's topic
-_HOVER = 120  # characters of a text on the map
 
 
 @dataclass(frozen=True)
@@ -270,17 +269,18 @@ def _write_rows(
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
     """Write map.parquet with all rows, and map.html with a picture of them."""
-    from sklearn.decomposition import PCA
+    from bertkit.insight.maps.projection import project
+    from bertkit.reports.map import MapLayer, MapPage, MapPoint, write_map
 
-    from bertkit.reports.map import Dot, write_map
-    from bertkit.vectors.groups.stored import to_unit_length
-
-    flat = PCA(2, svd_solver="covariance_eigh").fit_transform(to_unit_length(vectors)).tolist()
+    plane = project(vectors)
     rows = [
         {"x": x, "y": y, "cluster": label, "text": text}
-        for (x, y), label, text in zip(flat, labels.tolist(), texts, strict=True)
+        for (x, y), label, text in zip(plane.points.tolist(), labels.tolist(), texts, strict=True)
     ]
     write_records(rows, folder / "map.parquet")
     names = {topic.cluster: f"{topic.cluster}  {', '.join(topic.words[:_TOPIC_WORDS])}" for topic in topics}
-    dots = [Dot(row["x"], row["y"], row["cluster"], row["text"][:_HOVER]) for row in rows]
-    write_map(folder / "map.html", dots, names, title=f"{len(topics)} clusters of {len(rows):,} texts")
+    points = [MapPoint(number, row["text"], row["cluster"]) for number, row in enumerate(rows)]
+    notes = ["Each point is a text; its color is its cluster. The axes are the first two principal components."]
+    about = f"{sum(plane.explained or ()):.0%} of the variance of the vectors"
+    page = MapPage(f"{len(topics)} clusters of {len(rows):,} texts", notes)
+    write_map(folder / "map.html", points, [MapLayer("", plane.points, about)], names, page)

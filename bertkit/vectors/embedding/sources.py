@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bertkit.data.files import read_records
 from bertkit.data.rows import Columns, canonical_records, is_dropped, placed
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedding.units import Unit
+
+T = TypeVar("T")
 
 _ROWS = 4096  # of a part: enough to sort by length, little enough to lose by a kill
 
@@ -77,11 +79,23 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]
     if source.file is None:
         yield 1, 0, unit.read({"text": source.text})
         return
-    name, data, columns = source.name, source.data, unit.columns
+    for line, row_id, _, item in read_file_rows(source, source.file, unit.columns, unit.read):
+        yield line, row_id, item
+
+
+def read_file_rows(
+    source: TextSource, file: str | Path, columns: Columns, read: Callable[[Row], T]
+) -> Iterator[tuple[int, Any, dict[str, Any], T]]:
+    """Yield line, id (its own, or its number from 0), raw values and what `read` returns of each row of a file.
+
+    Raises:
+        DataError: a row is wrong.
+    """
+    name, data = source.name, source.data
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         given = tuple("text" if column == "tokens" else column for column in columns.given)
         columns = Columns(given=given, gold="", lists=columns.lists)
-    records = canonical_records(read_records(typed_path(source.file), data), data, columns, name)
+    records = canonical_records(read_records(typed_path(file), data), data, columns, name)
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
         with placed(name, line, data):
@@ -90,4 +104,4 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]
                 continue
             own = row.get("id", original.get("id"))
             position = next(number)
-            yield line, position if own is None else own, unit.read(row)
+            yield line, position if own is None else own, original, read(row)

@@ -1,0 +1,146 @@
+"""`bertkit map`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import (
+    ColumnOption,
+    DataSettingsOption,
+    EncoderOption,
+    PrecisionOption,
+    TextLengthOption,
+    read_data_options,
+)
+
+if TYPE_CHECKING:
+    from bertkit.workflows.map import MapResult
+
+NAME = "map"
+ORDER = 6
+EXAMPLE = "bertkit map reviews.csv --model demo --label stars --output reviews.html"
+
+_SHOWN_LABELS = 12
+
+FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
+        show_default=False,
+    ),
+]
+PageOption = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", help="Page to write, .html; its points are written beside it as .parquet.", metavar="FILE"
+    ),
+]
+WordOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--word", help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD",
+        show_default=False,
+    ),
+]  # fmt: skip
+UnitOption = Annotated[
+    Literal["text", "target"],
+    typer.Option(
+        help="What a point stands for: text, or target, the word that the column `target` points to.", metavar="UNIT"
+    ),
+]
+LabelOption = Annotated[
+    str | None, typer.Option("--label", help="Column that colors the points.", metavar="COLUMN", show_default=False)
+]
+ClustersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--clusters", help="Color the points by N clusters instead (k-means).", metavar="N", min=2, show_default=False
+    ),
+]
+LayersOption = Annotated[
+    str, typer.Option(help="Layers of the slider: all, last, or numbers such as 0,3,6.", metavar="LAYERS")
+]
+ReduceOption = Annotated[
+    Literal["pca", "umap"], typer.Option(help="How vectors become points: pca, or umap.", metavar="METHOD")
+]
+PictureOption = Annotated[
+    Path | None,
+    typer.Option("--picture", help="Draw all layers side by side in an .svg file.", metavar="FILE", show_default=False),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="Use only the first N rows.", metavar="N", show_default="all", min=1)
+]
+
+
+def command(
+    file: FileArgument,
+    model: EncoderOption = ...,  # type: ignore[assignment]
+    output: PageOption = Path("map.html"),
+    column: ColumnOption = "text",
+    word: WordOption = None,
+    unit: UnitOption = "text",
+    label: LabelOption = None,
+    clusters: ClustersOption = None,
+    layers: LayersOption = "all",
+    reduce: ReduceOption = "pca",
+    picture: PictureOption = None,
+    limit: LimitOption = None,
+    max_length: TextLengthOption = None,
+    precision: PrecisionOption = "auto",
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
+    changes: DataSettingsOption = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace files that are there.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
+
+    Prints per layer how much of the variance is drawn, and how well labels lie apart in all dimensions.
+    """
+    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.vectors.embedding.sources import TextSource
+    from bertkit.workflows.map import MapFiles, MapSettings, draw_map
+
+    limits = [] if limit is None else [f"data.limit={limit}"]
+    source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
+    settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, reduce, seed)
+    files = MapFiles(output, picture, fresh)
+    reader = LayerReader(model, max_length, precision)
+    result = draw_map(reader, source, files, settings, TerminalProgress())
+    print_map(result, as_json=json)
+
+
+def print_map(result: MapResult, *, as_json: bool) -> None:
+    """Print what was drawn, and what is measured at each layer."""
+    from bertkit.insight.maps.layers import layer_rows
+    from bertkit.workflows.map import METHODS
+
+    if as_json:
+        print_json({**dataclasses.asdict(result), "shown": result.shown._asdict()})
+        return
+    what = "texts" if result.unit == "text" else "words in their texts"
+    print_text(f"{result.points:,} {what} by {METHODS[result.reduce]}")
+    for name, count in list(result.labels.items())[:_SHOWN_LABELS]:
+        print_text(f"  {name}: {count:,} ({count / result.points:.1%})")
+    if len(result.labels) > _SHOWN_LABELS:
+        print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
+    title = "layers"
+    if result.most_frequent is not None:
+        title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
+    print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
+    compared = next((one.separation.points for one in result.layers if one.separation), result.points)
+    if compared < result.points:
+        print_text(f"  labels are compared on {compared:,} points")
+    if result.shown.points < result.points:
+        print_text(f"  the page has {result.shown.points:,} of the points")
+    if result.shown.shortened:
+        print_text(f"  the page has {result.shown.characters} characters of {result.shown.shortened:,} longer texts")
+    for file in result.written:
+        print_line(f"{file}: written")

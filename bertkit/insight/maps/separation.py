@@ -1,0 +1,79 @@
+"""How well the labels of points lie apart in the whole space of a layer, not in the plane that is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.metrics.intervals import wilson_interval
+from bertkit.vectors.groups.stored import to_unit_length
+
+Numbers = np.ndarray[Any, Any]
+
+MOST_COMPARED = 4000
+"""Points that are compared with each other; of more, as many are drawn."""
+
+_ROWS_AT_ONCE = 1024  # of the products of all pairs, which need not be in memory together
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How well labels lie apart at a layer."""
+
+    points: int
+    """With a label, and compared."""
+    silhouette: float | None
+    """Mean silhouette by label (Rousseeuw 1987), from -1 to 1; None with one label, or one per point."""
+    nearest: float | None
+    """Share of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
+    interval: tuple[float, float] | None
+    """The 95% interval of `nearest` (Wilson)."""
+
+
+def choose(labels: Sequence[str | None], seed: int = 42) -> Numbers:
+    """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
+    labeled = np.flatnonzero([label is not None for label in labels])
+    if len(labeled) <= MOST_COMPARED:
+        return labeled
+    return np.sort(np.random.default_rng(seed).choice(labeled, MOST_COMPARED, replace=False))
+
+
+def most_frequent_share(labels: Sequence[str | None]) -> float | None:
+    """Return the share of the most frequent label among all labels; None where there is none."""
+    counts = Counter(label for label in labels if label is not None)
+    return counts.most_common(1)[0][1] / counts.total() if counts else None
+
+
+def separate(vectors: Numbers, labels: Sequence[str]) -> Separation:
+    """Compute how well labels lie apart.
+
+    Args:
+        vectors: (points, dimension); they have length 1 before they are compared.
+        labels: one per point.
+    """
+    count, different = len(labels), len(set(labels))
+    if not 2 <= different < count:
+        return Separation(count, None, None, None)
+    from sklearn.metrics import silhouette_score
+
+    vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
+    number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    numbers = np.array([number_of[label] for label in labels])
+    hits = int((numbers[_nearest_others(vectors)] == numbers).sum())
+    silhouette = float(silhouette_score(vectors, numbers))
+    return Separation(count, silhouette, hits / count, wilson_interval(hits, count))
+
+
+def _nearest_others(vectors: Numbers) -> Numbers:
+    """Return for each vector the number of the nearest other one, by cosine, (points,)."""
+    nearest = np.empty(len(vectors), dtype=np.int64)
+    for first in range(0, len(vectors), _ROWS_AT_ONCE):
+        cosines = vectors[first : first + _ROWS_AT_ONCE] @ vectors.T
+        own = np.arange(len(cosines))
+        cosines[own, first + own] = -np.inf
+        nearest[first : first + len(cosines)] = cosines.argmax(axis=1)
+    return nearest
