@@ -1,0 +1,54 @@
+"""The rows that probes learn from and are scored on: two splits that share no text, drawn by their content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bertkit.data.row_digests import digest_text
+from bertkit.data.rows import Split
+from bertkit.data.sources import is_validation
+from bertkit.errors import DataError
+from bertkit.recipe import Row
+
+_SHARE = 2  # of training rows, one of so many is scored at most
+
+
+def choose_rows(splits: Mapping[str, Split], gold: str, limit: int) -> tuple[list[Row], list[Row], list[str]]:
+    """Return training rows, held-out rows and what there is to say of them.
+
+    Rows are drawn by a hash of what a model reads of them, so that neither the order of a file nor a seed decides, and
+    two tasks on the same texts have the same rows. A training row that is held out too is left out.
+
+    Args:
+        splits: ``train``, and one that validates.
+        gold: the column of labels; empty where there is none.
+        limit: so many training rows at most, and half as many held-out ones.
+
+    Raises:
+        DataError: one of the two is missing, or has no rows.
+    """
+    validation = next((split for name, split in splits.items() if is_validation(name)), None)
+    if "train" not in splits or validation is None:
+        what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
+        raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
+    held_out = _draw(validation, gold, max(limit // _SHARE, 1))
+    theirs = {digest_text(row, gold) for row in held_out}
+    train = splits["train"]
+    apart = [number for number, row in enumerate(train.rows) if digest_text(row, gold) not in theirs]
+    notes = []
+    if len(apart) < len(train.rows):
+        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(apart):,}")
+    return _draw(train.select(apart), gold, limit), held_out, notes
+
+
+def name_splits(splits: Mapping[str, Split], gold: str, names: Sequence[str]) -> dict[str, Split]:
+    """Replace the raw labels of each split by the names of labels; raises DataError for one that is none of them."""
+    from bertkit.data.labels import name_split
+
+    return {name: replace(name_split(split, gold, names), name=name) for name, split in splits.items()}
+
+
+def _draw(split: Split, gold: str, count: int) -> list[Row]:
+    order = sorted(range(len(split.rows)), key=lambda number: digest_text(split.rows[number], gold))
+    return [split.rows[number] for number in sorted(order[:count])]
