@@ -48,7 +48,7 @@ class ProbeResult:
     source: str
     metric: str
     unit: str
-    """What a vector stands for: text, pair, word or target; of an edge probe, both words."""
+    """What has a label: text, pair, word, target word, or pair of words."""
     control: str
     """What the control task is: ``types`` or ``shuffled``."""
     group: str
@@ -124,16 +124,14 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
 
     reader = LayerReader(recipe.model, settings.max_length, settings.precision)
     task, train, test = _read_vectors(task, reader, progress)
-    probed = probe_layers(
-        task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items, progress=progress
-    )
+    probed = probe_layers(task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items, progress=progress)
     return ProbeResult(
         task=task.name,
         about=task.about,
         model=recipe.model,
         source=recipe.data.source or "the recipe's files",
         metric=task.metric,
-        unit=task.train.unit,
+        unit=_name_unit(task.train),
         control=task.control,
         group=task.group_name,
         seeds=settings.seeds,
@@ -194,6 +192,12 @@ def _read_vectors(
     lost = len(task.train) + len(task.test) - len(train) - len(test)
     notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
     return replace(task, train=train, test=test, notes=notes), of_train, of_test
+
+
+def _name_unit(items: ProbeItems) -> str:
+    if items.combination == "edge":
+        return "pair of words"
+    return {"target": "target word"}.get(items.unit, "pair" if items.combination == "difference" else items.unit)
 
 
 def _count_rows(items: ProbeItems) -> int:

@@ -68,7 +68,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
         text_always=True,
     )
     splits = read_splits(recipe, columns, partial(_read, columns=task.columns), _is_needed)
-    train, held_out, notes = choose_rows(splits, "", limit)
+    train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
     try:
         made = task.make(train, held_out)
     except DataError as error:

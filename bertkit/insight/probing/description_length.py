@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -49,7 +50,7 @@ def measure_code(
     ends = sorted({min(count, max(_LEAST, round(share * count))) for share in _SHARES})
     per_item = math.log2(classes)
     bits, weights = ends[0] * per_item, None
-    for begin, end in zip(ends, ends[1:], strict=False):
+    for begin, end in itertools.pairwise(ends):
         weights = fit_classifier(features[:begin], labels[:begin], classes, strength, gram=gram, start=weights)
         bits += code_length(features[begin:end], labels[begin:end], weights)
     return DescriptionLength(bits, count * per_item)

@@ -52,7 +52,12 @@ def draw_test_items(items: ProbeItems, most: int) -> Numbers:
 
 
 def draw_control(
-    labels: Numbers, groups: Sequence[str], test_labels: Numbers, test_groups: Sequence[str], control: Control, seed: int
+    labels: Numbers,
+    groups: Sequence[str],
+    test_labels: Numbers,
+    test_groups: Sequence[str],
+    control: Control,
+    seed: int,
 ) -> tuple[Numbers, Numbers]:
     """Return the labels of the control task, of training items and of those to score.
 

@@ -77,7 +77,6 @@ class ProbeTask:
     control: Control = "shuffled"
     notes: list[str] = field(default_factory=list)
 
-
     def check(self) -> None:
         """Check that there is something to learn and to score; raises DataError where there is not."""
         labels = sorted({str(label) for label in self.train.labels})

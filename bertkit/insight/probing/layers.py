@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.insight.probing.draws import draw_items, draw_test_items, most_frequent
 from bertkit.insight.probing.items import ItemVectors, ProbeTask
 from bertkit.insight.probing.mixing import center_of_gravity, mix_layers, read_all_layers
-from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labels, mean_or_none, probe_layer
+from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labels, probe_layer
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.seeds import mean_interval, resample_mean
 from bertkit.progress import SILENT, Progress, stage
@@ -62,7 +62,7 @@ class ProbedLayers:
     """95% interval of how much more the best layer scores than the most frequent label; for numbers, than 0."""
     labels: int
     train_items: int
-    """Of each seed, at most."""
+    """That the probe of the first seed learns from; those of the others may differ a little."""
     test_items: int
     mixing: list[float]
     """How much a probe takes of each layer, the mean over seeds."""
@@ -121,12 +121,12 @@ def probe_layers(
         baselines=baselines,
         above_baseline=above,
         labels=encoded.classes,
-        train_items=min(most, len(task.train)),
+        train_items=len(draw_items(task.train, most, seeds[0]).fitting),
         test_items=len(task.test),
         mixing=np.mean(mixing, axis=0).tolist(),
         center_of_gravity=statistics.fmean(centers),
         center_deviation=statistics.stdev(centers) if len(centers) > 1 else None,
-        notes=[*task.notes, *_find_notes(encoded, layers, best, above)],
+        notes=[*task.notes, *_find_notes(encoded, layers, baselines, best, above)],
     )
 
 
@@ -155,9 +155,12 @@ class _Comparison:
     def layers(self) -> list[LayerScore]:
         found = []
         for layer, of_layer in enumerate(self.results):
-            score, control = statistics.fmean(self.scores[layer]), statistics.fmean(one.control for one in of_layer.seeds)
+            score, control = (
+                statistics.fmean(self.scores[layer]),
+                statistics.fmean(one.control for one in of_layer.seeds),
+            )
             gap = None if layer == self.best else self._gap(layer)
-            codes = [one.code for one in of_layer.seeds]
+            codes = [one.code for one in of_layer.seeds if one.code]
             found.append(
                 LayerScore(
                     layer=layer,
@@ -166,8 +169,8 @@ class _Comparison:
                     scores=self.scores[layer],
                     control=control,
                     selectivity=score - control,
-                    bits=mean_or_none([code and code.bits for code in codes]),
-                    compression=mean_or_none([code and code.compression for code in codes]),
+                    bits=statistics.fmean(code.bits for code in codes) if codes else None,
+                    compression=statistics.fmean(code.compression for code in codes) if codes else None,
                     strength=of_layer.strength,
                     gap=gap,
                     is_as_good=layer == self.best or gap is None or gap[0] <= 0,
@@ -223,7 +226,9 @@ class _Comparison:
         return float(low), float(high)
 
 
-def _find_notes(encoded: EncodedTask, layers: Sequence[LayerScore], best: int, above: Interval) -> list[str]:
+def _find_notes(
+    encoded: EncodedTask, layers: Sequence[LayerScore], baselines: Mapping[str, float], best: int, above: Interval
+) -> list[str]:
     """Say what the scores do not show."""
     notes = []
     if encoded.new_labels:
@@ -231,6 +236,11 @@ def _find_notes(encoded: EncodedTask, layers: Sequence[LayerScore], best: int, a
     if above is None or above[0] <= 0:
         than = "no correlation" if encoded.task.is_regression else "the most frequent label"
         notes.append(f"no layer is shown to be better than {than}: these vectors may not tell the label at all")
+    notes += [
+        f"no layer is above the {name}, which reads no text: {score:.4f}"
+        for name, score in baselines.items()
+        if name != _MAJORITY and layers[best].score <= score
+    ]
     as_good = [one.layer for one in layers if one.is_as_good and one.layer != best]
     if as_good:
         names = ", ".join(map(str, as_good))

@@ -11,7 +11,7 @@ from bertkit.insight.probing.linear import Scaling, log_softmax
 
 Numbers = np.ndarray[Any, Any]
 
-_MOST_ITEMS = 4000
+_MOST_ITEMS = 2500
 _MOST_NUMBERS = 60_000_000  # of all layers together, in memory at the same time
 _STEPS = 80
 

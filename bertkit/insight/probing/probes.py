@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -156,18 +155,10 @@ def _probe_values(
         (test @ fit_regression(fitting, some - values.mean(), strength))[:, 0].astype(np.float64) + values.mean()
         for some in (values, control_values)
     )
-    return SeedResult(
-        predicted, encoded.score(encoded.test, predicted), encoded.score(control_gold, control), None
-    )
+    return SeedResult(predicted, encoded.score(encoded.test, predicted), encoded.score(control_gold, control), None)
 
 
 def _control(encoded: EncodedTask, draw: Draw, seed: int) -> tuple[Numbers, Numbers]:
     task = encoded.task
     groups = [task.train.groups[number] for number in draw.fitting.tolist()] if len(task.train.groups) else []
     return draw_control(encoded.train[draw.fitting], groups, encoded.test, task.test.groups, task.control, seed)
-
-
-def mean_or_none(values: Sequence[float | None]) -> float | None:
-    """Return the mean of numbers; None where one is missing or not finite."""
-    numbers = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None

@@ -50,15 +50,16 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
             f"{recipe.name} {what}, and probes read one label of a text, a pair or a word",
             "name a recipe of text classification, regression, tags or senses",
         )
-    chosen = choose_metric(metric, recipe.metrics, is_regression=not task.NAMED)
-    splits = read_splits(
-        recipe, task.COLUMNS, lambda row: task.read(row, recipe), _is_needed, named=task.NAMED
-    )
+    chosen = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), _is_needed, named=task.NAMED)
     gold = task.COLUMNS.gold
     if task.NAMED:
-        names = recipe.labels or find_names(row[gold] for row in splits["train"].rows)
+        names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
         splits = name_splits(splits, gold, names)
-    train, held_out, notes = choose_rows(splits, gold, limit)
+    inputs = ("tokens", "target", "text", "text_pair")
+    train, held_out, notes = choose_rows(
+        splits, lambda row: {name: row[name] for name in inputs if name in row}, limit
+    )
     build, group_name = _builders(unit, task, train)
     return ProbeTask(
         name=recipe.name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bertkit.data.row_digests import digest_text
@@ -14,15 +14,17 @@ from bertkit.recipe import Row
 _SHARE = 2  # of training rows, one of so many is scored at most
 
 
-def choose_rows(splits: Mapping[str, Split], gold: str, limit: int) -> tuple[list[Row], list[Row], list[str]]:
+def choose_rows(
+    splits: Mapping[str, Split], inputs: Callable[[Row], Row], limit: int
+) -> tuple[list[Row], list[Row], list[str]]:
     """Return training rows, held-out rows and what there is to say of them.
 
     Rows are drawn by a hash of what a model reads of them, so that neither the order of a file nor a seed decides, and
-    two tasks on the same texts have the same rows. A training row that is held out too is left out.
+    two tasks on the same words have the same rows. A training row that is held out too is left out.
 
     Args:
         splits: ``train``, and one that validates.
-        gold: the column of labels; empty where there is none.
+        inputs: returns what a model reads of a row.
         limit: so many training rows at most, and half as many held-out ones.
 
     Raises:
@@ -32,14 +34,14 @@ def choose_rows(splits: Mapping[str, Split], gold: str, limit: int) -> tuple[lis
     if "train" not in splits or validation is None:
         what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
         raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
-    held_out = _draw(validation, gold, max(limit // _SHARE, 1))
-    theirs = {digest_text(row, gold) for row in held_out}
+    held_out = _draw(validation, inputs, max(limit // _SHARE, 1))
+    theirs = {digest_text(inputs(row), "") for row in held_out}
     train = splits["train"]
-    apart = [number for number, row in enumerate(train.rows) if digest_text(row, gold) not in theirs]
+    apart = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
     notes = []
     if len(apart) < len(train.rows):
         notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(apart):,}")
-    return _draw(train.select(apart), gold, limit), held_out, notes
+    return _draw(train.select(apart), inputs, limit), held_out, notes
 
 
 def name_splits(splits: Mapping[str, Split], gold: str, names: Sequence[str]) -> dict[str, Split]:
@@ -49,6 +51,6 @@ def name_splits(splits: Mapping[str, Split], gold: str, names: Sequence[str]) ->
     return {name: replace(name_split(split, gold, names), name=name) for name, split in splits.items()}
 
 
-def _draw(split: Split, gold: str, count: int) -> list[Row]:
-    order = sorted(range(len(split.rows)), key=lambda number: digest_text(split.rows[number], gold))
+def _draw(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
+    order = sorted(range(len(split.rows)), key=lambda number: digest_text(inputs(split.rows[number]), ""))
     return [split.rows[number] for number in sorted(order[:count])]
