@@ -4,8 +4,8 @@
 
 `--data` has ud_en_ewt, conll2003 and coarsewsd20 as Parquet files in the columns of the hub. Adds one JSON line per
 task to benchmarks/results/probing.jsonl; a task that is there is not measured again. Then it draws
-docs/images/probing.svg and prints the table of docs/probe.md. With MiniLM and five seeds that takes about 6 minutes of a
-core. A row of `TASKS` is a command, such as:
+docs/images/probing.svg and prints the table of docs/probe.md. With MiniLM and five seeds that takes about 6 minutes of
+a core. A row of `TASKS` is a command, such as:
 
     bertkit probe pos --model DIR --data DIR/ud_en_ewt --seeds 5 --limit 800 --items 5000
 """
@@ -39,10 +39,11 @@ TASKS = {
 _ITEMS = 5000
 _TOP, _GAP = 30, 24
 _STYLE = """<style>
-text{font:13px system-ui,sans-serif;fill:#57606a}.title{fill:#1f2328;font-weight:600;font-size:15px}.end{text-anchor:end}
-.middle{text-anchor:middle}.grid{stroke:#d8dee4}.guide{stroke:#8c959f;stroke-dasharray:5 4}.line{fill:none;stroke:#0969da;
-stroke-width:2}.dot,.band,.swatch{fill:#0969da}.band{fill-opacity:.18}.ring{fill:none;stroke:#1f2328;stroke-width:1.6}
-.whisker{fill:none;stroke:#57606a;stroke-width:1.3}.s1 .line{stroke:#bc4c00}.s1 .dot,.s1 .band,.s1 .swatch{fill:#bc4c00}
+text{font:13px system-ui,sans-serif;fill:#57606a}.title{fill:#1f2328;font-weight:600;font-size:15px}
+.end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:#d8dee4}.guide{stroke:#8c959f;stroke-dasharray:5 4}
+.line{fill:none;stroke:#0969da;stroke-width:2}.dot,.band,.swatch{fill:#0969da}.band{fill-opacity:.18}
+.ring{fill:none;stroke:#1f2328;stroke-width:1.6}.whisker{fill:none;stroke:#57606a;stroke-width:1.3}
+.s1 .line{stroke:#bc4c00}.s1 .dot,.s1 .band,.s1 .swatch{fill:#bc4c00}
 @media (prefers-color-scheme:dark){text{fill:#9198a1}.title{fill:#f0f6fc}.grid{stroke:#30363d}.guide{stroke:#656c76}
 .line{stroke:#4493f8}.dot,.band,.swatch{fill:#4493f8}.ring{stroke:#f0f6fc}.whisker{stroke:#9198a1}
 .s1 .line{stroke:#f0883e}.s1 .dot,.s1 .band,.s1 .swatch{fill:#f0883e}}

@@ -42,7 +42,7 @@ def layer_chart(
     for score in guides.values():
         up = area.up(score)
         elements.append(f'<line class="guide" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>')
-    for number, (label, line) in enumerate(lines.items()):
+    for number, line in enumerate(lines.values()):
         above = [f"{area.right(layer):.1f},{area.up(point.high):.1f}" for layer, point in enumerate(line)]
         below = [f"{area.right(layer):.1f},{area.up(point.low):.1f}" for layer, point in enumerate(line)]
         path = " ".join(f"{area.right(layer):.1f},{area.up(point.value):.1f}" for layer, point in enumerate(line))
@@ -60,9 +60,8 @@ def layer_chart(
         elements.append("</g>")
     for number, (label, mark) in enumerate(_legend(lines, guides, area.left)):
         up = area.height + _LEGEND * number
-        elements.append(
-            f'<g transform="translate(0 {up})">{mark}<text class="tick" x="{area.left + 30}" y="6">{_text(label)}</text></g>'
-        )
+        text = f'<text class="tick" x="{area.left + 30}" y="6">{_text(label)}</text>'
+        elements.append(f'<g transform="translate(0 {up})">{mark}{text}</g>')
     return _svg(area.height + _LEGEND * (len(lines) + len(guides)), name, elements)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
 from bertkit.reports.layer_chart import LayerPoint, layer_chart
@@ -45,7 +47,7 @@ def describe_control(control: str, group: str) -> str:
     return f"the training labels shuffled{within}, scored on the true labels: what the probe scores by chance"
 
 
-def draw_layers(result: Any) -> svg.Markup:
+def draw_layers(result: Any) -> Markup:
     """Draw the scores of the probes and of those of the control task, with the baselines."""
     probed = result.probed
     probe = [
@@ -61,7 +63,7 @@ def draw_layers(result: Any) -> svg.Markup:
     return layer_chart(lines, probed.baselines, name=name, y=result.metric, marked=probed.best_layer)
 
 
-def _draw_mixing(result: Any) -> svg.Markup:
+def _draw_mixing(result: Any) -> Markup:
     bars = [
         svg.Bar(str(layer), share, share, share, f"layer {layer}: {share:.1%}")
         for layer, share in enumerate(result.probed.mixing)

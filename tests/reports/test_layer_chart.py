@@ -10,7 +10,9 @@ from bertkit.reports.layer_chart import LayerPoint, layer_chart
 
 
 def test_lines_have_bands_whiskers_and_a_ring_at_the_best_layer():
-    points = [LayerPoint(value, value - 0.1, value + 0.1, f"<{value}>", (value - 0.2, value + 0.2)) for value in (0.5, 0.8)]
+    points = [
+        LayerPoint(value, value - 0.1, value + 0.1, f"<{value}>", (value - 0.2, value + 0.2)) for value in (0.5, 0.8)
+    ]
     lines = {"a <b>": points, "control": [LayerPoint(0.3, 0.3, 0.3, "c")] * 2}
     tree = ElementTree.fromstring(layer_chart(lines, {"most frequent": 0.25}, name="x", y="accuracy", marked=1))
     by_class = {}

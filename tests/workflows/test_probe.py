@@ -75,7 +75,7 @@ def test_settings_and_rows_are_checked(tiny_model):
         probe(recipe, ProbeSettings(seeds=0))
     with pytest.raises(UsageError, match="--seeds 1000"):
         probe(recipe, ProbeSettings(seeds=1000))
-    with pytest.raises(DataError, match="4 training rows with a label, of at least 10|have one label"):
+    with pytest.raises(DataError, match=r"4 training rows with a label, of at least 10|have one label"):
         probe(recipe, ProbeSettings(limit=4))
 
 
@@ -94,7 +94,7 @@ def test_a_page_is_not_overwritten(tmp_path):
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path, light_zygote):
     (tmp_path / "a.html").write_text("mine")
-    for arguments in (["probe", "--help"], ["probe", "pos", "--model", "demo", "--output", "a.html"]):
-        assert HEAVY & light_zygote.imports(tmp_path, arguments) == set()
+    arguments = ["probe", "pos", "--model", "demo", "--output", "a.html"]
+    assert HEAVY & light_zygote.imports(tmp_path, arguments) == set()
     arguments = ["probe", "length", "--model", "demo", "--data", "missing.csv"]
     assert "torch" not in light_zygote.imports(tmp_path, arguments)

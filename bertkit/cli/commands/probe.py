@@ -39,9 +39,7 @@ DataOption = Annotated[
 LimitOption = Annotated[
     int, typer.Option(help="Learn from N rows, drawn by their content; score half as many.", metavar="N")
 ]
-ItemsOption = Annotated[
-    int, typer.Option(help="At most so many words, or pairs of words, per probe.", metavar="N")
-]
+ItemsOption = Annotated[int, typer.Option(help="At most so many words, or pairs of words, per probe.", metavar="N")]
 SeedsOption = Annotated[
     int, typer.Option(help="Train N probes per layer: each draws its rows and its control task.", metavar="N")
 ]
@@ -123,6 +121,8 @@ def _print(result: ProbeResult) -> None:
         print_text(f"  {name}: {score:.4f}")
     print_text(f"  control task: {describe_control(result.control, result.group)}")
     deviation = "" if probed.center_deviation is None else f", standard deviation {probed.center_deviation:.2f}"
-    print_text(f"  best layer: {probed.best_layer}; center of gravity of the mix: {probed.center_of_gravity:.2f}{deviation}")
+    print_text(
+        f"  best layer: {probed.best_layer}; center of gravity of the mix: {probed.center_of_gravity:.2f}{deviation}"
+    )
     for note in probed.notes:
         print_text(f"  note: {note}")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.labels import find_names
+from bertkit.data.labels import find_names, name_split
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import RecipeError
 from bertkit.insight.probing.items import ProbeItems, ProbeTask
-from bertkit.insight.probing.rows import choose_rows, name_splits
+from bertkit.insight.probing.rows import choose_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, load_task
@@ -55,11 +55,9 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     gold = task.COLUMNS.gold
     if task.NAMED:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
-        splits = name_splits(splits, gold, names)
+        splits = {name: name_split(split, gold, names) for name, split in splits.items()}
     inputs = ("tokens", "target", "text", "text_pair")
-    train, held_out, notes = choose_rows(
-        splits, lambda row: {name: row[name] for name in inputs if name in row}, limit
-    )
+    train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
     build, group_name = _builders(unit, task, train)
     return ProbeTask(
         name=recipe.name,

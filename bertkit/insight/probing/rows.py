@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Split
@@ -42,13 +41,6 @@ def choose_rows(
     if len(apart) < len(train.rows):
         notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(apart):,}")
     return _draw(train.select(apart), inputs, limit), held_out, notes
-
-
-def name_splits(splits: Mapping[str, Split], gold: str, names: Sequence[str]) -> dict[str, Split]:
-    """Replace the raw labels of each split by the names of labels; raises DataError for one that is none of them."""
-    from bertkit.data.labels import name_split
-
-    return {name: replace(name_split(split, gold, names), name=name) for name, split in splits.items()}
 
 
 def _draw(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:

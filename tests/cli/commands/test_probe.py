@@ -17,7 +17,19 @@ def test_layers_are_a_table(capsys):
     assert lines[1] == (
         "  a probe learns from 900 pairs of words of 100 rows; 400 pairs of words of 50 others are scored; 2 seeds"
     )
-    assert lines[6].split() == "* 2 0.7000 0.4000 to 0.8000 0.3000 +0.2000 1.50 2.50 50%".split()
+    assert lines[6].split() == [
+        "*",
+        "2",
+        "0.7000",
+        "0.4000",
+        "to",
+        "0.8000",
+        "0.3000",
+        "+0.2000",
+        "1.50",
+        "2.50",
+        "50%",
+    ]
     assert "  most frequent label: 0.2500" in lines
     assert "  best layer: 2; center of gravity of the mix: 1.30, standard deviation 0.10" in lines
     assert lines[-1].startswith("  note: ")
@@ -45,7 +57,9 @@ def test_a_mistake_is_one_line(run, arguments, code, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["length", "shift", "pos", "wsd", "mrpc", "stsb"])
 def test_tasks_are_probed_on_the_demo_rows(run, task, here):
-    ended = run("probe", task, "--model", "demo", "--data", "demo", "--limit", 60, "--seeds", 2, "--json", "-o", "a.html")
+    ended = run(
+        "probe", task, "--model", "demo", "--data", "demo", "--limit", 60, "--seeds", 2, "--json", "-o", "a.html"
+    )
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
     assert len(found["probed"]["layers"]) == 5 and found["file"] == "a.html"

@@ -32,7 +32,9 @@ def make_task(known_from=2, train=300, test=200, seed=0, words=30):
     for count in (train, test):
         labels = rng.integers(0, 3, size=count)
         groups = [f"w{number}" for number in rng.integers(0, words, size=count)]
-        made.append((make_items([f"label {one}" for one in labels], groups), make_vectors(np.eye(3)[labels], known_from, rng)))
+        made.append(
+            (make_items([f"label {one}" for one in labels], groups), make_vectors(np.eye(3)[labels], known_from, rng))
+        )
     (train_items, of_train), (test_items, of_test) = made
     task = ProbeTask("planted", "Where is it?", train_items, test_items, "accuracy", group_name="word")
     return task, of_train, of_test

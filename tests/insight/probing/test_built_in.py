@@ -79,7 +79,7 @@ def test_arcs_and_relations_are_pairs_of_words(make):
 def test_what_rows_lack_is_named(make):
     with pytest.raises(DataError, match="no column 'feats'; there are"):
         make("tense")
-    with pytest.raises(DataError, match="heads that go in a circle|words but 2 values"):
+    with pytest.raises(DataError, match=r"heads that go in a circle|words but 2 values"):
         make("arcs", head=[2, 1])
     with pytest.raises(DataError, match="is not a list"):
         make("length", tokens=None)

@@ -48,7 +48,9 @@ def test_regression_is_that_of_scikit_learn(data):
     features = Scaling.of(data[0]).apply(data[0])
     values = features[:, 0] - 2 * features[:, 5] + np.random.default_rng(0).normal(size=300)
     ours = fit_regression(features, values, 10.0)
-    np.testing.assert_allclose(ours[:, 0], Ridge(alpha=10.0, fit_intercept=False).fit(features, values).coef_, atol=1e-4)
+    np.testing.assert_allclose(
+        ours[:, 0], Ridge(alpha=10.0, fit_intercept=False).fit(features, values).coef_, atol=1e-4
+    )
 
 
 def test_a_code_has_the_bits_of_each_label(data):

@@ -21,6 +21,7 @@ def test_a_mix_turns_to_the_layer_that_knows():
     assert mix_layers(layers, values - values.mean(), 10.0)[1] > 0.9
 
 
+@pytest.mark.slow
 def test_a_mix_is_that_of_torch():
     """The same loss, minimized by torch with gradients of its own."""
     import torch
@@ -47,7 +48,7 @@ def test_a_mix_is_that_of_torch():
 
 
 def test_all_layers_are_standardized():
-    task, train, _ = make_task()
+    train = make_task()[1]
     layers = read_all_layers(train, np.arange(100))
     assert layers.shape == (5, 100, WIDTH + 1)
     np.testing.assert_allclose(layers[3, :, 0].std(), 1, atol=1e-4)

@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.insight.probing.rows import choose_rows, name_splits
+from bertkit.insight.probing.rows import choose_rows
 
 
 def split(name, texts):
@@ -33,9 +33,3 @@ def test_rows_are_drawn_by_content_and_kept_apart():
 def test_both_splits_are_needed():
     with pytest.raises(DataError, match="there is train"):
         choose_rows({"train": split("train", ["a"])}, read, 4)
-
-
-def test_labels_are_named():
-    splits = {"train": split("train", ["a"])}
-    splits["train"].rows[0]["label"] = 1
-    assert name_splits(splits, "label", ["no", "yes"])["train"].rows[0]["label"] == "yes"
