@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bertkit.insight.probing import linear
 from bertkit.insight.probing.linear import (
     Scaling,
     code_length,
@@ -31,9 +32,10 @@ def test_features_are_standardized_and_a_constant_one_is_no_error(data):
 
 
 @pytest.mark.parametrize("strength", [1.0, 100.0])
-def test_a_classifier_is_that_of_scikit_learn(data, strength):
+def test_a_classifier_is_that_of_scikit_learn(data, strength, monkeypatch):
     from sklearn.linear_model import LogisticRegression
 
+    monkeypatch.setattr(linear, "_TOLERANCE", 1e-9)
     features, labels = Scaling.of(data[0]).apply(data[0]), data[1]
     ours = fit_classifier(features, labels, 6, strength, gram=gram_of(features))
     theirs = LogisticRegression(C=1 / strength, fit_intercept=False, max_iter=1000, tol=1e-8).fit(features, labels)
