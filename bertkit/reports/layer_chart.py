@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from bertkit.reports.svg import _area, _axes, _dot, _svg, _text, _whisker
 
-_LEGEND = 16  # of height, per line of it
+_LEGEND = 20  # of height, per line of it
 
 
 class LayerPoint(NamedTuple):
@@ -59,10 +59,10 @@ def layer_chart(
                 elements.append(f'<circle class="ring" cx="{across:.1f}" cy="{area.up(point.value):.1f}" r="7"/>')
         elements.append("</g>")
     for number, (label, mark) in enumerate(_legend(lines, guides, area.left)):
-        up = area.height + _LEGEND * number
+        up = area.height + 8 + _LEGEND * number
         text = f'<text class="tick" x="{area.left + 30}" y="6">{_text(label)}</text>'
         elements.append(f'<g transform="translate(0 {up})">{mark}{text}</g>')
-    return _svg(area.height + _LEGEND * (len(lines) + len(guides)), name, elements)
+    return _svg(area.height + 8 + _LEGEND * (len(lines) + len(guides)), name, elements)
 
 
 def _legend(lines: Iterable[str], guides: Mapping[str, float], left: float) -> Iterator[tuple[str, str]]:

@@ -43,8 +43,8 @@ def describe_control(control: str, group: str) -> str:
     """
     if control == "types":
         return f"a random label per {group}, which can only be known by heart (Hewitt and Liang 2019)"
-    within = f" among those of the same {group}" if group else ""
-    return f"the training labels shuffled{within}, scored on the true labels: what the probe scores by chance"
+    within, what = (f" within each {group}", f"the {group} alone tells") if group else ("", "chance scores")
+    return f"the training labels shuffled{within}, scored on the true labels: what {what}"
 
 
 def draw_layers(result: Any) -> Markup:

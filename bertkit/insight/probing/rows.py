@@ -36,11 +36,11 @@ def choose_rows(
     held_out = _draw(validation, inputs, max(limit // _SHARE, 1))
     theirs = {digest_text(inputs(row), "") for row in held_out}
     train = splits["train"]
-    apart = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
+    kept = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
     notes = []
-    if len(apart) < len(train.rows):
-        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(apart):,}")
-    return _draw(train.select(apart), inputs, limit), held_out, notes
+    if len(kept) < len(train.rows):
+        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(kept):,}")
+    return _draw(train.select(kept), inputs, limit), held_out, notes
 
 
 def _draw(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
