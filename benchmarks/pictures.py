@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
+from itertools import cycle
 from typing import NamedTuple
 
 WIDTH = 640
+_PANEL = 150  # its height
 _STYLE = """<style>
 text{font:13px system-ui,sans-serif;fill:#57606a}.strong{fill:#1f2328;font-weight:600}.end{text-anchor:end}
 .middle{text-anchor:middle}.grid{stroke:#d0d7de}.bar{fill:#afb8c1}.own{fill:#0969da}.dot{fill:#0969da}
@@ -140,6 +142,60 @@ def log_scatter(
     parts.append(f'<text x="0" y="14">{escape(y)}</text>')
     parts.append(f'<text class="end" x="{right}" y="{bottom + 42}">{escape(x)}</text>')
     return _svg(bottom + 52, name, parts)
+
+
+class Way(NamedTuple):
+    """A point of a panel: a cost, a score with its interval, and a name if it is written beside the point."""
+
+    cost: float
+    score: float
+    low: float
+    high: float
+    hover: str
+    label: str
+    is_best: bool
+    first: bool = True
+
+
+def panels(groups: Sequence[tuple[str, Sequence[Way]]], *, x: str, name: str) -> str:
+    """Draw scores by cost, a panel per group below one another, and in each a line through the best."""
+    parts, top = [], 24
+    for title, ways in groups:
+        parts += _panel(title, sorted(ways), top)
+        top += _PANEL + 62
+    parts.append(f'<text class="end" x="{WIDTH - 110}" y="{top - 18}">{escape(x)}</text>')
+    return _svg(top - 8, name, parts)
+
+
+def _panel(title: str, ways: Sequence[Way], top: float) -> list[str]:
+    left, right, bottom = 70, WIDTH - 110, top + _PANEL
+    most, low, high = max(way.cost for way in ways), min(way.low for way in ways), max(way.high for way in ways)
+
+    def across(value: float) -> float:
+        return left + (right - left) * value / most
+
+    def up(value: float) -> float:
+        return bottom - 20 - (_PANEL - 40) * (value - low) / ((high - low) or 1)
+
+    parts = [f'<text class="strong" x="0" y="{top - 8}">{escape(title)}</text>']
+    for share in (0.0, 0.5, 1.0):
+        mark, value = f"{across(most * share):.1f}", low + (high - low) * share
+        parts.append(f'<line class="grid" x1="{mark}" y1="{top}" x2="{mark}" y2="{bottom}"/>')
+        parts.append(f'<text class="middle" x="{mark}" y="{bottom + 18}">{most * share:.3g}</text>')
+        parts.append(f'<text class="end" x="{left - 10}" y="{up(value) + 4:.1f}">{value:+.3f}</text>')
+    path = " ".join(f"{across(way.cost):.1f},{up(way.score):.1f}" for way in ways if way.is_best)
+    parts.append(f'<polyline class="guide" points="{path}"/>')
+    heights = cycle((-9, 18, -24, 33))  # above and below by turns, so that names have room
+    for way in ways:
+        style, place, height = "dot" if way.first else "other", f"{across(way.cost):.1f}", f"{up(way.score):.1f}"
+        label = up(way.score) + (next(heights) if way.label else 0)
+        parts.append(
+            f'<line class="guide" style="stroke-dasharray:none" x1="{place}" y1="{up(way.low):.1f}" x2="{place}"'
+            f' y2="{up(way.high):.1f}"/><circle class="{style}" cx="{place}" cy="{height}" r="4.5">'
+            f"<title>{escape(way.hover)}</title></circle>"
+            f'<text x="{across(way.cost) + 6:.1f}" y="{label:.1f}">{escape(way.label)}</text>'
+        )
+    return parts
 
 
 def _svg(height: float, name: str, parts: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import encoder_parts, parts
 from benchmarks.cases import ROOT
+from benchmarks.deploy import deploy_part, deploy_picture
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.long_texts import long_texts_part, read_cases
@@ -38,6 +39,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "quality": ("Quality", parts.quality_part, "quality"),
     "long_texts": ("Long texts", long_texts_part, "long_texts"),
     "seeds": ("Seeds", seeds_part, "seeds"),
+    "deploy": ("Ways to deploy", deploy_part, "deploy"),
     "few_shot": ("Few examples", few_shot_part, "few_shot"),
     "schedules": ("Schedules for small sets", schedules_part, "schedules"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
@@ -67,8 +69,9 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("inference", "decoding", "linear", "gpu", "encoders"):
         file = results / f"{name}.json"
         reports[name] = [json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
-    files = sorted(results.glob("embedding-*.json"))
-    reports["embedding"] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    for name in ("embedding", "deploy"):
+        files = sorted(results.glob(f"{name}-*.json"))
+        reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     reports["long_texts"] = read_cases(results / "long_texts.jsonl")
     for name in ("quality", "seeds", "few_shot"):
         runs = results / f"{name}.jsonl"
@@ -98,6 +101,8 @@ def write_report(results: Path, page: Path) -> None:
         (images / "speed.svg").write_text(parts.speed_picture(reports["speed"]), encoding="utf-8")
     if reports["quality"]:
         (images / "quality.svg").write_text(parts.quality_picture(reports["quality"]), encoding="utf-8")
+    if reports["deploy"]:
+        (images / "deploy.svg").write_text(deploy_picture(reports["deploy"]), encoding="utf-8")
     if reports["linear"]:
         (images / "linear.svg").write_text(parts.linear_picture(reports["linear"][0]), encoding="utf-8")
 

@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 import re
+import xml.etree.ElementTree as tree
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from scipy import stats
 from benchmarks import (
     cases,
     coverage,
+    deploy,
     encoders,
     few_shot,
     load,
@@ -211,8 +213,6 @@ def test_every_model_type_can_be_measured(model_type):
 
 
 def test_pictures_are_xml_and_follow_the_page_color():
-    import xml.etree.ElementTree as tree
-
     drawn = pictures.bars([("a < b", [pictures.Bar("x & y", 2.0, "2", True), pictures.Bar("z", 1.0, "1")])], "n")
     assert len(tree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}rect")) == 2
     assert "prefers-color-scheme:dark" in drawn
@@ -393,6 +393,26 @@ def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
     difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
     shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
     assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
+
+
+def test_ways_to_deploy_have_a_row_each_and_a_panel_per_task():
+    facts = {"rows_per_second": 100.0, "bytes": 5_000_000}
+    first = {"model": "runs/a", "way": "torch-fp32", "row_milliseconds": 8.0, "score": 0.75, "difference": 0.0}
+    other = {"model": "runs/a", "way": "onnx", "row_milliseconds": 2.0, "score": 0.5, "difference": -0.25}
+    ways = [
+        first | facts | {"interval": None, "is_best": True},
+        other | facts | {"interval": [-0.5, 0], "is_best": True},
+    ]
+    reports = [{"recipe": name, "metric": "f1", "rows": 1000, "ways": ways} for name in ("sst2", "ner")]
+    page = deploy.deploy_part(reports).splitlines()
+    assert page[3] == (
+        "| sst2, 1,000 rows | a | onnx | 5.0 | 2.00, 4.0x | 100, 1.0x | 0.5000 | -0.2500 (-0.5000 to +0.0000) |"
+    )
+    assert len(page) == 6 and len({line.count("|") for line in page}) == 1
+    picture = tree.fromstring(deploy.deploy_picture(reports))
+    circles = [element for element in picture.iter() if element.tag.endswith("circle")]
+    assert len(circles) == 4 and float(circles[0].get("cx")) == 70 + 460 / 4
+    assert "sst2, 1,000 rows: change of f1" in deploy.deploy_picture(reports)
 
 
 def test_answers_of_another_text_are_counted_and_so_are_lost_ones():

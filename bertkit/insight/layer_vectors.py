@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, ModelError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
@@ -62,16 +62,20 @@ class LayerReader:
 
     @cached_property
     def embedder(self) -> Embedder:
-        """What computes mean-pooled vectors of all layers, side by side."""
-        return Embedder(
-            self.model,
-            pooling="mean",
-            normalize=False,
-            max_length=self.max_length,
-            prefix="",
-            layers="concat_all",
-            precision=self.precision,
-        )
+        """What computes mean-pooled vectors of all layers, side by side.
+
+        Raises:
+            ModelError: the folder has modules that only sentence-transformers computes.
+        """
+        plain = Embedder(self.model, max_length=self.max_length, precision=self.precision)
+        if plain.unknown:
+            what = f"the model has modules of its own: {', '.join(plain.unknown)}"
+            raise ModelError(what, "name another encoder", file=plain.folder)
+        embedder = replace(plain, prefix="", layers="concat_all")
+        # what a folder does to the vectors of its last layer, such as dense layers, does not fit those of others
+        modules = replace(plain.modules, pooling=("mean",), after=(), dimension=None)
+        embedder.__dict__.update(folder=plain.folder, unknown=[], modules=modules)
+        return embedder
 
     def read(self, rows: Sequence[Row], unit: str, progress: Progress = SILENT) -> LayerVectors:
         """Compute the vectors of rows, or find those of the same rows, model and settings on disk.

@@ -26,6 +26,7 @@ def _describe(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": record["id"],
         "prediction": record["prediction"],
+        "gold": record.get("gold"),
         "explanations": [
             {
                 **one,

@@ -17,7 +17,7 @@ _NOT_XML = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 class Point(NamedTuple):
-    """A dot of a scatter plot, with a whisker from `low` to `high` unless these are None."""
+    """A dot of a scatter plot, with a whisker from `low` to `high` unless these are None, and perhaps a label."""
 
     x: float
     y: float
@@ -25,6 +25,7 @@ class Point(NamedTuple):
     low: float | None = None
     high: float | None = None
     radius: float = 2.2
+    label: str = ""
 
 
 class Bar(NamedTuple):
@@ -123,22 +124,22 @@ def scatter(
     name: str,
     x: str,
     y: str,
-    guide: tuple[tuple[float, float], tuple[float, float]],
+    guide: Sequence[tuple[float, float]],
 ) -> Markup:
-    """Draw the points and a dashed line between the two ends of `guide`; the axes enclose all of them."""
+    """Draw the points and a dashed line through those of `guide`; the axes enclose all of them."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = _area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
     elements = [_axes(area, x, y)]
     for point in points:
-        across = area.right(point.x)
+        across, up = area.right(point.x), area.up(point.y)
         if point.low is not None and point.high is not None:
             elements.append(_whisker(across, area.up(point.low), area.up(point.high)))
-        elements.append(_dot(across, area.up(point.y), point.hover, point.radius))
-    (x1, y1), (x2, y2) = guide
-    elements.append(
-        f'<line class="guide" x1="{area.right(x1):.1f}" y1="{area.up(y1):.1f}"'
-        f' x2="{area.right(x2):.1f}" y2="{area.up(y2):.1f}"/>'
-    )
+        elements.append(_dot(across, up, point.hover, point.radius))
+        if point.label:
+            side, left = ("end", across - 8) if across > WIDTH / 2 else ("", across + 8)
+            elements.append(f'<text class="tick {side}" x="{left:.1f}" y="{up - 6:.1f}">{_text(point.label)}</text>')
+    path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in guide)
+    elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
     return _svg(area.height, name, elements)
 
 

@@ -109,8 +109,6 @@ def _fit(
     decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
     found, gold, numbers, per = decisions
     one = per == "row"
-    if coverages and not one:
-        raise UsageError(f"--coverage is for one label per row, and here each {per} has one", "leave it out")
     temperature = metrics.fit_temperature(found, gold)
     tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, gold, numbers)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
@@ -216,3 +214,5 @@ def _check_sets(saved: SavedCheckpoint) -> None:
     if "set_above" not in saved.task.OPTIONS:
         what = f"--precision and --coverage are for one label per row, not for {saved.recipe.task}"
         raise UsageError(what, "leave them out")
+    if saved.recipe.options.get("multi_label"):
+        raise UsageError("--precision and --coverage are for one label per row, not for several", "leave them out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.progress import SILENT, Progress, stage
@@ -107,11 +107,11 @@ def find_errors(
     _check(settings)
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.insight.mistakes.outcomes import find_outcomes
+        from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
         from bertkit.insight.mistakes.slices import compare_groups
         from bertkit.metrics.slices import choose_test
 
-        scorer, (run,), rows = _read([path], settings, recipe)
+        scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
     with stage(progress, "testing slices", total=1):
         groups, notes = _slice(scorer, run, rows, outcomes.units, settings)
@@ -161,11 +161,11 @@ def find_disagreement(
         raise UsageError("a run is named twice", "name two that differ")
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored import align
-        from bertkit.insight.mistakes.outcomes import find_outcomes
+        from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
         from bertkit.insight.mistakes.slices import compare_groups
         from bertkit.metrics.slices import choose_test
 
-        scorer, runs, rows = _read([first, second], settings, recipe)
+        scorer, runs, rows = read_predictions([first, second], settings.split, recipe)
         aligned = [runs[0], align(runs[1], runs[0], scorer.task)]
         sides = [find_outcomes(scorer, run, rows) for run in aligned]
     difference = sides[1].errors - sides[0].errors
@@ -187,34 +187,16 @@ def find_disagreement(
         rates=(sides[0].rate, sides[1].rate),
         both_right=int(((sides[0].errors == 0) & (sides[1].errors == 0)).sum()),
         both_wrong=int(((sides[0].errors > 0) & (sides[1].errors > 0)).sum()),
-        only_first_wrong=_sort_pairs([pair for pair, by in zip(pairs, difference, strict=True) if by < 0], settings, 0),
-        only_second_wrong=_sort_pairs(
-            [pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings, 1
+        only_first_wrong=sort_pairs(
+            [pair for pair, by in zip(pairs, difference, strict=True) if by < 0], settings.sort, 0
+        ),
+        only_second_wrong=sort_pairs(
+            [pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings.sort, 1
         ),
         test=choose_test(difference, shared.decisions)[0],
         slices=slices,
         notes=notes,
     )
-
-
-def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
-    """Sort answers: the most confident, longest or most wrong first, or by gold label."""
-    keys: dict[str, Any] = {
-        "confidence": lambda one: -1.0 if one.confidence is None else one.confidence,
-        "length": lambda one: one.words,
-        "error": lambda one: one.error,
-    }
-    if sort == "label":
-        return sorted(answers, key=lambda one: (one.gold, -(one.confidence or 0), -one.error))
-    return sorted(answers, key=lambda one: (-keys[sort](one), -one.error))
-
-
-def _sort_pairs(
-    pairs: Sequence[tuple[RowAnswer, RowAnswer]], settings: ErrorSettings, side: int
-) -> list[tuple[RowAnswer, RowAnswer]]:
-    """Sort pairs of answers by that of one side."""
-    by_identity = {id(pair[side]): pair for pair in pairs}
-    return [by_identity[id(answer)] for answer in sort_answers([pair[side] for pair in pairs], settings.sort)]
 
 
 def _check(settings: ErrorSettings) -> None:
@@ -237,12 +219,18 @@ def _find_model(path: str | Path) -> Path:
     return folder
 
 
-def _read(
-    paths: Sequence[str | Path], settings: ErrorSettings, recipe: Recipe | None
+def read_predictions(
+    paths: Sequence[str | Path], split: str | None = None, recipe: Recipe | None = None
 ) -> tuple[Scorer, list[StoredRun], list[Row]]:
+    """Read the predictions that runs of one task have stored, what scores them, and their rows.
+
+    Raises:
+        UsageError: a folder of seeds.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
     from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 
-    systems = [read_system(path, settings.split) for path in paths]
+    systems = [read_system(path, split) for path in paths]
     for system in systems:
         if system.has_seeds:
             raise UsageError("a folder of seeds", f"name one of them: {system.runs[0].name}", file=system.name)

@@ -18,6 +18,7 @@ from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.storage.seeds import is_seeds_folder
 from bertkit.tasks import drop_private_keys
+from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
 
 if TYPE_CHECKING:
@@ -37,10 +38,14 @@ class ExplainedRow:
     row: Row
     prediction: dict[str, Any]
     explanations: list[Explanation]
+    gold: Any = None
+    """Of rows that were predicted wrongly."""
 
     def as_record(self) -> dict[str, Any]:
         """Return everything as one record that can be written as JSON."""
-        return {"id": self.id, **self.row, **self.prediction, "explanations": list(map(asdict, self.explanations))}
+        gold = {} if self.gold is None else {"gold": self.gold}
+        explanations = list(map(asdict, self.explanations))
+        return {"id": self.id, **self.row, **gold, **self.prediction, "explanations": explanations}
 
 
 @dataclass(frozen=True)
@@ -74,22 +79,27 @@ def explain(
     *,
     source: str | Path | None = None,
     row: Row | None = None,
+    mistakes: int | None = None,
     limit: int | None = None,
     settings: Settings = _PLAIN,
     progress: Progress = SILENT,
 ) -> Iterator[ExplainedRow]:
-    """Explain the prediction for the rows of a file (``-`` for standard input), or for one row.
+    """Explain the prediction for the rows of a file (``-`` for standard input), for one row, or for mistakes of a run.
+
+    With `mistakes`, the rows are so many of those that a run, the recipe's model, is most confidently wrong about.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, row, limit, progress)
-    return _explain(checkpoint, answered, settings, progress)
+    checkpoint, answered = _answer(recipe, source, row, mistakes, limit, progress)
+    gold = checkpoint.task.COLUMNS.gold if mistakes else ""
+    return _explain(checkpoint, answered, gold, settings, progress)
 
 
 def _explain(
     checkpoint: Checkpoint,
     answered: Iterable[tuple[Any, dict[str, Any], Answered]],
+    gold: str,
     settings: Settings,
     progress: Progress,
 ) -> Iterator[ExplainedRow]:
@@ -97,7 +107,7 @@ def _explain(
 
     for name, original, one in answered:
         found = explanations.explain(checkpoint, one, settings)
-        yield ExplainedRow(name, original, drop_private_keys(one.prediction), found)
+        yield ExplainedRow(name, original, drop_private_keys(one.prediction), found, original.get(gold))
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
@@ -138,7 +148,7 @@ def measure(
         DataError: no row has two words.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, None, limit, progress)
+    checkpoint, answered = _answer(recipe, source, None, None, limit, progress)
     import numpy as np
 
     from bertkit.insight import explanations, faithfulness
@@ -178,16 +188,25 @@ def measure(
 
 
 def _answer(
-    recipe: Recipe, source: str | Path | None, row: Row | None, limit: int | None, progress: Progress
+    recipe: Recipe,
+    source: str | Path | None,
+    row: Row | None,
+    mistakes: int | None,
+    limit: int | None,
+    progress: Progress,
 ) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
     """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
     saved = find_checkpoint(recipe)
     if row is not None:
         saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
-    if source is None and row is None:
-        raise UsageError("nothing to explain", "give --text, --row column=value or --data FILE")
-    records: Iterable[Record] = itertools.islice(open_records(source, row, saved.recipe), limit)
-    chunks = read_chunks(records, saved, str(source or "--row"))
+    if source is None and row is None and mistakes is None:
+        raise UsageError("nothing to explain", "give --text, --row column=value, --data FILE or --mistakes N")
+    if mistakes is not None:
+        rows = _find_mistaken_rows(recipe.model, mistakes)
+        chunks = iter([([dict(one) for one in rows], rows)])
+    else:
+        records: Iterable[Record] = itertools.islice(open_records(source, row, saved.recipe), limit)
+        chunks = read_chunks(records, saved, str(source or "--row"))
     first = next(chunks)  # a bad row is found before the model is loaded
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
@@ -215,3 +234,22 @@ def _run(
                 mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
                 yield name, original, mine
                 progress.update(done, {})
+
+
+def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
+    """Return the rows that a run is most confidently wrong about, from the predictions that it has stored.
+
+    Where the rows of a query are judged together, all of them are returned.
+
+    Raises:
+        UsageError: it has got nothing wrong, or has stored no predictions.
+    """
+    from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
+
+    scorer, (run,), rows = read_predictions([path])
+    outcomes = find_outcomes(scorer, run, rows)
+    units = {id(answer): unit for answer, unit in zip(outcomes.answers, outcomes.units, strict=True)}
+    wrong = sort_answers([answer for answer in outcomes.answers if answer.error > 0], "confidence")
+    if not wrong:
+        raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
+    return [rows[number] for answer in wrong[:count] for number in units[id(answer)]]

@@ -123,7 +123,7 @@ def write_graph(
     """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
     with disk_errors(folder.parent), building(folder) as staging:
         with stage(progress, f"exporting to {target.backend}, {target.precision}"):
-            described, graph = _convert(saved, before, target, staging)
+            described, graph = convert_checkpoint(saved, before, target, staging)
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
         parity = measure(before, after, graph.on_arrays, scored, progress)
         judge(parity)
@@ -188,7 +188,10 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
 
 
-def _convert(saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path) -> tuple[Export, Any]:
+def convert_checkpoint(
+    saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path
+) -> tuple[Export, Any]:
+    """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
     from bertkit.exported.backends import FILES
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph

@@ -71,15 +71,15 @@ def quantize(
     check_backend(backend, quantizes=precision == "int8")
     folder, saved = open_source(source, output)
     scored = find_split(saved, required=True)
-    training = _read_training(saved, rows) if precision == "int8" else []
+    training = read_training_rows(saved, rows) if precision == "int8" else []
     with stage(progress, f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
-    calibration = _calibration_texts(before, training) if precision == "int8" else None
+    calibration = calibration_texts(before, training) if precision == "int8" else None
     judge = partial(refuse_loss, saved=saved, margin=margin)
     return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge, progress)
 
 
-def _read_training(saved: SavedCheckpoint, count: int) -> list[Any]:
+def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:
     """Read some training rows, evenly spread over all of them.
 
     Raises:
@@ -96,7 +96,8 @@ def _read_training(saved: SavedCheckpoint, count: int) -> list[Any]:
     return list(rows[:: max(1, len(rows) // count)][:count])
 
 
-def _calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any]]:
+def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any]]:
+    """Return the texts of rows as a graph reads them, to calibrate int8 on."""
     from bertkit.modeling.info import info_of
 
     known = before.setup.tokenizer.model_input_names

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, ModelError
 from bertkit.insight.layer_vectors import LayerReader
 
 TEXT = "the xyz film"  # xyz is three tokens
@@ -70,6 +73,34 @@ def test_many_rows_are_computed_once_and_a_killed_pass_goes_on(reader, tiny_mode
     np.testing.assert_allclose(first.vectors[0], first.vectors[300], atol=1e-6)
     reader.read(rows[:1], "text")
     assert len(calls) == 5
+
+
+def test_what_a_folder_does_to_the_vectors_of_texts_is_left_out(reader, tiny_model, tmp_path):
+    folder = shutil.copytree(tiny_model, tmp_path / "sentences")
+    names = ("Transformer", "Pooling", "Dense", "Normalize")
+    modules = [
+        {
+            "idx": number,
+            "name": str(number),
+            "path": f"{number}_{name}" if number else "",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for number, name in enumerate(names)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for name, settings in {
+        "1_Pooling": {"word_embedding_dimension": 32, "pooling_mode_cls_token": True},
+        "2_Dense": {"in_features": 32, "out_features": 8},
+    }.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(settings))
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"truncate_dim": 4}))
+    of_folder = LayerReader(str(folder), precision="fp32").read([{"text": TEXT}], "text")
+    np.testing.assert_array_equal(of_folder.vectors, reader.read([{"text": TEXT}], "text").vectors)
+    modules[2]["type"] = "sentence_transformers.models.LSTM"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match=r"modules of its own: .*LSTM.* - name another encoder"):
+        LayerReader(str(folder)).read([{"text": TEXT}], "text")
 
 
 def test_a_row_with_something_else_is_refused(reader):

@@ -226,6 +226,7 @@ def test_fast_dropout_reaches_both_models():
     assert model.generator.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.slow
 def test_a_toy_grammar_is_learned():
     setup, corpus = make_setup(), make_corpus(200)
     model = make_model(setup).train()

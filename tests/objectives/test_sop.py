@@ -35,5 +35,6 @@ def test_everything_but_the_pairs_is_that_of_next_sentence_prediction():
     assert list(sop.losses(model, batch)) == list(sop.TERMS) == ["mlm", "sop"]
 
 
+@pytest.mark.slow
 def test_toy_pairs_are_learned():
     assert_toy_pairs_are_learned(sop, vocabulary="sentences")

@@ -116,6 +116,7 @@ def test_the_saved_model_is_a_plain_masked_language_model(corpus, tmp_path):
     assert load_objective(setup.recipe) is span
 
 
+@pytest.mark.slow
 def test_toy_spans_are_learned():
     setup = make_setup("span")
     model = train(span, setup, make_corpus(), steps=220)

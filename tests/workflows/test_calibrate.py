@@ -74,6 +74,8 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
         "options.abstain_below is for one label per row"
         in run("predict", "classify", "--model", model, "--text", "x", *several).last
     )
+    sets = run("calibrate", "classify", "--model", model, "--data", rows, *several[:2], "--coverage", 0.9)
+    assert sets.code == 2 and "one label per row, not for several - leave them out" in sets.last
     assert not list(model.glob("calibration*"))
 
 

@@ -7,9 +7,8 @@ import random
 import pytest
 
 from bertkit.errors import DataError, UsageError
-from bertkit.insight.mistakes.outcomes import RowAnswer
 from bertkit.recipe import load_recipe
-from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, sort_answers, write_page
+from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, write_page
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(200)
@@ -61,17 +60,6 @@ def test_two_runs_differ_in_rows_and_slices(tmp_path):
     worst = found.slices[0]
     assert worst.is_beyond_chance and worst.by == "negation"
     write_page(found, tmp_path / "ab.html")
-
-
-def test_answers_are_sorted():
-    answers = [
-        RowAnswer("a", "", "x", "y", 1.0, 0.5, 3),
-        RowAnswer("b", "", "w", "y", 2.0, None, 9),
-        RowAnswer("c", "", "x", "y", 1.0, 0.9, 1),
-    ]
-    order = {sort: "".join(one.id for one in sort_answers(answers, sort)) for sort in ("confidence", "length", "label")}
-    assert order == {"confidence": "cab", "length": "bac", "label": "bca"}
-    assert sort_answers(answers, "error")[0].id == "b"
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):

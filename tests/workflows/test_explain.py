@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_the_rows_of_a_file_are_explained(trained, tmp_path):
         assert " ".join(word.word for word in one.words) == row.row["text"]
         total = sum(word.integrated_gradients for word in one.words)
         assert total == pytest.approx(one.score - one.baseline_score, rel=0.011)
+
+
+def test_the_most_confident_mistakes_of_a_run_are_explained(run, trained, tmp_path):
+    assert "no row is wrong" in run("explain", trained, "--mistakes", 2).err
+    run_folder = shutil.copytree(trained, tmp_path / "run")
+    rows = [json.loads(line) for line in (run_folder / "predictions.jsonl").read_text().splitlines()]
+    wrong = sorted(rows[3:6], key=lambda row: -max(row["probabilities"].values()))
+    for row in wrong:
+        row["label"] = {"good": "bad", "bad": "good"}[row["label"]]
+    (run_folder / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    ended = run("explain", run_folder, "--mistakes", 2, "--json")
+    assert ended.code == 0, ended.err
+    rows = json.loads(ended.out)["rows"]
+    assert [row["text"] for row in rows] == [row["text"] for row in wrong[:2]]
+    for row in rows:
+        assert row["gold"] == row["label"] != row["prediction"] == row["explanations"][0]["target"]
+    run("explain", run_folder, "--mistakes", 1, "-o", tmp_path / "why.html")
+    assert f"gold <b>{rows[0]['gold']}</b>" in (tmp_path / "why.html").read_text()
 
 
 def test_a_page_and_its_numbers(run, trained, tmp_path):

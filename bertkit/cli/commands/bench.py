@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,26 +19,51 @@ from bertkit.cli.options import (
     complete_recipe,
     load,
 )
-from bertkit.cli.output import format_duration, print_json, print_table, print_text
+from bertkit.cli.output import (
+    format_duration,
+    format_interval,
+    format_rows,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.workflows.bench import Bench, Speed
+    from bertkit.workflows.bench import Bench, Deployed, Speed
 
 NAME = "bench"
 ORDER = 6
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
+DeployOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--deploy",
+        metavar="RUN",
+        help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+        show_default=False,
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE", show_default=False
+    ),
+]
+
 
 def command(
     recipe: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RECIPE",
             help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+            show_default="cola",
             autocompletion=complete_recipe,
         ),
-    ] = "cola",
+    ] = None,
     model: ModelOption = None,
     data: DataOption = None,
     precision: Annotated[
@@ -56,13 +82,28 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
+    deployed: DeployOption = None,
+    output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure a model's training speed and memory use.
+    """Measure a model's training speed and memory use, or with --deploy the ways to deploy a run.
 
     Times some real training steps on this machine for each precision and batch size, and estimates from them how
     long the whole training would take. Nothing is saved. Options override the recipe.
+
+    With --deploy, a run is measured in torch and as the graphs that export and quantize make of it: size, time and
+    score. RECIPE is then that of checkpoints that are not runs.
     """
+    if deployed:
+        others = {"--model": model, "--precision": precision, "--batch-size": batch_size, "--max-length": max_length}
+        _refuse_with_deploy({**others, "--set": changes})
+        _deploy(deployed, recipe, data, limit, output, as_json=json)
+        return
+    if output is not None:
+        from bertkit.errors import UsageError
+
+        raise UsageError("--output without --deploy", "the page is that of --deploy RUN")
+    recipe = recipe or "cola"
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     recipes = [
         load(recipe, {**settings, "training.precision": dtype, "training.batch_size": rows}, changes)
@@ -72,6 +113,50 @@ def command(
     from bertkit.workflows.bench import bench
 
     print_bench(bench(recipes, steps=steps, progress=TerminalProgress()), as_json=json)
+
+
+def _refuse_with_deploy(options: dict[str, Any]) -> None:
+    from bertkit.errors import UsageError
+
+    name = next((name for name, value in options.items() if value), None)
+    if name:
+        raise UsageError(f"{name} with --deploy", "a run is measured as it was trained; leave the option out")
+
+
+def _deploy(
+    models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
+) -> None:
+    from bertkit.workflows.bench import check_page, deploy, write_page
+
+    if output is not None:
+        check_page(output)
+    found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
+    if output is not None:
+        write_page(found, output, models)
+    if as_json:
+        print_json(dataclasses.asdict(found))
+        return
+    print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}, threads: {found.threads}")
+    print_text(f"  score: {found.metric}; ms: one row; *: none is both faster and better")
+    for name in dict.fromkeys(way.model for way in found.ways):
+        print_table(name, [_way_line(way) for way in found.ways if way.model == name])
+    for note in found.notes:
+        print_text(f"  not measured: {note}")
+    if output is not None:
+        print_line(f"{output}: written")
+
+
+def _way_line(way: Deployed) -> dict[str, Any]:
+    return {
+        "way": way.way,
+        "MB": f"{way.bytes / 1e6:,.1f}",
+        "ms": f"{way.row_milliseconds:.2f}",
+        "rows/s": f"{way.rows_per_second:,.0f}",
+        "score": way.score,
+        "change": f"{way.difference:+.4f}",
+        "95% CI": format_interval(way.interval),
+        "": "*" if way.is_best else "",
+    }
 
 
 def print_bench(bench: Bench, *, as_json: bool) -> None:

@@ -40,6 +40,15 @@ DataOption = Annotated[
         "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
     ),
 ]
+MistakesOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Explain the N validation rows that the run is most confidently wrong about.",
+        min=1,
+        show_default=False,
+    ),
+]
 LimitOption = Annotated[
     int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
 ]
@@ -76,6 +85,7 @@ def command(
     text: TextOption = None,
     row: RowOption = None,
     data: DataOption = None,
+    mistakes: MistakesOption = None,
     limit: LimitOption = None,
     target: TargetOption = None,
     faithfulness: FaithfulnessOption = False,
@@ -97,9 +107,14 @@ def command(
     from bertkit.workflows import explain
 
     single = parse_row(text, row)
-    if (single is None) == (data is None):
-        what = "nothing to explain" if data is None else "--data and --text or --row"
-        raise UsageError(what, "give --text, --row column=value or --data FILE" if data is None else "give one")
+    given = [single, data, mistakes]
+    if given.count(None) != 2:
+        what = (
+            "nothing to explain" if given.count(None) == 3 else "more than one of --text or --row, --data, --mistakes"
+        )
+        raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
+    if limit is not None and data is None:
+        raise UsageError("--limit without --data", "it is for the rows of a file")
     if faithfulness and (data is None or output is not None):
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
@@ -113,7 +128,9 @@ def command(
             explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress), as_json=json
         )
         return
-    rows = explain.explain(loaded, source=data, row=single, limit=limit, settings=settings, progress=progress)
+    rows = explain.explain(
+        loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings, progress=progress
+    )
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data), as_json=json)
     elif json:
@@ -126,7 +143,7 @@ def command(
 def _print(row: ExplainedRow) -> None:
     from bertkit.cli.output import to_json
 
-    print_line(to_json({"id": row.id, **row.prediction}))
+    print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for one in row.explanations:
         _print_explanation(one)
     if not row.explanations:

@@ -151,3 +151,21 @@ def _describe(
         confidence=confidence,
         words=sum(count_words(rows[number], columns) for number in numbers),
     )
+
+
+def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
+    """Sort answers: the most confident, longest or most wrong first, or by gold label."""
+    keys: dict[str, Any] = {
+        "confidence": lambda one: -1.0 if one.confidence is None else one.confidence,
+        "length": lambda one: one.words,
+        "error": lambda one: one.error,
+    }
+    if sort == "label":
+        return sorted(answers, key=lambda one: (one.gold, -(one.confidence or 0), -one.error))
+    return sorted(answers, key=lambda one: (-keys[sort](one), -one.error))
+
+
+def sort_pairs(pairs: Sequence[tuple[RowAnswer, RowAnswer]], sort: str, side: int) -> list[tuple[RowAnswer, RowAnswer]]:
+    """Sort pairs of answers by that of one side."""
+    by_identity = {id(pair[side]): pair for pair in pairs}
+    return [by_identity[id(answer)] for answer in sort_answers([pair[side] for pair in pairs], sort)]

@@ -12,8 +12,10 @@ from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to explain - give --text, --row column=value or --data FILE"),
-        (["--text", "a", "--data", "b.csv"], "--data and --text or --row - give one"),
+        ([], "nothing to explain - give --text, --row column=value, --data FILE or --mistakes N"),
+        (["--text", "a", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes - give --text,"),
+        (["--mistakes", "3", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes"),
+        (["--mistakes", "3", "--limit", "3"], "--limit without --data"),
         (["--text", "a", "--faithfulness"], "--faithfulness without --data - name a file of rows"),
         (["--data", "b.csv", "--faithfulness", "-o", "c.html"], "--faithfulness and --output"),
         (["--text", "a", "-o", "why.txt"], "a page ends in .html (why.txt)"),

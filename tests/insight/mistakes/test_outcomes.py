@@ -7,7 +7,7 @@ import pytest
 
 from bertkit.errors import DataError
 from bertkit.evaluation.stored import find_scorer, read_rows, read_system
-from bertkit.insight.mistakes.outcomes import find_outcomes
+from bertkit.insight.mistakes.outcomes import RowAnswer, find_outcomes, sort_answers
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 
@@ -72,3 +72,14 @@ def test_predictions_that_are_not_stored_are_refused(tmp_path):
     recipe = {"task": "contrastive", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
     with pytest.raises(DataError, match="made of more than the stored predictions"):
         outcomes_of(tmp_path, [{"anchor": "a", "positive": "b", "prediction": 1}], **recipe)
+
+
+def test_answers_are_sorted():
+    answers = [
+        RowAnswer("a", "", "x", "y", 1.0, 0.5, 3),
+        RowAnswer("b", "", "w", "y", 2.0, None, 9),
+        RowAnswer("c", "", "x", "y", 1.0, 0.9, 1),
+    ]
+    order = {sort: "".join(one.id for one in sort_answers(answers, sort)) for sort in ("confidence", "length", "label")}
+    assert order == {"confidence": "cab", "length": "bac", "label": "bca"}
+    assert sort_answers(answers, "error")[0].id == "b"

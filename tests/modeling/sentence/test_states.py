@@ -42,5 +42,5 @@ def test_a_model_has_so_many_layers(model):
 
 @pytest.mark.parametrize("name", ["mean_last_0", "weighted_sum", "mean", "-4"])
 def test_other_names_of_layers_are_refused(name):
-    with pytest.raises(UsageError, match=r"are not known - mean_last_K, sum_last_K or concat_last_K, or embeddings"):
+    with pytest.raises(UsageError, match="are not known - mean_last_K, sum_last_K, concat_last_K, concat_all, or"):
         read_layer_choice(name)

@@ -64,7 +64,7 @@ def test_a_seed_that_diverges_does_not_end_the_others(tmp_path, stand_in):
     [
         ("3", DataError, "of seed (a.csv:3) - do"),
         ("killed", ResourceError, "the process of seed 1 was ended by signal 9"),
-        ("crash", BertkitError, "seed 1 failed: a bug"),
+        pytest.param("crash", BertkitError, "seed 1 failed: a bug", marks=pytest.mark.slow),
     ],
 )
 def test_another_error_stops_the_others(tmp_path, stand_in, end, error, message):

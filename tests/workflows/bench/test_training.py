@@ -15,8 +15,8 @@ from bertkit.errors import RecipeError, StoppedError
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.training.batching import plan_epoch
-from bertkit.workflows import bench as workflow
 from bertkit.workflows.bench import bench
+from bertkit.workflows.bench import training as workflow
 from tests.conftest import write_csv
 
 LENGTHS = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]  # tokens, [CLS] and [SEP] included
@@ -169,7 +169,7 @@ def test_what_does_not_fit_has_a_line_too(run, tiny_model, rows, monkeypatch):
 
 
 def test_a_model_of_another_build_has_no_share_of_peak(tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.workflows.bench.layer_sizes", lambda config: None)
+    monkeypatch.setattr("bertkit.workflows.bench.training.layer_sizes", lambda config: None)
     (speed,) = bench([recipe_of(tiny_model, rows)], steps=1).speeds
     assert speed.peak_share is None
     assert speed.notes[-1] == "of peak: unknown for a bert model, whose operations are not counted"

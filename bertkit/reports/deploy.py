@@ -1,0 +1,40 @@
+"""The page of `bench --deploy`: what each way to deploy a model costs, and what it scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from bertkit.reports import svg
+from bertkit.reports.html import score_text
+from bertkit.reports.templates import load_template
+from bertkit.storage.files import write_text
+
+
+def write_deployment(file: Path, found: Any) -> None:
+    """Write the page; `found` as `bertkit.workflows.bench.deploy` returns it."""
+    several = len({way.model for way in found.ways}) > 1
+    text = load_template("deploy.html.j2", score=score_text).render(
+        found=found, several=several, picture=draw_deployment(found)
+    )
+    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+
+
+def draw_deployment(found: Any) -> Markup:
+    """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
+    several = len({way.model for way in found.ways}) > 1
+    names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
+    points = [
+        svg.Point(
+            way.row_milliseconds,
+            way.score,
+            f"{name}: {found.metric} {way.score:.4f}, {way.row_milliseconds:.2f} ms",
+            radius=4,
+            label=name if way.is_best or not number else "",  # all names would cover one another
+        )
+        for number, (name, way) in enumerate(zip(names, found.ways, strict=True))
+    ]
+    best = sorted((way.row_milliseconds, way.score) for way in found.ways if way.is_best)
+    return svg.scatter(points, name="scores and times", x="milliseconds of one row", y=found.metric, guide=best)

@@ -1,0 +1,277 @@
+"""Measure the ways to deploy a run on this machine: torch, and the graphs of ONNX Runtime and OpenVINO."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.data.rows import Split
+from bertkit.errors import ModelError, UnavailableError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage.exports import is_exported
+from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.tasks import load_task
+from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, recipe_of
+from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
+
+if TYPE_CHECKING:
+    from bertkit.tokens.features import Feature
+
+GRAPHS = {"onnx": ("onnx", "fp32"), "openvino": ("openvino", "fp32"), **TARGETS}
+"""Way to deploy -> backend and precision of its graph."""
+
+_ALONE = 32  # rows that are timed one by one, spread over the split
+_TOGETHER = 16_384  # tokens of the rows that are timed in batches
+_ROUNDS = 3  # all ways take turns in each
+_CALIBRATION_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A model in one of the ways to deploy it: its size, its speed, and its score beside that of the first."""
+
+    model: str
+    way: str
+    """``torch-fp32``, ``torch-bf16``, or a target of `export` and `quantize`, such as ``onnx-int8``."""
+    bytes: int
+    """Of the weights or of the graph with its weights."""
+    row_milliseconds: float
+    """For one row alone, its tokens being known: the least of some rounds, each of which is the median of its rows."""
+    rows_per_second: float
+    """In batches, as `predict` makes them: the best round."""
+    score: float
+    difference: float
+    """From the score of the first."""
+    interval: tuple[float, float] | None
+    """95% interval of the difference, paired by rows."""
+    is_best: bool = False
+    """Whether no other is both as fast for one row and as good, and better in one of the two."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """All ways that were measured, on the same rows of a split and in turns."""
+
+    recipe: str
+    metric: str
+    split: str
+    rows: int
+    threads: int
+    ways: list[Deployed]
+    notes: list[str] = field(default_factory=list)
+
+
+def deploy(
+    models: Sequence[str],
+    *,
+    recipe: str | None = None,
+    data: str | None = None,
+    limit: int | None = None,
+    progress: Progress = SILENT,
+) -> Deployment:
+    """Measure each way to deploy models that were trained for the same task; nothing stays on disk.
+
+    Args:
+        models: run folders, fine-tuned checkpoints or exported folders; the first is what others are compared with.
+        recipe: of checkpoints that are not of a run.
+        data: rows to score on; those of the first model's recipe by default.
+        limit: score on the first rows only.
+        progress: shows how far the work is.
+
+    Raises:
+        UsageError: a model twice, or models of several tasks or label sets.
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.workflows.evaluate import splits_to_score
+
+    saved = [_open(model, recipe, data, limit) for model in models]
+    _refuse_unlike(models, saved)
+    split = next(iter(splits_to_score(saved[0], None).values()))
+    notes: list[str] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="bertkit-bench-")))
+        found = [
+            (model, way, size, checkpoint)
+            for number, (model, one) in enumerate(zip(models, saved, strict=True))
+            for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
+        ]
+        checkpoints = [checkpoint for *_, checkpoint in found]
+        scored, times = _score(checkpoints, split, progress), _time(checkpoints, split, progress)
+    ways = [
+        Deployed(model, way, size, milliseconds, rate, score, difference, interval)
+        for (model, way, size, _), (milliseconds, rate), (score, difference, interval) in zip(
+            found, times, scored, strict=True
+        )
+    ]
+    metric, threads = saved[0].recipe.best_metric, checkpoints[0].machine.threads
+    ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
+    return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
+
+
+def write_page(found: Deployment, output: str | Path, models: Sequence[str]) -> None:
+    """Write the picture of scores beside times, and the table.
+
+    Raises:
+        UsageError: the output is not an ``.html`` file, or is a model.
+    """
+    from bertkit.reports.deploy import write_deployment
+
+    check_page(output)
+    output = typed_path(output)
+    refuse_inputs(output, [("the model", typed_path(model)) for model in models])
+    with claimed(output):
+        write_deployment(output, found)
+
+
+def check_page(output: str | Path) -> None:
+    """Check the name of a page; raises UsageError where it does not end in ``.html``."""
+    if Path(output).suffix != ".html":
+        raise UsageError("a page ends in .html", "e.g. --output deploy.html", file=output)
+
+
+def _open(model: str, recipe: str | None, data: str | None, limit: int | None) -> SavedCheckpoint:
+    loaded = recipe_of(model, recipe, data=data, limit=limit)
+    return open_checkpoint(loaded, load_task(loaded), hub.find_model(model))
+
+
+def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:
+    folders = [one.folder.resolve() for one in saved]
+    for number, (model, one) in enumerate(zip(models, saved, strict=True)):
+        if folders[number] in folders[:number]:
+            raise UsageError(f"{model} is named twice", "name each model once")
+        if (one.recipe.task, one.labels) != (saved[0].recipe.task, saved[0].labels):
+            what = f"{model} answers something else than {models[0]}: {one.recipe.task}, {len(one.labels)} labels"
+            raise UsageError(what, "measure models of one task together")
+
+
+def _load_ways(
+    saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
+) -> Iterator[tuple[str, int, Checkpoint]]:
+    """Yield each way that is possible here, with its size; note why others are not."""
+    if is_exported(saved.folder):
+        checkpoint = saved.load()
+        way = next(name for name, (_, precision) in GRAPHS.items() if _is_way(checkpoint, name, precision))
+        yield way, _weight_bytes(saved.folder), checkpoint
+        return
+    from bertkit.hardware.precision import product_widths
+    from bertkit.modeling.architectures import detect_machine
+    from bertkit.modeling.load import read_config
+
+    config = read_config(saved.folder)
+    for precision in ("fp32", "bf16"):
+        with stage(progress, f"loading {saved.recipe.model_name}, torch-{precision}"):
+            machine = detect_machine(precision, config["model_type"], product_widths(config))
+            checkpoint = saved.load(machine, inference=True)
+        yield f"torch-{precision}", _weight_bytes(saved.folder), checkpoint
+    yield from _export_ways(saved, folder, notes, progress)
+
+
+def _is_way(checkpoint: Checkpoint, way: str, precision: str) -> bool:
+    return checkpoint.machine.precision == precision and GRAPHS[way][0] == checkpoint.model.export.backend
+
+
+def _export_ways(
+    saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
+) -> Iterator[tuple[str, int, Checkpoint]]:
+    from bertkit.exported.backends import check_backend
+
+    before = load_plain(saved)
+    calibration: Any = None
+    for way, (backend, precision) in GRAPHS.items():
+        staging = folder / way
+        staging.mkdir(parents=True)
+        try:
+            check_backend(backend, quantizes=precision == "int8")
+            if precision == "int8" and calibration is None:
+                calibration = calibration_texts(before, read_training_rows(saved, _CALIBRATION_ROWS))
+            with stage(progress, f"exporting {saved.recipe.model_name} to {way}"):
+                target = GraphFormat(backend, precision, calibration if precision == "int8" else None)
+                convert_checkpoint(saved, before, target, staging)
+            yield way, _weight_bytes(staging), open_checkpoint(saved.recipe, saved.task, staging).load()
+        except (ModelError, UnavailableError) as error:
+            notes.append(f"{way}: {error.what}")
+
+
+def _weight_bytes(folder: Path) -> int:
+    """Return the size of the files of weights and graphs, which are called ``model``."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(("model.", "model-")))
+
+
+def _score(
+    checkpoints: Sequence[Checkpoint], split: Split, progress: Progress
+) -> list[tuple[float, float, tuple[float, float] | None]]:
+    """Return the score of each, its difference from the first, and the interval of that."""
+    from bertkit.evaluation.scoring import score_split
+    from bertkit.metrics.paired import compare_paired
+
+    scored = []
+    for checkpoint in checkpoints:
+        _use(checkpoint)
+        scored.append(score_split(checkpoint, split, progress))
+    first, task = scored[0], checkpoints[0].task
+    differences = [
+        compare_paired(
+            lambda judged: task.score(dict(judged), first.setup), first.compared, other.compared, samples=200
+        )[first.setup.recipe.best_metric]
+        for other in scored
+    ]
+    return [(found.second, found.difference, found.interval) for found in differences]
+
+
+def _time(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[tuple[float, float]]:
+    """Return the milliseconds of one row, and the rows per second in batches, of each; they take turns."""
+    from bertkit.evaluation.scoring import run_model
+    from bertkit.tokens.features import count_tokens
+
+    features = [checkpoint.task.encode(split.rows, checkpoint.setup) for checkpoint in checkpoints]
+    best = [(float("inf"), 0.0)] * len(checkpoints)
+    every = max(1, sum(map(count_tokens, features[0])) // _TOGETHER)
+
+    def seconds(checkpoint: Checkpoint, some: Sequence[Feature]) -> float:
+        start = time.perf_counter()
+        run_model(checkpoint, some, SILENT, "")
+        return time.perf_counter() - start
+
+    with stage(progress, "timing", (_ROUNDS + 1) * len(checkpoints)):
+        for turn in range(_ROUNDS + 1):
+            for number, (checkpoint, of_rows) in enumerate(zip(checkpoints, features, strict=True)):
+                _use(checkpoint)
+                alone = of_rows[:: max(1, len(of_rows) // _ALONE)][:_ALONE]
+                together = of_rows[::every]
+                milliseconds = 1000 * median(seconds(checkpoint, [row]) for row in alone)
+                rate = len(together) / seconds(checkpoint, together)
+                if turn:  # the first warms up
+                    best[number] = min(best[number][0], milliseconds), max(best[number][1], rate)
+                progress.update(turn * len(checkpoints) + number + 1, {})
+    return best
+
+
+def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:
+    """Mark the ways that no other one beats in time or score without losing in the other (Pareto)."""
+    sign = -1 if lower_is_better else 1
+
+    def beats(one: Deployed, other: Deployed) -> bool:
+        ours, theirs = ((-way.row_milliseconds, sign * way.score) for way in (one, other))
+        return ours != theirs and all(mine >= yours for mine, yours in zip(ours, theirs, strict=True))
+
+    return [replace(way, is_best=not any(beats(other, way) for other in ways)) for way in ways]
+
+
+def _use(checkpoint: Checkpoint) -> None:
+    """Let torch multiply as this checkpoint was loaded for; a process has one such setting."""
+    from bertkit.exported import ExportedModel
+
+    if not isinstance(checkpoint.model, ExportedModel):
+        from bertkit.hardware.precision import use_matmul_backend
+
+        use_matmul_backend(checkpoint.machine)
