@@ -70,21 +70,22 @@ def as_markdown(results: Sequence[Mapping[str, Any]]) -> str:
     >>> probed = {"layers": [layer], "best_layer": 0, "baselines": {"most frequent label": 0.25}}
     >>> probed |= {"center_of_gravity": 0.0}
     >>> print(as_markdown([{"title": "length", "metric": "accuracy", "probed": probed}]))
-    | task (metric) | most frequent label | 0 | best (as good) | center of gravity |
+    | task (metric) | most frequent label / of each word | 0 | best (as good) | center of gravity |
     |---|---|---|---|---|
     | length (accuracy) | .250 | **.500** | 0 | 0.00 |
     | selectivity | | .250 | | |
     | compression | | 1.50 | | |
     """
     layers = [str(one["layer"]) for one in results[0]["probed"]["layers"]]
-    lines = [f"| task (metric) | most frequent label | {' | '.join(layers)} | best (as good) | center of gravity |"]
+    names = "most frequent label / of each word"
+    lines = [f"| task (metric) | {names} | {' | '.join(layers)} | best (as good) | center of gravity |"]
     lines.append("|---" * (len(layers) + 4) + "|")
     for result in results:
         probed = result["probed"]
         best, rows = probed["best_layer"], probed["layers"]
         scores = [_short(one["score"], "**" if one["layer"] == best else "") for one in rows]
         others = ", ".join(str(one["layer"]) for one in rows if one["is_as_good"] and one["layer"] != best)
-        baseline = _short(next(iter(probed["baselines"].values())))
+        baseline = " / ".join(map(_short, probed["baselines"].values()))
         lines += [
             f"| {result['title']} ({result['metric']}) | {baseline} | {' | '.join(scores)} "
             f"| {best}{f' ({others})' if others else ''} | {probed['center_of_gravity']:.2f} |",
