@@ -5,7 +5,7 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _KEEPING = "bertkit-keeping"
+
+_LEAST_SUM = 0.999  # of the weights of a token, whose sum is 1 but for rounding
 
 AttentionMaps = dict[nn.Module, torch.Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass: (texts, heads, tokens, tokens)."""
@@ -184,6 +186,60 @@ def keep_windows(model: PreTrainedModel) -> None:
         for layer, kind in zip(layers_of(model), types, strict=False):
             if kind == "sliding_attention":
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
+
+
+def attention_weights(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Compute the attention weights of each layer by the model's own code: (rows, heads, tokens, tokens), rows first.
+
+    The last axis is what is attended to: there the weights of each token add up to 1. Attention is computed eagerly,
+    since the fused kernels return no weights.
+
+    Args:
+        model: in evaluation mode; its attention is the one before again in the end.
+        batch: ``input_ids``, ``attention_mask`` and the like.
+
+    Raises:
+        ModelError: the model returns none, or weights that are not between all tokens of a row.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        with torch.inference_mode():
+            found = list(model(**batch, output_attentions=True).attentions or ())
+    finally:
+        model.set_attn_implementation(before)
+    rows, tokens = batch["input_ids"].shape
+    if not found or any(one is None or one.shape != (rows, one.shape[1], tokens, tokens) for one in found):
+        what = f"a {model.config.model_type} model returns no attention weights between all tokens of a text"
+        raise ModelError(what, "name an encoder such as BERT, RoBERTa, DeBERTa or ModernBERT")
+    is_token = batch["attention_mask"].bool()
+    if min(float(one.sum(-1).transpose(1, 2)[is_token].min()) for one in found) < _LEAST_SUM:
+        raise ModelError(f"the attention weights of a {model.config.model_type} model do not add up to 1")
+    return found
+
+
+def queries_and_keys(
+    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+    """Compute the queries, scaled, and the keys of each layer, both (rows, heads, tokens, head size).
+
+    Returns:
+        None where a model computes attention in a way of its own, as DeBERTa and MPNet do.
+    """
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def attend(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+        scaling = keywords.get("scaling") or query.size(-1) ** -0.5
+        shared = query.size(1) // key.size(1)  # heads that have their keys in common
+        found.append((query * scaling, key.repeat_interleave(shared, dim=1)))
+        return sdpa_attention_forward(module, query, key, *arguments, **keywords)
+
+    name = f"{_KEEPING}-queries"
+    with patched_attention(model, name, attend, splits_rows=False), torch.inference_mode():
+        if model.config._attn_implementation != name:
+            return None
+        model(**batch)
+    return found
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:

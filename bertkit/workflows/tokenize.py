@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 def is_file(source: str) -> bool:
     """Tell whether what is to be tokenized is a file: one that is there, ``-``, or a word that ends like one."""
-    return source == "-" or typed_path(source).is_file() or (" " not in source and format_of(source)[0] is not None)
+    with suppress(OSError):  # a text may be longer than names of files can be
+        if typed_path(source).is_file():
+            return True
+    return source == "-" or (" " not in source and format_of(source)[0] is not None)
 
 
 def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) -> list[TextTokens]:

@@ -71,7 +71,9 @@ def test_commands_are_listed_in_the_order_of_work():
 
 
 def test_every_workflow_has_the_command_of_its_name():
-    workflows = {file.stem for file in (PACKAGE / "workflows").glob("*.py")} - {"__init__"}
+    commands = {file.stem for file in MODULES}
+    folders = {folder.name for folder in (PACKAGE / "workflows").iterdir() if folder.is_dir()} & commands
+    workflows = {file.stem for file in (PACKAGE / "workflows").glob("*.py")} - {"__init__"} | folders
     calls = {
         (file.stem if file.stem != "recipe" else file.parent.name, node.module.rpartition(".")[2])
         for file in MODULES

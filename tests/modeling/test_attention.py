@@ -10,11 +10,19 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.attention import attention_of, compiled_layers, kept_attention, repeated_layers, speed_paths
+from bertkit.modeling.attention import (
+    attention_of,
+    attention_weights,
+    compiled_layers,
+    kept_attention,
+    queries_and_keys,
+    repeated_layers,
+    speed_paths,
+)
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.info import SpeedPaths, info_of
-from tests.modeling.tiny_models import make_tiny, make_tiny_batch
+from tests.modeling.tiny_models import LENGTHS, make_tiny, make_tiny_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*non-leaf Tensor:UserWarning")  # of Dynamo itself
 IDS = set(make_tiny_batch()["input_ids"].flatten().tolist())
@@ -178,3 +186,37 @@ def test_attention_that_is_read_is_not_compiled():
     model = make_tiny("bert", AutoModelForSequenceClassification)
     with kept_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states alone"):
         compiled_layers(model).__enter__()
+
+
+QUICK = ("albert", "deberta")  # one of each sort: with an attention function, and with code of its own
+
+
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES]
+)
+def test_attention_weights_are_those_of_plain_transformers(model_type):
+    """And with a softmax over the products of queries and keys, where a model has no other terms."""
+    model, batch = make_tiny(model_type, AutoModel).eval(), make_tiny_batch()
+    before = model.config._attn_implementation
+    found, products = attention_weights(model, batch), queries_and_keys(model, batch)
+    assert model.config._attn_implementation == before and len(found) == 2
+    plain = make_tiny(model_type, AutoModel, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = plain(**batch, output_attentions=True).attentions
+    for layer, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert torch.equal(one, other)
+        for row, tokens in enumerate(LENGTHS):
+            own = one[row, :, :tokens]
+            assert torch.allclose(own.sum(-1), torch.ones(()), atol=1e-6) and not own[..., tokens:].any()
+            if products:
+                query, key = (states[row, :, :tokens] for states in products[layer])
+                scores = (query @ key.transpose(1, 2)).masked_fill(own[..., :tokens] == 0, -torch.inf)
+                assert torch.allclose(scores.softmax(-1), own[..., :tokens], atol=1e-5)
+    assert (products is None) == (model_type in ("deberta", "deberta-v2", "mpnet"))
+
+
+@pytest.mark.parametrize("model_type", ["fnet", pytest.param("longformer", marks=pytest.mark.slow)])
+def test_models_without_weights_between_all_tokens_are_refused(model_type):
+    model = make_tiny(model_type, AutoModel).eval()
+    with pytest.raises(ModelError, match=f"a {model_type} model returns no attention weights between all tokens"):
+        attention_weights(model, make_tiny_batch())

@@ -14,6 +14,7 @@ def test_what_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "README").write_text("a")
+    assert not is_file("a long text " * 100)
     assert [is_file(source) for source in ("-", "README", "rows.csv", "folder", "a text", "see rows.csv")] == [
         *(True, True, True),
         *(False, False, False),

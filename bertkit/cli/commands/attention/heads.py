@@ -1,0 +1,102 @@
+"""`bertkit attention heads`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.commands.attention import WARNING
+from bertkit.cli.commands.attention.show import PageOption
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, EncoderOption, read_data_options
+
+if TYPE_CHECKING:
+    from bertkit.insight.attention.heads import MeasuredHeads
+
+NAME = "heads"
+ORDER = 2
+EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model demo"
+
+
+def command(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
+            "splits, or the hub name of a data set.",
+            show_default=False,
+        ),
+    ],
+    model: EncoderOption = ...,  # type: ignore[assignment]
+    column: ColumnOption = "text",
+    split: Annotated[
+        str | None,
+        typer.Option(help="Split of a folder or a data set of the hub.", metavar="SPLIT", show_default="validation"),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Use only the first N rows.", metavar="N", min=1)] = 1000,
+    max_length: Annotated[int, typer.Option(help="Leave out rows of more tokens.", metavar="N", min=4)] = 512,
+    output: PageOption = None,
+    changes: DataSettingsOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure what every head of an encoder attends to over the rows of a file.
+
+    Shares of attention to tokens before, after and elsewhere, to special tokens and punctuation; entropy; and the most
+    similar head. Where words have syntactic heads (columns tokens, head and deprel, as CoNLL-U has), also the best head
+    for each relation beside the best fixed offset. Layers and heads count from 0.
+    """
+    from bertkit.workflows.attention import measure
+
+    data = read_data_options(column, changes).model_copy(update={"limit": limit})
+    progress = TerminalProgress()
+    found = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
+    if output is not None:
+        print_file(output, found.rows, as_json=json)
+    elif json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _print(found)
+
+
+def _print(found: MeasuredHeads) -> None:
+    left_out = f", {found.left_out:,} left out (empty, or over {found.max_tokens:,} tokens)" if found.left_out else ""
+    print_text(
+        f"{found.model}: {found.layers} layers of {found.heads} heads, over {format_rows(found.rows)} of {found.file} "
+        f"({found.tokens:,} tokens{left_out})"
+    )
+    rows = [
+        {
+            "head": f"{one.layer}.{one.head}",
+            "described as": one.described_as,
+            **{name: f"{share:.2f}" for name, share in one.shares.items()},
+            "entropy": f"{one.entropy:.2f}",
+            "nearest": f"{one.nearest[0]}.{one.nearest[1]} ({one.nearest_distance:.2f})",
+        }
+        for one in found.measured
+    ]
+    uniform: dict[str, Any] = dict.fromkeys(rows[0], "")
+    uniform |= {"head": "uniform", **{name: f"{share:.2f}" for name, share in found.uniform.items()}}
+    print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
+    print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")
+    if found.relations:
+        relations = [
+            {
+                "relation": one.relation,
+                "words": one.words,
+                "head": f"{one.layer}.{one.head}",
+                "direction": one.direction,
+                "accuracy": f"{one.accuracy:.3f} ({format_interval(one.interval)})",
+                "offset": f"{one.offset:+d}",
+                "its accuracy": f"{one.offset_accuracy:.3f}",
+                "difference": format_interval(one.difference_interval),
+            }
+            for one in found.relations
+        ]
+        title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
+        print_table(title, relations, max_rows=len(relations))
+    print_text(WARNING)

@@ -1,0 +1,71 @@
+"""`bertkit attention importance`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertkit.cli.options import DataOption, JsonOption, MaxLengthOption, SetOption, load
+from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.attention import ImportantHeads
+
+NAME = "importance"
+ORDER = 3
+EXAMPLE = "bertkit attention importance runs/cola --rows 128"
+
+
+def command(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
+    ],
+    data: DataOption = None,
+    split: Annotated[
+        str | None, typer.Option(help="Split to score.", metavar="SPLIT", show_default="validation")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Score the first N rows, once for each head.", metavar="N", min=2)] = 256,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
+    ] = None,
+    max_length: MaxLengthOption = None,
+    changes: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score a run without each of its heads: which ones does it need?
+
+    A head is left out by zeros in place of its output (Michel et al. 2019). Beside the change of the recipe's best
+    metric stands the estimate by gradient, which `prune` goes by.
+    """
+    from bertkit.workflows.attention import rank_by_importance
+    from bertkit.workflows.explain import recipe_of
+
+    settings = {"model": run, "data.source": data, "training.max_length": max_length}
+    loaded = load(recipe or recipe_of(run), settings, changes)
+    found = rank_by_importance(loaded, split=split, rows=rows, progress=TerminalProgress())
+    if json:
+        print_json(dataclasses.asdict(found))
+    else:
+        _print(found)
+
+
+def _print(found: ImportantHeads) -> None:
+    score = f"{format_number(found.score).strip()} ({format_interval(found.interval)})"
+    print_text(f"{found.run}: {found.metric} {score} on {format_rows(found.rows)} of {found.split}, with all heads")
+    ranked = sorted(found.heads, key=lambda one: (one.difference, -one.gradient))
+    table = [
+        {
+            "head": f"{one.layer}.{one.head}",
+            "score": format_number(one.score).strip(),
+            "difference": f"{one.difference:+.4f}",
+            "95% CI": format_interval(one.interval),
+            "gradient": f"{one.gradient:.3g}",
+        }
+        for one in ranked
+    ]
+    print_table(f"{found.metric} without each head (layer.head)", table, max_rows=len(table))
+    print_text("  Intervals are of one head each, and not corrected for how many there are.")

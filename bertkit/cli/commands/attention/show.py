@@ -1,0 +1,136 @@
+"""`bertkit attention show`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.commands.attention import WARNING
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_file, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import EncoderOption
+
+if TYPE_CHECKING:
+    from bertkit.workflows.attention import ShownAttention
+
+NAME = "show"
+ORDER = 1
+EXAMPLE = 'bertkit attention show "The cat sat on the mat." --model demo --output page.html'
+
+_MOST = 3  # tokens that are listed beside one
+_DIGITS = 6
+
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+]
+
+
+def command(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.", show_default=False)],
+    model: EncoderOption = ...,  # type: ignore[assignment]
+    pair: Annotated[
+        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
+    ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            help="List the tokens of this layer, from 0; a page begins with it.", metavar="N", min=0, show_default="all"
+        ),
+    ] = None,
+    head: Annotated[
+        int | None,
+        typer.Option(
+            help="With --layer: of this head only, from 0.", metavar="N", min=0, show_default="the mean of all"
+        ),
+    ] = None,
+    max_length: Annotated[int, typer.Option(help="Refuse an input of more tokens.", metavar="N", min=3)] = 128,
+    output: PageOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what the heads of an encoder attend to in a text, or in a pair of texts.
+
+    The page has all layers and heads, each token's weights, attention rollout, and queries and keys. Without --output,
+    a table shows the strongest attention of each layer, or with --layer that of each token.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.workflows.attention import show
+
+    if head is not None and layer is None:
+        raise UsageError("--head without --layer", "name the layer too")
+    at = (layer or 0, head or 0)
+    shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output, progress=TerminalProgress())
+    if output is not None:
+        print_file(output, 1, as_json=json)
+    elif json:
+        print_json(_as_record(shown, layer, head))
+    else:
+        _print(shown, layer, head)
+
+
+def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:
+    one = slice(None) if layer is None else slice(layer, layer + 1)
+    of_layer = slice(None) if head is None else slice(head, head + 1)
+    return {
+        "model": shown.text.model,
+        "tokens": [dataclasses.asdict(token) for token in shown.text.tokens],
+        "layers": list(range(len(shown.rollout)))[one],
+        "heads": list(range(shown.entropy.shape[1]))[of_layer],
+        "weights": shown.text.weights[one, of_layer].astype(float).round(_DIGITS).tolist(),
+        "entropy": shown.entropy[one, of_layer].astype(float).round(_DIGITS).tolist(),
+        "rollout": shown.rollout[one].round(_DIGITS).tolist(),
+    }
+
+
+def _print(shown: ShownAttention, layer: int | None, head: int | None) -> None:
+    layers, heads, count, _ = shown.text.weights.shape
+    print_text(f"{shown.text.model}: {layers} layers of {heads} heads, {count} tokens")
+    if layer is None:
+        print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(shown))
+        rolled = shown.rollout[-1][0]
+        first = shown.text.tokens[0].text
+        print_text(f"  rollout to {first} over all layers: {_strongest(shown, rolled)}")
+    else:
+        weights = shown.text.weights[layer]
+        chosen = weights.mean(axis=0) if head is None else weights[head]
+        whose = f"layer {layer}, " + ("the mean of all heads" if head is None else f"head {head}")
+        rows = [
+            {"token": token.text, "attends most to": _strongest(shown, chosen[position])}
+            for position, token in enumerate(shown.text.tokens)
+        ]
+        print_table(whose, rows, max_rows=len(rows))
+    print_text(WARNING)
+
+
+def _list_layers(shown: ShownAttention) -> list[dict[str, Any]]:
+    """Return a row per layer: where its attention goes, and its strongest weight between different tokens of text."""
+    import numpy as np
+
+    tokens, weights = shown.text.tokens, shown.text.weights
+    is_text = np.array([token.segment is not None for token in tokens])
+    between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
+    rows = []
+    for number, layer in enumerate(weights):
+        head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
+        pair = f"{tokens[source].text} -> {tokens[target].text}" if between.any() else "-"
+        rows.append(
+            {
+                "layer": str(number),
+                "special tokens": f"{layer[:, :, ~is_text].sum(-1).mean():.2f}",
+                "itself": f"{np.diagonal(layer, axis1=1, axis2=2).mean():.2f}",
+                "entropy": f"{shown.entropy[number].mean():.2f}",
+                "head": str(head) if between.any() else "-",
+                "strongest": pair,
+                "weight": f"{layer[head, source, target]:.2f}" if between.any() else "-",
+            }
+        )
+    return rows
+
+
+def _strongest(shown: ShownAttention, weights: Any) -> str:
+    order = (-weights).argsort(kind="stable")[:_MOST]
+    return ", ".join(f"{shown.text.tokens[position].text} {weights[position]:.2f}" for position in order)

@@ -1,0 +1,158 @@
+"""Every head of an encoder measured over rows: what it attends to, its kin, and the relations that it follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bertkit.errors import DataError
+from bertkit.evaluation.forward import sorted_batches
+from bertkit.insight.attention.distances import DistanceCounter, choose_rows
+from bertkit.insight.attention.patterns import PATTERNS, PatternCounter, PatternTable
+from bertkit.insight.attention.relations import RelationCounter, RelationScore
+from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
+from bertkit.progress import SILENT, Progress, stage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.insight.attention.weights import AttentionModel
+
+_DISTANCE_TOKENS = 2000  # over which the distances of heads are measured, since they cost much more than the rest
+_SEED = 0
+_TOKENS = 1024  # padded, per batch; all of its attention is in memory at once
+
+
+@dataclass(frozen=True)
+class MeasuredHead:
+    """What one head does on average; layers and heads count from 0."""
+
+    layer: int
+    head: int
+    described_as: str
+    """A name of `PATTERNS`, ``broad`` or ``mixed``."""
+    shares: dict[str, float]
+    """Pattern -> share of attention, from 0 to 1."""
+    entropy: float
+    """In nats."""
+    normalized_entropy: float
+    """From 0, all attention to one token, to 1, the same to all."""
+    nearest: tuple[int, int]
+    """Layer and head of the most similar head."""
+    nearest_distance: float
+    """Jensen-Shannon divergence from it in bits, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class MeasuredHeads:
+    """All heads of an encoder, measured over the rows of a file."""
+
+    model: str
+    file: str
+    layers: int
+    heads: int
+    """Per layer."""
+    rows: int
+    left_out: int
+    """Rows without tokens, or longer than what was read."""
+    max_tokens: int
+    tokens: int
+    """Those that attend: all but special ones."""
+    uniform: dict[str, float]
+    """Pattern -> share that a head gives it which attends to all tokens alike."""
+    measured: list[MeasuredHead]
+    distances: list[list[float]]
+    """Between heads, in the order of `measured`."""
+    distance_tokens: int
+    """Over which distances are means."""
+    relations: list[RelationScore] = field(default_factory=list)
+    """Of rows with syntactic heads."""
+
+
+def measure_heads(
+    model: AttentionModel, rows: Sequence[TextOrWords], file: str, *, max_tokens: int, progress: Progress = SILENT
+) -> MeasuredHeads:
+    """Measure what every head of an encoder attends to, batch by batch.
+
+    Args:
+        model: whose heads.
+        rows: texts, or words with or without their syntactic heads.
+        file: what they are from.
+        max_tokens: longer rows are left out.
+        progress: shows how many rows are done.
+
+    Raises:
+        DataError: no row is left.
+        ModelError: the model has no weights to measure.
+    """
+    from bertkit.modeling.attention import attention_weights
+
+    limit = min(max_tokens, model.max_tokens)
+    encoded = encode_rows(rows, model.tokenizer, limit)
+    if not encoded:
+        raise DataError(
+            f"no row has text of up to {limit:,} tokens", "name another --column or --max-length", file=file
+        )
+    patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
+    chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
+    done = 0
+    with stage(progress, "measuring heads", len(encoded)):
+        for numbers in sorted_batches([len(row.is_special) for row in encoded], _TOKENS):
+            batch = [encoded[number] for number in numbers]
+            weights = attention_weights(model.model, model.collate([row.feature for row in batch]))
+            patterns.add(batch, weights)
+            relations.add(numbers, batch, weights)
+            inside = [position for position, number in enumerate(numbers) if number in chosen]
+            distances.add([batch[position] for position in inside], [layer[inside] for layer in weights])
+            done += len(numbers)
+            progress.update(done, {})
+    with stage(progress, "choosing the heads of relations", total=1):
+        scores = relations.scores(_SEED)
+    return _summarize(model, file, (len(rows), encoded, limit), patterns.table(), distances, scores)
+
+
+def _summarize(
+    model: AttentionModel,
+    file: str,
+    counted: tuple[int, Sequence[HeadRow], int],
+    table: PatternTable,
+    distances: DistanceCounter,
+    relations: list[RelationScore],
+) -> MeasuredHeads:
+    rows, encoded, limit = counted
+    layers, heads, _ = table.shares.shape
+    matrix = distances.distances()
+    return MeasuredHeads(
+        model=model.name,
+        file=file,
+        layers=layers,
+        heads=heads,
+        rows=len(encoded),
+        left_out=rows - len(encoded),
+        max_tokens=limit,
+        tokens=table.tokens,
+        uniform=dict(zip(PATTERNS, table.uniform.tolist(), strict=True)),
+        measured=[_measured(table, matrix, layer, head) for layer in range(layers) for head in range(heads)],
+        distances=matrix.round(4).tolist(),
+        distance_tokens=distances.tokens,
+        relations=relations,
+    )
+
+
+def _measured(table: PatternTable, matrix: np.ndarray, layer: int, head: int) -> MeasuredHead:
+    heads = table.shares.shape[1]
+    row = matrix[layer * heads + head].copy()
+    row[layer * heads + head] = math.inf
+    nearest = int(row.argmin())
+    return MeasuredHead(
+        layer=layer,
+        head=head,
+        described_as=table.describe(layer, head),
+        shares=dict(zip(PATTERNS, table.shares[layer, head].tolist(), strict=True)),
+        entropy=float(table.entropy[layer, head]),
+        normalized_entropy=float(table.normalized_entropy[layer, head]),
+        nearest=(nearest // heads, nearest % heads),
+        nearest_distance=float(matrix[layer * heads + head, nearest]),
+    )

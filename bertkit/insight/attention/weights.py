@@ -1,0 +1,155 @@
+"""The attention weights of an encoder, as the model itself computes them, for a text or for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.errors import UsageError
+from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
+from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
+from bertkit.tokens.features import Feature, find_template, pad_features, tokenize_texts
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+_LEAST_WEIGHT = 1e-6  # below, the logarithm of a weight is mostly rounding
+_CLOSE = 1e-3
+
+
+@dataclass(frozen=True)
+class AttendedToken:
+    """A token of a text or of a pair."""
+
+    token: str
+    """As the vocabulary has it."""
+    text: str
+    """The characters that it stands for, after ``##`` where it continues a word; a special token as it is."""
+    segment: int | None
+    """0 in the first text, 1 in the second; None for a special token."""
+
+
+@dataclass(frozen=True)
+class AttendedText:
+    """What the heads of an encoder attend to in one text, or in a pair of texts."""
+
+    model: str
+    tokens: list[AttendedToken]
+    weights: np.ndarray
+    """float32, (layers, heads, tokens, tokens): the weights of each token over the last axis add up to 1."""
+    queries: np.ndarray | None
+    """float32, (layers, heads, tokens, head size), scaled: the product with a key is the score before the softmax.
+    None where scores have other terms, such as those of relative positions; the same holds for `keys`."""
+    keys: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class AttentionModel:
+    """An encoder that is loaded to look at its attention."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that it reads."""
+        return int(self.tokenizer.model_max_length)
+
+    def collate(self, features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        """Build the batch of some features, on the device of the model, padded to the longest one."""
+        import torch
+
+        padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
+        arrays = pad_features(features, padding, max(len(feature["input_ids"]) for feature in features))
+        return {name: torch.from_numpy(values).to(self.model.device) for name, values in arrays.items()}
+
+
+def load_attention_model(folder: Path, name: str) -> AttentionModel:
+    """Load the encoder of a run or of any other checkpoint, in float32.
+
+    Raises:
+        ModelError: it is damaged, or it is not an encoder.
+    """
+    if is_sentence_folder(folder):
+        folder = folder / read_modules(folder).subfolder
+    read_config(folder)
+    return AttentionModel(name, _load_encoder(folder), load_tokenizer(folder))
+
+
+def _load_encoder(folder: Path) -> PreTrainedModel:
+    import torch
+    from transformers import AutoModel
+
+    from bertkit.modeling.weights import load_config
+
+    model = load_to_pretrain(AutoModel, folder, load_config(folder))
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tokens: int) -> AttendedText:
+    """Compute what the heads of an encoder attend to in a text, or in a pair of texts.
+
+    Raises:
+        UsageError: a text has no tokens, or both are longer than `max_tokens` or than the model reads.
+        ModelError: the model has no weights to show.
+    """
+    from bertkit.modeling.attention import attention_weights
+
+    feature, tokens = _encode(model.tokenizer, text, pair)
+    if len(tokens) > model.max_tokens:
+        raise UsageError(f"{len(tokens):,} tokens, and the model reads {model.max_tokens:,}", "give a shorter text")
+    if len(tokens) > max_tokens:
+        remedy = "give a shorter text, or a larger --max-length: the output grows with its square"
+        raise UsageError(f"{len(tokens):,} tokens, more than --max-length {max_tokens:,}", remedy)
+    batch = model.collate([feature])
+    weights = np.stack([one[0].float().cpu().numpy() for one in attention_weights(model.model, batch)])
+    queries, keys = _queries_and_keys(model, batch, weights)
+    return AttendedText(model.name, tokens, weights, queries, keys)
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
+    """Tokenize a text or a pair as in training: special tokens that a text spells are read as characters."""
+    texts = [text] if pair is None else [text, pair]
+    encodings = [tokenize_texts(tokenizer, [one])[0] for one in texts]
+    if not all(encoding.ids for encoding in encodings):
+        raise UsageError("a text without tokens", "write something in it")
+    template = find_template(tokenizer, pair=pair is not None)
+    feature = template.fill(*(encoding.ids for encoding in encodings))
+    tokens = [AttendedToken(name, name, None) for name in tokenizer.convert_ids_to_tokens(feature["input_ids"])]
+    start = len(template.before)
+    for segment, (encoding, own) in enumerate(zip(encodings, texts, strict=True)):
+        tokens[start : start + len(encoding.ids)] = _describe_tokens(encoding, own, segment)
+        start += len(encoding.ids) + len(template.between)
+    return feature, tokens
+
+
+def _describe_tokens(encoding: Any, text: str, segment: int) -> list[AttendedToken]:
+    described, before = [], None
+    for token, (start, end), word in zip(encoding.tokens, encoding.offsets, encoding.word_ids, strict=True):
+        shown = text[start:end].strip() or token
+        described.append(AttendedToken(token, f"##{shown}" if word == before else shown, segment))
+        before = word
+    return described
+
+
+def _queries_and_keys(
+    model: AttentionModel, batch: dict[str, torch.Tensor], weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+    """Compute scaled queries and keys, unless their products are not all that the weights are made of."""
+    from bertkit.modeling.attention import queries_and_keys
+
+    found = queries_and_keys(model.model, batch)
+    if found is None:
+        return None, None
+    queries, keys = (np.stack([pair[side][0].float().cpu().numpy() for pair in found]) for side in (0, 1))
+    # The softmax leaves a constant per token: score - log(weight) is the same for all that the token attends to.
+    scores = queries @ keys.swapaxes(-1, -2)
+    constants = np.where(weights > _LEAST_WEIGHT, scores - np.log(np.maximum(weights, _LEAST_WEIGHT)), np.nan)
+    spread = np.nanmax(constants, axis=-1) - np.nanmin(constants, axis=-1)
+    return (queries, keys) if spread.max() < _CLOSE else (None, None)

@@ -1,0 +1,97 @@
+"""Measure what the heads of an encoder attend to over the rows of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit import hub
+from bertkit.data.files import read_records
+from bertkit.data.sources import files_by_split
+from bertkit.data.text import Record
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Data, typed_path
+from bertkit.storage.outputs import claimed
+from bertkit.workflows.attention.show import check_output
+
+if TYPE_CHECKING:
+    from bertkit.insight.attention.heads import MeasuredHeads
+
+MAX_TOKENS = 512
+_VALIDATION = "validation"
+
+
+def measure(
+    source: str,
+    model: str,
+    *,
+    data: Data | None = None,
+    split: str | None = None,
+    max_tokens: int = MAX_TOKENS,
+    output: Path | None = None,
+    progress: Progress = SILENT,
+) -> MeasuredHeads:
+    """Measure what each head of an encoder attends to over the rows of a file, or of one split of a data set.
+
+    Args:
+        source: a file, ``-`` for standard input, a folder, or the hub name of a data set.
+        model: a run or any other checkpoint.
+        data: how rows are read, and how many.
+        split: of a folder or a data set; ``validation`` by default.
+        max_tokens: longer rows are left out.
+        output: a page to write, which opens from disk.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    path = typed_path(source)
+    check_output(output, model, {"the file that is measured": path} if path.is_file() else {})
+    folder = hub.find_model(model)
+    from bertkit.insight.attention.rows import parse_row
+
+    settings = data or Data()
+    name = "standard input" if source == "-" else source
+    column = settings.columns.get("text", "text")
+    if not isinstance(column, str):
+        raise UsageError("a text has one column", "name it with --column")
+    with stage(progress, f"reading {name}", total=1):
+        records = islice(_read(source, settings, split), settings.limit)
+        rows = [parse_row(record, column, name) for record in records]
+    if not rows:
+        raise DataError("no rows", "name a file that has some", file=name)
+    with stage(progress, f"loading {model}"):
+        from bertkit.insight.attention.heads import measure_heads
+        from bertkit.insight.attention.weights import load_attention_model
+
+        loaded = load_attention_model(folder, model)
+    found = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
+    if output is not None:
+        from bertkit.insight.attention.patterns import PATTERNS
+        from bertkit.reports.attention_heads import write_heads
+
+        with claimed(output):
+            write_heads(output, found, PATTERNS)
+    return found
+
+
+def _read(source: str, data: Data, split: str | None) -> Iterator[Record]:
+    """Yield the rows of a file, or of one split of a folder or of a data set of the hub."""
+    path = typed_path(source)
+    if source == "-" or path.is_file():
+        if split is not None:
+            raise UsageError(f"--split {split} of a single file", "leave it out", file=source)
+        return read_records(source if source == "-" else path, data)
+    name = split or _VALIDATION
+    settings = data.model_copy(update={"source": str(path) if path.exists() else source})
+    files = files_by_split(settings)
+    if files is None:
+        from bertkit.data.hub_sets import read_hub_split
+
+        return read_hub_split(settings, name)
+    if name not in files:
+        raise DataError(f"no split {name!r}", f"{closest(name, files)}; name one with --split", file=source)
+    return chain.from_iterable(read_records(file, settings) for file in files[name])

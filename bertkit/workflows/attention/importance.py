@@ -1,0 +1,85 @@
+"""Score a run without each of its heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from bertkit.metrics.intervals import Interval
+    from bertkit.pruning.importance import HeadImportance
+
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class ImportantHeads:
+    """The score of a run without each of its heads."""
+
+    run: str
+    recipe: str
+    split: str
+    rows: int
+    metric: str
+    score: float
+    """With all heads."""
+    interval: Interval
+    heads: list[HeadImportance]
+
+
+def rank_by_importance(
+    recipe: Recipe, *, split: str | None = None, rows: int = ROWS, progress: Progress = SILENT
+) -> ImportantHeads:
+    """Score a run without each of its heads in turn.
+
+    Args:
+        recipe: that of the run, with the run as its model.
+        split: ``validation`` by default.
+        rows: how many of the first rows are scored, once for each head.
+        progress: shows how many heads are done.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    from bertkit.evaluation.checkpoint import find_checkpoint
+    from bertkit.modeling.load import read_config
+    from bertkit.workflows.evaluate import splits_to_score
+    from bertkit.workflows.steps.training_rows import judge_training_rows
+
+    read_config(hub.find_model(recipe.model))  # of an exported run no head can be left out
+    saved = find_checkpoint(recipe)
+    with stage(progress, "reading the data", total=1):
+        name, chosen = next(iter(judge_training_rows(saved, splits_to_score(saved, split), "refuse").items()))
+    chosen = chosen.first(rows)
+    from bertkit.evaluation.scoring import score_split
+    from bertkit.metrics.intervals import find_intervals
+    from bertkit.metrics.paired import count_units, take
+    from bertkit.pruning.choose import load_to_measure
+    from bertkit.pruning.importance import score_heads
+
+    with stage(progress, f"loading {recipe.model_name}"):
+        checkpoint = load_to_measure(saved, saved.load(inference=True, calibrated=False))
+    features = saved.task.encode(chosen.rows, checkpoint.setup)
+    heads = score_heads(checkpoint, chosen, features, progress)
+    whole, metric = score_split(checkpoint, chosen, SILENT, features=features), recipe.best_metric
+
+    def score(drawn: np.ndarray) -> dict[str, Any]:
+        return {metric: saved.task.score(take(whole.compared, drawn), whole.setup)[metric]}
+
+    interval = find_intervals({metric: whole.scores[metric]}, score, count_units(whole.compared)).ends[metric]
+    return ImportantHeads(
+        run=str(recipe.model),
+        recipe=recipe.name,
+        split=name,
+        rows=len(chosen.rows),
+        metric=metric,
+        score=float(whole.scores[metric]),
+        interval=interval,
+        heads=heads,
+    )
