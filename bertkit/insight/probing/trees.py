@@ -14,22 +14,30 @@ from bertkit.tokens.words import read_list
 
 ARC, NO_ARC = "arc", "no arc"
 
+_NO_HEAD = frozenset({"_", "None", "", None})  # as CoNLL-U and the hub write it
+
 
 def read_heads(value: Any, count: int) -> list[int]:
-    """Read the head of each word: the number of a word from 1, or 0 for the root.
+    """Read the head of each word: the number of a word from 1, or 0 for the root and for words without a head.
+
+    Multiword tokens, such as ``don't`` before ``do`` and ``n't``, have no head, and heads do not count them. Here they
+    are counted, so that a head is a position in the row.
 
     Raises:
         DataError: not one number per word, or heads that go in a circle.
     """
     raw = _read_column(value, count, "head")
+    counted = [position for position, head in enumerate(raw, 1) if head not in _NO_HEAD]
     try:
-        heads = [int(head) for head in raw]
+        given = [int(raw[position - 1]) for position in counted]
     except (TypeError, ValueError):
-        heads = [-1]
-    wrong = next((head for head in heads if not 0 <= head <= count), None)
-    if wrong is not None:
+        given = [-1]
+    if not all(0 <= head <= len(counted) for head in given):
         what = f"{str(raw)[:60]} are not the heads of {count} words"
         raise DataError(what, "number words from 1; the root has head 0", column="head")
+    heads = [0] * count
+    for position, head in zip(counted, given, strict=True):
+        heads[position - 1] = counted[head - 1] if head else 0
     depth_of(heads)
     return heads
 

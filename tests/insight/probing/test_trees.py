@@ -49,6 +49,12 @@ def test_features_are_those_of_conllu():
     assert items.labels == ["Past"] and items.groups == ["went"] and items.addresses.tolist() == [[[0, 3]]]
 
 
+def test_heads_are_positions_where_multiword_tokens_have_none():
+    """I don't do n't go: the heads count I, do, n't and go."""
+    assert trees.read_heads(["4", "None", "4", "4", "0"], 5) == [5, 0, 5, 5, 0]
+    assert trees.read_heads(["_", "_"], 2) == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
