@@ -97,7 +97,7 @@ def as_markdown(results: Sequence[Mapping[str, Any]]) -> str:
 
 def draw(results: Sequence[Mapping[str, Any]]) -> str:
     """Draw a panel per task, two side by side, as one picture that stands alone."""
-    from bertkit.reports.probe import draw_layers
+    from bertkit.reports.insight.probe import draw_layers
     from bertkit.reports.svg import WIDTH
 
     panels, height = [], 0.0

@@ -148,7 +148,7 @@ def write_page(result: ProbeResult, file: Path) -> None:
         UsageError: the page is there already.
         ResourceError: another process is writing it, or it cannot be written.
     """
-    from bertkit.reports.probe import write_probe
+    from bertkit.reports.insight.probe import write_probe
 
     with claimed(file):
         check_new_page(file)  # another process may have written it meanwhile

@@ -80,7 +80,7 @@ def test_settings_and_rows_are_checked(tiny_model):
 
 
 def test_a_page_is_not_overwritten(tmp_path):
-    from tests.reports.test_probe import make_result
+    from tests.reports.insight.test_probe import make_result
 
     page = check_new_page(tmp_path / "a.html")
     write_page(make_result(), page)

@@ -94,7 +94,7 @@ def command(
 
 
 def _print(result: ProbeResult) -> None:
-    from bertkit.reports.probe import count_items, describe_control
+    from bertkit.reports.insight.probe import count_items, describe_control
 
     probed = result.probed
     seeds = "1 seed" if result.seeds == 1 else f"{result.seeds} seeds"

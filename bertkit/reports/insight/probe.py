@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
-from bertkit.reports.layer_chart import LayerPoint, layer_chart
+from bertkit.reports.insight.layer_chart import LayerPoint, layer_chart
 from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 

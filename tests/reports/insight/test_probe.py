@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from bertkit.reports.probe import describe_control, write_probe
+from bertkit.reports.insight.probe import describe_control, write_probe
 
 HOSTILE = "<script>alert(1)</script>"
 
