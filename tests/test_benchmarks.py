@@ -35,7 +35,8 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 
 @pytest.mark.parametrize(
-    "name", ["groups", "load", "linear", "long_texts", "pictures", "pruning", "quality", "schedules", "speed"]
+    "name",
+    ["groups", "load", "linear", "long_texts", "pictures", "probing", "pruning", "quality", "schedules", "speed"],
 )
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))

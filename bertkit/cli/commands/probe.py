@@ -1,0 +1,128 @@
+"""`bertkit probe`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe
+from bertkit.cli.output import format_interval, print_file, print_json, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
+
+if TYPE_CHECKING:
+    from bertkit.workflows.probe import ProbeResult
+
+NAME = "probe"
+ORDER = 4
+EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
+
+TaskArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
+        "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
+        autocompletion=complete_recipe,
+        show_default=False,
+    ),
+]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE
+    ),
+]
+LimitOption = Annotated[
+    int, typer.Option(help="Learn from N rows, drawn by their content; score half as many.", metavar="N")
+]
+ItemsOption = Annotated[int, typer.Option(help="At most so many words, or pairs of words, per probe.", metavar="N")]
+SeedsOption = Annotated[
+    int, typer.Option(help="Train N probes per layer: each draws its rows and its control task.", metavar="N")
+]
+MetricOption = Annotated[
+    str | None,
+    typer.Option(
+        help="What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
+        metavar="METRIC",
+        show_default="the first of the recipe's that fits",
+    ),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="New HTML page.", metavar="FILE", show_default=False)
+]
+
+
+def command(
+    task: TaskArgument,
+    model: EncoderOption,
+    data: DataOption = None,
+    limit: LimitOption = 2000,
+    items: ItemsOption = 20_000,
+    seeds: SeedsOption = 3,
+    metric: MetricOption = None,
+    max_length: TextLengthOption = None,
+    precision: PrecisionOption = "auto",
+    changes: SetOption = None,
+    output: OutputOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what each layer of an encoder knows, by linear probes.
+
+    Of each layer: the score with its interval, selectivity beside a control task, and how short a code of the labels
+    becomes. Vectors of all layers are computed once and kept.
+    """
+    from bertkit.recipe import parse_changes
+    from bertkit.workflows.probe import ProbeSettings, check_new_page, load_probe_recipe, probe, write_page
+
+    page = None if output is None else check_new_page(output)
+    given = {"model": model, **({} if data is None else {"data.source": data}), **parse_changes(changes or [])}
+    recipe = load_probe_recipe(task, given)
+    settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
+    result = probe(recipe, settings, progress=TerminalProgress())
+    if page is not None:
+        write_page(result, page)
+    if json:
+        print_json(dataclasses.asdict(result) | ({} if page is None else {"file": str(page)}))
+        return
+    _print(result)
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
+
+
+def _print(result: ProbeResult) -> None:
+    from bertkit.reports.insight.probe import count_items, describe_control
+
+    probed = result.probed
+    seeds = "1 seed" if result.seeds == 1 else f"{result.seeds} seeds"
+    print_text(f"{result.task} in {result.model}: {result.about}")
+    print_text(
+        f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
+        f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored; {seeds}"
+    )
+    table: list[dict[str, Any]] = [
+        {
+            "layer": f"{'* ' if one.layer == probed.best_layer else '  '}{one.layer or '0 (embeddings)'}",
+            result.metric: one.score,
+            "95% CI": format_interval(one.interval),
+            "control": one.control,
+            "selectivity": f"{one.selectivity:+.4f}",
+            "code, kbit": "n/a" if one.bits is None else f"{one.bits / 1000:.2f}",
+            "compression": "n/a" if one.compression is None else f"{one.compression:.2f}",
+            "in the mix": f"{share:.0%}",
+        }
+        for one, share in zip(probed.layers, probed.mixing, strict=True)
+    ]
+    print_table("what a linear probe scores at each layer", table, len(table))
+    for name, score in probed.baselines.items():
+        print_text(f"  {name}: {score:.4f}")
+    print_text(f"  control task: {describe_control(result.control, result.group)}")
+    deviation = "" if probed.center_deviation is None else f", standard deviation {probed.center_deviation:.2f}"
+    print_text(
+        f"  best layer: {probed.best_layer}; center of gravity of the mix: {probed.center_of_gravity:.2f}{deviation}"
+    )
+    for note in probed.notes:
+        print_text(f"  note: {note}")

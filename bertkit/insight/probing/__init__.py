@@ -1,0 +1,1 @@
+"""What each layer of an encoder knows: linear probes, what they are compared with, and how layers are weighed."""

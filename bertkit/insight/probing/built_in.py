@@ -1,0 +1,215 @@
+"""Tasks for probes that are made from the rows themselves: surface, syntax where trees are given, and features.
+
+Length, word content, bigram shift and tree depth are those of Conneau et al. 2018 ("What you can cram into a single
+vector"), on the rows at hand; arcs and their relations are the edge probes of Tenney et al. 2019.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bertkit.data.rows import Columns
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.errors import DataError
+from bertkit.insight.probing import trees
+from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text
+from bertkit.insight.probing.recipe_labels import choose_metric
+from bertkit.insight.probing.rows import choose_rows
+from bertkit.metrics.statistics import quantile_bins
+from bertkit.recipe import Recipe, Row
+from bertkit.tokens.words import read_words, split_text
+
+_SEED = 0  # of the draws that make a task; the seeds of probes are others
+_LEAST_ROWS = 10  # with a word, for it to be one of those to find
+_MOST_WORDS = 50
+_FREQUENT_WORDS = 20  # which are in most texts
+
+Both = tuple[ProbeItems, ProbeItems]
+"""The items of training rows and of held-out rows."""
+
+
+@dataclass(frozen=True)
+class BuiltInTask:
+    """A task that is made from the rows themselves."""
+
+    about: str
+    make: Callable[[Sequence[Row], Sequence[Row]], Both]
+    columns: tuple[str, ...] = ()
+    """What rows must have, beside their words."""
+    group_name: str = ""
+    control: Control = "shuffled"
+
+
+def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
+    """Read rows, and make one of `BUILT_IN` of them.
+
+    Args:
+        name: of the task.
+        recipe: its data section says where rows are.
+        limit: training rows at most.
+        metric: as `read_recipe_task` takes it.
+
+    Raises:
+        DataError: rows lack a column, or the task cannot be made of them.
+        RecipeError: a metric that probes of labels do not have.
+    """
+    task = BUILT_IN[name]
+    chosen = choose_metric(metric, (), is_regression=False)
+    columns = Columns(
+        given=("tokens", *task.columns),
+        gold="",
+        lists=("tokens", *task.columns),
+        text_instead={"tokens": "text"},
+        text_always=True,
+    )
+    splits = read_splits(recipe, columns, partial(_read, columns=task.columns), _is_needed)
+    train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
+    try:
+        made = task.make(train, held_out)
+    except DataError as error:
+        error.file = recipe.data.source or None
+        raise
+    return ProbeTask(
+        name=name,
+        about=task.about,
+        train=made[0],
+        test=made[1],
+        metric=chosen,
+        group_name=task.group_name,
+        control=task.control,
+        notes=notes,
+    )
+
+
+def _is_needed(split: str) -> bool:
+    return split == "train" or is_validation(split)
+
+
+def _read(row: Row, columns: Sequence[str]) -> Row | None:
+    """Check the words of a row and its other columns, which have a value per word; None for a row without words."""
+    if "tokens" in row:
+        words = read_words(row["tokens"])
+    elif isinstance(row["text"], str):
+        words = [row["text"][start:end] for start, end in split_text(row["text"])]
+    else:
+        raise DataError(f"{str(row['text'])[:60]!r} is not text", "texts must be strings", column="text")
+    checked = {name: trees.READ[name](row[name], len(words)) for name in columns}
+    return {"words": words, **checked} if words else None
+
+
+def _bin_lengths(rows: Sequence[Row]) -> Callable[[Row], str]:
+    """Return what tells the bin of a row's number of words; bins hold about as many of these rows each."""
+    bins = quantile_bins([len(row["words"]) for row in rows])
+
+    def name(row: Row) -> str:
+        size = len(row["words"])
+        first, last = next((one for one in bins if size <= one[1]), bins[-1])
+        return f"{first}" if first == last else f"{first} to {last}"
+
+    return name
+
+
+def _length(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+    name = _bin_lengths(train)
+    return _both(train, held_out, lambda row: name(row))
+
+
+def _content(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+    """Choose words of middling frequency, and keep the texts that have exactly one of them."""
+    counts = Counter(word for row in train for word in _letters(row))
+    frequent = [word for word, count in counts.most_common() if count >= _LEAST_ROWS]
+    chosen = set(frequent[_FREQUENT_WORDS : _FREQUENT_WORDS + _MOST_WORDS])
+    if len(chosen) < 2:
+        what = f"fewer than two words beyond the {_FREQUENT_WORDS} most frequent are in {_LEAST_ROWS} texts"
+        raise DataError(what, "give more rows, or raise --limit")
+
+    def find(row: Row) -> str | None:
+        inside = _letters(row) & chosen
+        return inside.pop() if len(inside) == 1 else None
+
+    return _both(train, held_out, find)
+
+
+def _letters(row: Row) -> set[str]:
+    return {word.lower() for word in row["words"] if word.isalpha()}
+
+
+def _shift(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+    """Swap two neighboring words in one half of the texts."""
+    made = []
+    for split, rows in enumerate((train, held_out)):
+        rng = np.random.default_rng([_SEED, split])
+        long = [row for row in rows if len(set(row["words"])) > 1]
+        swapped = rng.permutation(len(long)) < len(long) // 2
+        texts = [_swap(row["words"], rng) if swap else row["words"] for row, swap in zip(long, swapped, strict=True)]
+        made.append(one_per_text(texts, ["swapped" if swap else "as it is" for swap in swapped]))
+    return made[0], made[1]
+
+
+def _swap(words: Sequence[str], rng: np.random.Generator) -> list[str]:
+    """Return the words with two different neighbors swapped."""
+    differ = [number for number in range(len(words) - 1) if words[number] != words[number + 1]]
+    first = int(rng.choice(differ))
+    return [*words[:first], words[first + 1], words[first], *words[first + 2 :]]
+
+
+def _depth(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+    """Bin the depths of trees; the length of the text is what a probe must know more than."""
+    depths = {id(row): trees.depth_of(row["head"]) for row in (*train, *held_out)}
+    bins = quantile_bins([depths[id(row)] for row in train])
+    length = _bin_lengths(train)
+
+    def name(row: Row) -> str:
+        first, last = next((one for one in bins if depths[id(row)] <= one[1]), bins[-1])
+        return f"{first}" if first == last else f"{first} to {last}"
+
+    return _both(train, held_out, name, length)
+
+
+def _both(
+    train: Sequence[Row],
+    held_out: Sequence[Row],
+    label: Callable[[Row], str | None],
+    group: Callable[[Row], str] | None = None,
+) -> Both:
+    """Return an item per text that has a label."""
+    made = []
+    for rows in (train, held_out):
+        labeled = [(row, name) for row in rows if (name := label(row)) is not None]
+        groups = [group(row) for row, _ in labeled] if group else []
+        made.append(one_per_text([row["words"] for row, _ in labeled], [name for _, name in labeled], groups))
+    return made[0], made[1]
+
+
+def _each(make: Callable[[Sequence[Row], int], ProbeItems], train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+    return make(train, _SEED), make(held_out, _SEED + 1)
+
+
+def _feature(name: str) -> Callable[[Sequence[Row], Sequence[Row]], Both]:
+    return partial(_each, partial(trees.feature, name))
+
+
+BUILT_IN: Mapping[str, BuiltInTask] = {
+    "length": BuiltInTask("How many words has the text?", _length),
+    "content": BuiltInTask("Which of some words is in the text?", _content),
+    "shift": BuiltInTask("Were two neighboring words swapped?", _shift),
+    "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
+    "arcs": BuiltInTask(
+        "Does the first word depend on the second? (as many pairs that do not, at the same distances)",
+        partial(_each, trees.arcs),
+        ("head",),
+        "word",
+        "types",
+    ),
+    "relations": BuiltInTask(
+        "In which relation is a word to its head?", partial(_each, trees.relations), ("head", "deprel"), "word", "types"
+    ),
+    "tense": BuiltInTask("Which tense has the verb?", _feature("Tense"), ("feats",), "word", "types"),
+    "number": BuiltInTask("Which number has the word?", _feature("Number"), ("feats",), "word", "types"),
+}
+"""Name -> the task."""

@@ -1,0 +1,164 @@
+"""Probes of one layer: trained by each seed on what it draws, and scored on the same held-out items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.insight.probing.description_length import DescriptionLength, measure_code
+from bertkit.insight.probing.draws import Draw, draw_control, draw_items
+from bertkit.insight.probing.items import ProbeTask
+from bertkit.insight.probing.linear import (
+    STRENGTHS,
+    Scaling,
+    code_length,
+    fit_classifier,
+    fit_regression,
+    gram_of,
+)
+from bertkit.metrics import basic
+
+Numbers = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """The items of a task with numbers for labels."""
+
+    task: ProbeTask
+    names: list[str]
+    """Of the labels of training items; none for regression."""
+    train: Numbers
+    """(items,): numbers of labels, or values."""
+    test: Numbers
+    """(items,): the same; a label that no training item has gets a number beyond those."""
+
+    @property
+    def classes(self) -> int:
+        """The number of labels of training items."""
+        return len(self.names)
+
+    @property
+    def new_labels(self) -> int:
+        """The number of items to score whose label no training item has."""
+        return 0 if self.task.is_regression else int((self.test >= self.classes).sum())
+
+    def score(self, gold: Numbers, predicted: Numbers) -> float:
+        """Compute the metric of the task."""
+        metric: Callable[[Numbers, Numbers], float] = getattr(basic, self.task.metric)
+        return float(metric(gold, predicted))
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """What the probe of one seed does at one layer."""
+
+    predicted: Numbers
+    """(items,): numbers of labels, or values, of the items to score."""
+    score: float
+    control: float
+    """The score of a probe of the same strength that has learned the control task."""
+    code: DescriptionLength | None
+    """None for regression."""
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """The probes of a layer."""
+
+    strength: float
+    """How much their weights are held back, of `bertkit.insight.probing.linear.STRENGTHS`."""
+    seeds: list[SeedResult]
+
+
+def encode_labels(task: ProbeTask) -> EncodedTask:
+    """Number the labels of a task."""
+    if task.is_regression:
+        train, test = (np.array(items.labels, dtype=np.float64) for items in (task.train, task.test))
+        return EncodedTask(task, [], train, test)
+    names = sorted(set(task.train.labels))
+    every = [*names, *sorted(set(task.test.labels) - set(names))]
+    numbers = {name: number for number, name in enumerate(every)}
+    train, test = (np.array([numbers[label] for label in items.labels]) for items in (task.train, task.test))
+    return EncodedTask(task, names, train, test)
+
+
+def probe_layer(
+    encoded: EncodedTask, features: Numbers, test_features: Numbers, *, seeds: Sequence[int], most: int
+) -> LayerResult:
+    """Train and score a probe per seed; the first one chooses the strength of all.
+
+    Args:
+        encoded: the items.
+        features: of all training items at this layer, (items, features).
+        test_features: of those to score.
+        seeds: each draws training items and the labels of the control task.
+        most: training items of a seed.
+    """
+    strength, results = None, []
+    for seed in seeds:
+        draw = draw_items(encoded.task.train, most, seed)
+        scaling = Scaling.of(features[draw.fitting])
+        fitting, test = scaling.apply(features[draw.fitting]), scaling.apply(test_features)
+        if strength is None:
+            strength = _choose_strength(encoded, draw, fitting, scaling.apply(features[draw.tuning]))
+        probe = _probe_values if encoded.task.is_regression else _probe_labels
+        results.append(probe(encoded, draw, fitting, test, strength, seed))
+    assert strength is not None  # there is at least one seed
+    return LayerResult(strength, results)
+
+
+def _choose_strength(encoded: EncodedTask, draw: Draw, fitting: Numbers, tuning: Numbers) -> float:
+    """Return the strength with which other items are predicted best: the fewest bits, or the least squared error."""
+    targets, held_out = encoded.train[draw.fitting], encoded.train[draw.tuning]
+    gram = gram_of(fitting)
+    losses: dict[float, float] = {}
+    weights = None
+    for strength in STRENGTHS:
+        if encoded.task.is_regression:
+            weights, mean = fit_regression(fitting, targets - targets.mean(), strength), float(targets.mean())
+            losses[strength] = float(np.square((tuning @ weights)[:, 0] + mean - held_out).mean())
+        else:
+            weights = fit_classifier(fitting, targets, encoded.classes, strength, gram=gram, start=weights)
+            losses[strength] = code_length(tuning, held_out, weights)
+        if losses[strength] > min(losses.values()):
+            break  # still weaker ones overfit more
+    return min(losses, key=lambda strength: losses[strength])
+
+
+def _probe_labels(
+    encoded: EncodedTask, draw: Draw, fitting: Numbers, test: Numbers, strength: float, seed: int
+) -> SeedResult:
+    labels, classes, gram = encoded.train[draw.fitting], encoded.classes, gram_of(fitting)
+    control_labels, control_gold = _control(encoded, draw, seed)
+    weights, control = (
+        fit_classifier(fitting, some, classes, strength, gram=gram) for some in (labels, control_labels)
+    )
+    predicted = (test @ weights).argmax(axis=1)
+    return SeedResult(
+        predicted,
+        encoded.score(encoded.test, predicted),
+        encoded.score(control_gold, (test @ control).argmax(axis=1)),
+        measure_code(fitting, labels, classes, strength, gram=gram),
+    )
+
+
+def _probe_values(
+    encoded: EncodedTask, draw: Draw, fitting: Numbers, test: Numbers, strength: float, seed: int
+) -> SeedResult:
+    values = encoded.train[draw.fitting]
+    control_values, control_gold = _control(encoded, draw, seed)
+    predicted, control = (
+        (test @ fit_regression(fitting, some - values.mean(), strength))[:, 0].astype(np.float64) + values.mean()
+        for some in (values, control_values)
+    )
+    return SeedResult(predicted, encoded.score(encoded.test, predicted), encoded.score(control_gold, control), None)
+
+
+def _control(encoded: EncodedTask, draw: Draw, seed: int) -> tuple[Numbers, Numbers]:
+    task = encoded.task
+    groups = [task.train.groups[number] for number in draw.fitting.tolist()] if len(task.train.groups) else []
+    return draw_control(encoded.train[draw.fitting], groups, encoded.test, task.test.groups, task.control, seed)

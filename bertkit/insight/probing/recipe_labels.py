@@ -1,0 +1,158 @@
+"""The labels of a recipe's rows as a task for probes: of texts, pairs, words, or one word of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.labels import find_names, name_split
+from bertkit.data.sources import is_validation, read_splits
+from bertkit.errors import RecipeError
+from bertkit.insight.probing.items import ProbeItems, ProbeTask
+from bertkit.insight.probing.rows import choose_rows
+from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Task, load_task
+
+OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
+"""Metrics of probes of labels: those that know no positive class."""
+OF_NUMBERS = tuple(name for name in REGRESSION if name not in LOWER_IS_BETTER)
+"""Metrics of probes of numbers."""
+
+_UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
+    (("tokens",), "tags"): "word",
+    (("tokens", "target"), "sense"): "target",
+    (("text",), "label"): "text",
+    (("text", "text_pair"), "label"): "text",
+}
+"""Canonical columns of a task family -> what has a label; other families have none that a vector could tell."""
+
+
+def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
+    """Read the rows of a recipe, and make a task for probes of their labels.
+
+    Args:
+        recipe: whose rows and labels they are.
+        limit: training rows at most.
+        metric: of `OF_LABELS` or `OF_NUMBERS`; by default the first of the recipe's that is one.
+
+    Raises:
+        RecipeError: the labels of the recipe's task family are not those of texts or words, or a row has several.
+        DataError: rows are wrong.
+    """
+    task = load_task(recipe)
+    unit = _UNITS.get((task.COLUMNS.given, task.COLUMNS.gold))
+    if unit is None or recipe.options.get("multi_label"):
+        what = "has several labels per row" if unit else f"is of the family {recipe.task}"
+        raise RecipeError(
+            f"{recipe.name} {what}, and probes read one label of a text, a pair or a word",
+            "name a recipe of text classification, regression, tags or senses",
+        )
+    chosen = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), _is_needed, named=task.NAMED)
+    gold = task.COLUMNS.gold
+    if task.NAMED:
+        names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
+        splits = {name: name_split(split, gold, names) for name, split in splits.items()}
+    inputs = ("tokens", "target", "text", "text_pair")
+    train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
+    build, group_name = _builders(unit, task, train)
+    return ProbeTask(
+        name=recipe.name,
+        about=recipe.about,
+        train=build(train),
+        test=build(held_out),
+        metric=chosen,
+        is_regression=not task.NAMED,
+        group_name=group_name,
+        control="types" if unit == "word" else "shuffled",
+        notes=notes,
+    )
+
+
+def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: bool) -> str:
+    """Return the metric that is asked for, or the first offered one that probes have.
+
+    Raises:
+        RecipeError: probes of such labels do not have it.
+    """
+    allowed = OF_NUMBERS if is_regression else OF_LABELS
+    if metric is None:
+        return next((name for name in offered if name in allowed), allowed[0])
+    if metric not in allowed:
+        raise RecipeError(f"--metric {metric} is none of this task", f"there are: {', '.join(allowed)}")
+    return metric
+
+
+def _is_needed(split: str) -> bool:
+    return split == "train" or is_validation(split)
+
+
+def _builders(unit: str, task: Task, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], ProbeItems], str]:
+    """Return what makes items of rows, and what groups them."""
+    if unit == "word":
+        return _of_words, "word"
+    if unit == "target":
+        return _of_targets, "word"
+    has_pairs = bool(rows) and "text_pair" in rows[0]
+    if has_pairs and not task.NAMED:
+        return _of_similar_texts, ""
+    return (_of_pairs if has_pairs else _of_texts), ""
+
+
+def _of_words(rows: Sequence[Row]) -> ProbeItems:
+    """Return the labeled words of rows."""
+    places = [(row, word) for row, one in enumerate(rows) for word, tag in enumerate(one["tags"]) if tag is not None]
+    return ProbeItems(
+        rows=[{"tokens": row["tokens"]} for row in rows],
+        unit="word",
+        owners=np.array([row for row, _ in places]),
+        addresses=np.array(places)[:, None],
+        labels=[rows[row]["tags"][word] for row, word in places],
+        groups=[rows[row]["tokens"][word].lower() for row, word in places],
+    )
+
+
+def _of_targets(rows: Sequence[Row]) -> ProbeItems:
+    return _one_per_row(rows, "target", ("tokens", "target"), "sense", groups=[str(row["word"]) for row in rows])
+
+
+def _of_texts(rows: Sequence[Row]) -> ProbeItems:
+    return _one_per_row(rows, "text", ("text",), "label")
+
+
+def _of_pairs(rows: Sequence[Row]) -> ProbeItems:
+    """Return pairs that are read together, as a classifier of pairs does."""
+    return _one_per_row(rows, "pair", ("text", "text_pair"), "label")
+
+
+def _of_similar_texts(rows: Sequence[Row]) -> ProbeItems:
+    """Return pairs of texts that are read apart, and compared."""
+    count = len(rows)
+    numbers = np.stack([np.arange(count), count + np.arange(count)], axis=1)
+    return ProbeItems(
+        rows=[{"text": row[column]} for column in ("text", "text_pair") for row in rows],
+        unit="text",
+        owners=np.arange(count),
+        addresses=np.stack([numbers, np.zeros_like(numbers)], axis=2),
+        labels=[row["label"] for row in rows],
+        groups=[],
+        combination="difference",
+    )
+
+
+def _one_per_row(
+    rows: Sequence[Row], unit: str, columns: Sequence[str], gold: str, groups: Sequence[str] = ()
+) -> ProbeItems:
+    words = np.array([int(row.get("target", 0)) for row in rows])
+    labels: list[Any] = [row[gold] for row in rows]
+    return ProbeItems(
+        rows=[{column: row[column] for column in columns} for row in rows],
+        unit=unit,
+        owners=np.arange(len(rows)),
+        addresses=np.stack([np.arange(len(rows)), words], axis=1)[:, None],
+        labels=labels,
+        groups=groups,
+    )

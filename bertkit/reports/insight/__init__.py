@@ -1,0 +1,1 @@
+"""Pages about what encoders know, and charts that they share."""

@@ -1,0 +1,206 @@
+"""What each layer of an encoder knows: linear probes of a recipe's labels, or of tasks made from the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit import hub
+from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, load_recipe, recipe_names
+from bertkit.storage.outputs import claimed
+from bertkit.workflows.compare import check_page
+
+if TYPE_CHECKING:
+    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask
+    from bertkit.insight.probing.layers import ProbedLayers
+
+_WORDS_RECIPE = "tag"  # says how rows of words are read, for tasks that have no recipe
+_MOST_SEEDS = 100
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How much probes read and learn."""
+
+    metric: str | None = None
+    """None for the first of the recipe's that probes have."""
+    seeds: int = 3
+    limit: int = 2000
+    """Training rows; half as many held-out rows are scored."""
+    items: int = 20_000
+    """Texts, words or pairs of words that a probe learns from, and that it is scored on."""
+    max_length: int | None = None
+    precision: str = "auto"
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What the layers of a model know of a task."""
+
+    task: str
+    about: str
+    model: str
+    source: str
+    metric: str
+    unit: str
+    """What has a label: text, pair, word, target word, or pair of words."""
+    control: str
+    """What the control task is: ``types`` or ``shuffled``."""
+    group: str
+    """What it is drawn for: ``word``, ``length``; empty for none."""
+    seeds: int
+    train_rows: int
+    test_rows: int
+    probed: ProbedLayers
+
+
+def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
+    """Load the recipe that is named, or what says how the rows of a built-in task are read.
+
+    Raises:
+        RecipeError: neither a recipe nor a built-in task, a recipe that is wrong, or a change of a key that a built-in
+            task does not read.
+    """
+    if not is_built_in(name):
+        if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
+            what = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
+            raise RecipeError(what, closest(name, [*built_in_tasks(), *recipe_names()]))
+        return load_recipe(name, changes)
+    other = next((key for key in changes if key != "model" and not key.startswith("data.")), None)
+    if other is not None:
+        raise RecipeError(f"--set {other}: {name} has no recipe", "only the keys of data can be set")
+    return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
+
+
+def built_in_tasks() -> dict[str, str]:
+    """Return the tasks that are made from rows: name -> the question that a probe answers."""
+    from bertkit.insight.probing.built_in import BUILT_IN
+
+    return {name: task.about for name, task in BUILT_IN.items()}
+
+
+def is_built_in(name: str) -> bool:
+    """Tell whether a task is made from rows."""
+    return name in built_in_tasks()
+
+
+def check_new_page(output: str | Path) -> Path:
+    """Return the path of a page that is to be written.
+
+    Raises:
+        UsageError: it has another ending than .html, or is there already.
+        ResourceError: its folder is missing.
+    """
+    file = check_page(output)
+    if file.exists():
+        raise UsageError("the page is there already", "delete it, or choose another --output", file=file)
+    return file
+
+
+def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress: Progress = SILENT) -> ProbeResult:
+    """Probe all layers of a model.
+
+    Args:
+        recipe: as `load_probe_recipe` returns it.
+        settings: how much probes read and learn.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    _check(settings)
+    with hub.without_weights():  # a wrong name is an error before rows are read, and rows are before weights come
+        hub.find_model(recipe.model)
+    with stage(progress, "reading the data", total=1):
+        task = _read_task(recipe, settings)
+        task.check()
+    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.insight.probing.layers import probe_layers
+
+    reader = LayerReader(recipe.model, settings.max_length, settings.precision)
+    task, train, test = _read_vectors(task, reader, progress)
+    probed = probe_layers(task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items, progress=progress)
+    return ProbeResult(
+        task=task.name,
+        about=task.about,
+        model=recipe.model,
+        source=recipe.data.source or "the recipe's files",
+        metric=task.metric,
+        unit=_name_unit(task.train),
+        control=task.control,
+        group=task.group_name,
+        seeds=settings.seeds,
+        train_rows=_count_rows(task.train),
+        test_rows=_count_rows(task.test),
+        probed=probed,
+    )
+
+
+def write_page(result: ProbeResult, file: Path) -> None:
+    """Write the page about what was found.
+
+    Raises:
+        UsageError: the page is there already.
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    from bertkit.reports.insight.probe import write_probe
+
+    with claimed(file):
+        check_new_page(file)  # another process may have written it meanwhile
+        write_probe(file, result)
+
+
+def _check(settings: ProbeSettings) -> None:
+    for name, value, least in (
+        ("--seeds", settings.seeds, 1),
+        ("--limit", settings.limit, 1),
+        ("--items", settings.items, 1),
+    ):
+        if value < least:
+            raise UsageError(f"{name} {value}", f"give at least {least}")
+    if settings.seeds > _MOST_SEEDS:
+        raise UsageError(f"--seeds {settings.seeds}", f"give at most {_MOST_SEEDS}")
+
+
+def _read_task(recipe: Recipe, settings: ProbeSettings) -> ProbeTask:
+    if is_built_in(recipe.name):
+        from bertkit.insight.probing.built_in import read_built_in_task
+
+        return read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)
+    from bertkit.insight.probing.recipe_labels import read_recipe_task
+
+    return read_recipe_task(recipe, settings.limit, settings.metric)
+
+
+def _read_vectors(
+    task: ProbeTask, reader: LayerReader, progress: Progress
+) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
+    """Compute the vectors of all items, or find them on disk; leave out the items that have none."""
+    from dataclasses import replace
+
+    from bertkit.insight.probing.items import find_vectors
+
+    def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
+        return find_vectors(items, reader.read(items.rows, items.unit, progress))
+
+    (train, of_train), (test, of_test) = read(task.train), read(task.test)
+    lost = len(task.train) + len(task.test) - len(train) - len(test)
+    notes = [*task.notes, *([f"items of words without a token, left out: {lost:,}"] if lost else [])]
+    return replace(task, train=train, test=test, notes=notes), of_train, of_test
+
+
+def _name_unit(items: ProbeItems) -> str:
+    if items.combination == "edge":
+        return "pair of words"
+    return {"target": "target word"}.get(items.unit, "pair" if items.combination == "difference" else items.unit)
+
+
+def _count_rows(items: ProbeItems) -> int:
+    import numpy as np
+
+    return len(np.unique(items.owners))

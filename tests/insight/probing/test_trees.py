@@ -1,0 +1,71 @@
+"""Items from trees: depths, arcs with others at the same distance, relations, features."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from bertkit.errors import DataError
+from bertkit.insight.probing import trees
+
+ROW = {
+    "words": ["The", "dog", "chased", "a", "black", "cat"],
+    "head": [2, 3, 0, 6, 6, 3],
+    "deprel": ["det", "nsubj", "root", "det", "amod", "obj:x"],
+}
+
+
+@pytest.mark.parametrize(("heads", "depth"), [([0], 1), ([2, 3, 0, 6, 6, 3], 3), ([0, 1, 2, 3], 4), ([0, 0], 1)])
+def test_depths(heads, depth):
+    assert trees.depth_of(heads) == depth
+
+
+def test_relations_are_those_of_words_to_their_heads():
+    items = trees.relations([ROW], 0)
+    assert items.labels == ["det", "nsubj", "det", "amod", "obj"]
+    assert items.addresses[-1].tolist() == [[0, 5], [0, 2]] and items.groups[-1] == "cat"
+    assert items.combination == "edge" and items.rows == [{"tokens": ROW["words"]}]
+
+
+def test_arcs_stand_beside_as_many_pairs_at_the_same_distances():
+    items = trees.arcs([ROW] * 30, 1)
+    distances = {label: Counter() for label in (trees.ARC, trees.NO_ARC)}
+    for (first, second), label in zip(items.addresses.tolist(), items.labels, strict=True):
+        assert first[0] == second[0] and 0 <= second[1] < 6
+        assert (ROW["head"][first[1]] == second[1] + 1) == (label == trees.ARC)
+        distances[label][second[1] - first[1]] += 1
+    assert distances[trees.ARC] == distances[trees.NO_ARC] and len(items) == len(items.groups)
+    assert items.labels != trees.arcs([ROW] * 30, 2).labels or (
+        items.addresses.tolist() != trees.arcs([ROW] * 30, 2).addresses.tolist()
+    )
+    assert len(trees.arcs([{"words": ["a"], "head": [0]}], 0)) == 0
+
+
+def test_features_are_those_of_conllu():
+    read = trees.READ["feats"]
+    feats = read(["Number=Sing|Person=3", "_", None, "Tense=Past"], 4)
+    items = trees.feature("Tense", [{"words": ["a", "b", "c", "Went"], "feats": feats}], 0)
+    assert items.labels == ["Past"] and items.groups == ["went"] and items.addresses.tolist() == [[[0, 3]]]
+
+
+def test_heads_are_positions_where_multiword_tokens_have_none():
+    """I don't do n't go: the heads count I, do, n't and go."""
+    assert trees.read_heads(["4", "None", "4", "4", "0"], 5) == [5, 0, 5, 5, 0]
+    assert trees.read_heads(["_", "_"], 2) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (["0"], "2 words but 1 values"),
+        (["0", "x"], "are not the heads of 2 words"),
+        (["0", "3"], "are not the heads of 2 words"),
+        (["2", "1"], "heads that go in a circle"),
+        (["0", "2"], "heads that go in a circle"),
+        (3, "is not a list"),
+    ],
+)
+def test_wrong_heads_are_refused(value, message):
+    with pytest.raises(DataError, match=message):
+        trees.read_heads(value, 2)
