@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
-from bertkit.reports import svg
+from bertkit.reports import canvas
 from bertkit.reports.html import duration_text, score_text
 from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
@@ -62,7 +62,7 @@ def make_track(axis: Axis, values: Sequence[Any]) -> Track:
             return math.log(value / axis.low) / math.log(axis.high / axis.low)
         return (value - axis.low) / (axis.high - axis.low)
 
-    middle = [number for number in svg.ticks(axis.low, axis.high) if axis.low < number < axis.high]
+    middle = [number for number in canvas.ticks(axis.low, axis.high) if axis.low < number < axis.high]
     if axis.scale == "log":
         low, high = math.log10(axis.low), math.log10(axis.high)
         middle = [10.0**power for power in range(math.floor(low) + 1, math.ceil(high))]
@@ -76,7 +76,7 @@ def make_score_track(metric: str, scores: Sequence[float]) -> Track:
     """Place the trials on the axis of their scores."""
     if not scores:
         return Track(metric, [], [])
-    ticks = svg.ticks(min(scores), max(scores))
+    ticks = canvas.ticks(min(scores), max(scores))
     low, width = ticks[0], ticks[-1] - ticks[0]
     return Track(metric, [(f"{tick:g}", (tick - low) / width) for tick in ticks], [(s - low) / width for s in scores])
 

@@ -279,7 +279,7 @@ def write_page(found: Mistakes | Disagreement, file: Path) -> None:
     Raises:
         ResourceError: another process is writing it, or it cannot be written.
     """
-    from bertkit.reports.errors import write_disagreement, write_mistakes
+    from bertkit.reports.insight.errors import write_disagreement, write_mistakes
 
     with claimed(file):
         if isinstance(found, Mistakes):

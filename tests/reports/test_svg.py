@@ -17,7 +17,6 @@ from bertkit.reports.svg import (
     scatter,
     strip_plot,
     thin,
-    ticks,
 )
 
 NASTY = 'a < b & "c" </svg> \x00 \ud800 日本'
@@ -31,29 +30,6 @@ def parsed(picture: Markup) -> ElementTree.Element:
 
 
 PLACES = {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height"}
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 1, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
-        (0.811, 0.862, [0.8, 0.82, 0.84, 0.86, 0.88]),
-        (-0.3, 0.4, [-0.4, -0.2, 0.0, 0.2, 0.4]),
-        (3, 1870, [0, 500, 1000, 1500, 2000]),
-        (0, 2e-5, [0, 5e-06, 1e-05, 1.5e-05, 2e-05]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == expected
-
-
-@pytest.mark.parametrize(("low", "high"), [(5, 5), (0, 0), (-3, -3), (1e-9, 2e-9), (-1e12, 1e12), (0.1, 0.3)])
-def test_ticks_enclose_any_range(low: float, high: float) -> None:
-    found = ticks(low, high)
-    slack = 1e-6 * (found[-1] - found[0])
-    assert 2 <= len(found) <= 12
-    assert found[0] <= low + slack and high - slack <= found[-1]
-    assert found == sorted(set(found))
 
 
 def test_thin_keeps_the_ends() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from bertkit.reports.svg import _area, _axes, _dot, _svg, _text, _whisker
+from bertkit.reports.canvas import draw_axes, draw_dot, draw_picture, draw_whisker, escape_text, fit_area
 
 _LEGEND = 20  # of height, per line of it
 
@@ -37,8 +37,8 @@ def layer_chart(
     """
     points = [point for line in lines.values() for point in line]
     ends = [end for point in points for end in (point.low, point.high, *(point.interval or ()))]
-    area = _area([0, max(map(len, lines.values())) - 1], [*ends, *guides.values()])
-    elements = [_axes(area, "layer (0: embeddings)", y)]
+    area = fit_area([0, max(map(len, lines.values())) - 1], [*ends, *guides.values()])
+    elements = [draw_axes(area, "layer (0: embeddings)", y)]
     for score in guides.values():
         up = area.up(score)
         elements.append(f'<line class="guide" x1="{area.left}" y1="{up:.1f}" x2="{area.end}" y2="{up:.1f}"/>')
@@ -53,16 +53,16 @@ def layer_chart(
         for layer, point in enumerate(line):
             across = area.right(layer)
             if point.interval:
-                elements.append(_whisker(across, *(area.up(end) for end in point.interval)))
-            elements.append(_dot(across, area.up(point.value), point.hover))
+                elements.append(draw_whisker(across, *(area.up(end) for end in point.interval)))
+            elements.append(draw_dot(across, area.up(point.value), point.hover))
             if number == 0 and layer == marked:
                 elements.append(f'<circle class="ring" cx="{across:.1f}" cy="{area.up(point.value):.1f}" r="7"/>')
         elements.append("</g>")
     for number, (label, mark) in enumerate(_legend(lines, guides, area.left)):
         up = area.height + 8 + _LEGEND * number
-        text = f'<text class="tick" x="{area.left + 30}" y="6">{_text(label)}</text>'
+        text = f'<text class="tick" x="{area.left + 30}" y="6">{escape_text(label)}</text>'
         elements.append(f'<g transform="translate(0 {up})">{mark}{text}</g>')
-    return _svg(area.height + 8 + _LEGEND * (len(lines) + len(guides)), name, elements)
+    return draw_picture(area.height + 8 + _LEGEND * (len(lines) + len(guides)), name, elements)
 
 
 def _legend(lines: Iterable[str], guides: Mapping[str, float], left: float) -> Iterator[tuple[str, str]]:

@@ -16,7 +16,7 @@ from bertkit.storage.files import write_text
 
 def write_probe(file: Path, result: Any) -> None:
     """Write the page; `result` as `bertkit.workflows.probe.probe` returns it."""
-    text = load_template("probe.html.j2", score=score_text, count=count_items).render(
+    text = load_template("insight/probe.html.j2", score=score_text, count=count_items).render(
         page=result,
         picture=draw_layers(result),
         mixing=_draw_mixing(result),

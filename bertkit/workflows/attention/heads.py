@@ -71,7 +71,7 @@ def measure(
     found = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
     if output is not None:
         from bertkit.insight.attention.patterns import PATTERNS
-        from bertkit.reports.attention_heads import write_heads
+        from bertkit.reports.insight.attention_heads import write_heads
 
         with claimed(output):
             write_heads(output, found, PATTERNS)

@@ -71,7 +71,7 @@ def show(
         raise UsageError(f"the model has {layers} layers of {heads} heads", "count them from 0")
     shown = ShownAttention(attended, roll_out(attended.weights), entropies(attended.weights))
     if output is not None:
-        from bertkit.reports.attention import write_attention
+        from bertkit.reports.insight.attention import write_attention
 
         with claimed(output):
             write_attention(output, attended, shown.rollout, at)

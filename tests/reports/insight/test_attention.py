@@ -15,7 +15,7 @@ import pytest
 
 from bertkit.insight.attention.rollout import roll_out
 from bertkit.insight.attention.weights import AttendedText, AttendedToken
-from bertkit.reports.attention import MOST_BYTES, pack, quantize, write_attention
+from bertkit.reports.insight.attention import MOST_BYTES, pack, quantize, write_attention
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 TOKENS = [("[CLS]", None), ("the", 0), (HOSTILE, 0), ("[SEP]", None), ("\u0436\u2028&amp;", 1), ("[SEP]", None)]

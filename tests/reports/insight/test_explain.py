@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.reports.explain import paint, write_explanations
+from bertkit.reports.insight.explain import paint, write_explanations
 
 
 def word(text, value, segment=0):

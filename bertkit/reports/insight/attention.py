@@ -53,7 +53,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         "head": at[1],
     }
     text = render_page(
-        "attention.html.j2",
+        "insight/attention.html.j2",
         "attention.js",
         data,
         model=attended.model,

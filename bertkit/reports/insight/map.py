@@ -16,6 +16,7 @@ import numpy as np
 from markupsafe import Markup
 
 from bertkit.reports import svg
+from bertkit.reports.canvas import escape_text
 from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
@@ -114,7 +115,7 @@ def write_map(
     length = TEXT_LENGTH
     while True:
         packed, shortened = _pack_texts(shown, length)
-        html = load_template("map.html.j2").render(
+        html = load_template("insight/map.html.j2").render(
             page=page,
             facts=facts,
             points=_base64(coordinates),
@@ -175,8 +176,8 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
         scaled = _scale(layer.points[chosen])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
         elements += [
-            f'<text x="{left + 8}" y="{top + 16}">{svg.escape_text(layer.name)}</text>',
-            f'<text class="soft" x="{left + 8}" y="{top + 32}">{svg.escape_text(layer.about)}</text>',
+            f'<text x="{left + 8}" y="{top + 16}">{escape_text(layer.name)}</text>',
+            f'<text class="soft" x="{left + 8}" y="{top + 32}">{escape_text(layer.about)}</text>',
         ]
         for group in sorted(counts):
             path = "".join(
@@ -187,7 +188,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
         up = (_PANEL + 40) * rows + 24 * number + 16
         elements.append(
             f'<circle cx="14" cy="{up - 4}" r="5" fill="{color_of(group)}"/><text x="26" y="{up}">'
-            f"{svg.escape_text(text)}</text>"
+            f"{escape_text(text)}</text>"
         )
     style = (
         "text{font:13px system-ui,sans-serif;fill:#1a1d21}.soft{font-size:11px;fill:#59616d}"
@@ -195,7 +196,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
         "@media(prefers-color-scheme:dark){text{fill:#e8eaed}.soft{fill:#a0a9b5}}"
     )
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    label = svg.escape_text(name)
+    label = escape_text(name)
     return f'{head} role="img" aria-label="{label}"><style>{style}</style>{"".join(elements)}</svg>\n'
 
 

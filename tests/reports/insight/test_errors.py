@@ -14,7 +14,7 @@ import pytest
 from bertkit.insight.mistakes.outcomes import RowAnswer
 from bertkit.insight.mistakes.robustness import EditResult, Flip, Robustness
 from bertkit.insight.mistakes.slices import ComparedSlice
-from bertkit.reports.errors import SCRIPT, write_disagreement, write_mistakes
+from bertkit.reports.insight.errors import SCRIPT, write_disagreement, write_mistakes
 from bertkit.workflows.errors import Disagreement, Mistakes
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'

@@ -14,7 +14,7 @@ _CLOSING = frozenset(".,;:!?)]}%’”")
 
 def write_explanations(file: Path, records: Sequence[Mapping[str, Any]], *, model: str) -> None:
     """Write a page that opens from disk with what `bertkit explain --json` lists."""
-    page = load_template("explain.html.j2").render(
+    page = load_template("insight/explain.html.j2").render(
         model=model,
         rows=[_describe(record) for record in records],
         complete=all(one["is_complete"] for record in records for one in record["explanations"]),

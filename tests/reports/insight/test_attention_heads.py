@@ -12,8 +12,8 @@ import pytest
 from bertkit.insight.attention.heads import MeasuredHead, MeasuredHeads
 from bertkit.insight.attention.patterns import PATTERNS
 from bertkit.insight.attention.relations import RelationScore
-from bertkit.reports.attention_heads import write_heads
-from tests.reports.test_attention import CHROMIUM, HOSTILE, browse, read_data, unpack
+from bertkit.reports.insight.attention_heads import write_heads
+from tests.reports.insight.test_attention import CHROMIUM, HOSTILE, browse, read_data, unpack
 
 
 def make_page(folder):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.reports.attention import pack, render_page
 from bertkit.reports.html import score_text
+from bertkit.reports.insight.attention import pack, render_page
 from bertkit.storage.files import write_text
 
 _BYTE = 255
@@ -33,7 +33,7 @@ def write_heads(file: Path, found: Any, patterns: Mapping[str, str]) -> None:
         "distances": pack(np.rint(distances / most * _BYTE).astype(np.uint8)),
     }
     text = render_page(
-        "attention_heads.html.j2", "attention_heads.js", data,
+        "insight/attention_heads.html.j2", "attention_heads.js", data,
         page=found, maps=_maps(found, patterns), score=score_text,
     )  # fmt: skip
     write_text(file, text)

@@ -96,7 +96,7 @@ def write_disagreement(file: Path, found: Any) -> None:
 
 def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    text = load_template("errors.html.j2", score=score_text, p=p_text).render(
+    text = load_template("insight/errors.html.j2", score=score_text, p=p_text).render(
         page=found,
         title=title,
         tables=tables,

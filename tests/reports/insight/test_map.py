@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bertkit.reports import map as page_module
-from bertkit.reports.map import MapLayer, MapPage, MapPoint, color_of, draw_layers, shorten_around, write_map
+from bertkit.reports.insight import map as page_module
+from bertkit.reports.insight.map import MapLayer, MapPage, MapPoint, color_of, draw_layers, shorten_around, write_map
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 NAMES = {0: "fruit & co", 1: HOSTILE}
