@@ -172,6 +172,7 @@ def test_the_python_of_a_card_runs(run, capsys, recipe, says) -> None:
     assert says is None or re.match(says, printed[0]), printed
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_a_card_tags_whole_words(run, capsys) -> None:
     ended = run("finetune", "ner", "--model", "demo", "--data", "demo", "--limit", 400, "--epochs", 1)
     assert ended.code == 0, ended.err

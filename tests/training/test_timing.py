@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.workflows.bench import bench
-from tests.workflows.test_bench import recipe_of, timed_batches, write_rows
+from tests.workflows.bench.test_training import recipe_of, timed_batches, write_rows
 
 
 @pytest.fixture

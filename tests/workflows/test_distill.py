@@ -97,7 +97,7 @@ def demo_teacher(zygote, tmp_path_factory) -> str:
     return str(folder / "t")
 
 
-@pytest.mark.parametrize("student", slow_unless(["projected"], STUDENTS))
+@pytest.mark.parametrize("student", slow_unless(["soft"], STUDENTS))
 def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_factory, student):
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     options = [str(narrow_demo) if word == "narrow" else word for word in STUDENTS[student]]

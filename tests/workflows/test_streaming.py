@@ -132,6 +132,7 @@ def test_a_run_does_not_go_on_with_other_rows_than_those_it_was_trained_on(zygot
         assert (code, fault in text.splitlines()[-1]) == (2 if row == 3 else 3, True), text
 
 
+@pytest.mark.slow
 def test_two_processes_learn_the_same_as_one(zygote, still_model, tmp_path):
     data = write_data(tmp_path / "data", toy_rows(95, seed=1))
     settings = ["training.batch_size=4", "training.steps=30", "training.log_every=1"]
