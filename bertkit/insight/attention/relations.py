@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.insight.attention.rows import ROOT, HeadRow
+from bertkit.insight.attention.rows import HeadRow
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class RelationCounter:
         import torch
 
         for position, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-            words = [word for word, head in enumerate(row.heads) if head not in (None, ROOT) and _is_found(row, word)]
+            words = [word for word, head in enumerate(row.heads) if head and _is_found(row, word)]
             if not words:
                 continue
-            heads = [(row.heads[word] or 0) - 1 for word in words]
+            heads = [row.heads[word] - 1 for word in words]
             attention = words_attention(torch.stack([layer[position] for layer in weights]), row.spans)
             self.hits.append(find_hits(attention, words, heads))
             self.rows += [number] * len(words)
@@ -140,7 +140,7 @@ def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int
 
 def _is_found(row: HeadRow, word: int) -> bool:
     """Tell whether a word and the one it depends on have tokens."""
-    ends = (row.spans[word], row.spans[(row.heads[word] or 0) - 1])
+    ends = (row.spans[word], row.spans[row.heads[word] - 1])
     return all(start < end for start, end in ends)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.text import Record
 from bertkit.errors import DataError
+from bertkit.insight.syntax import read_column, read_heads
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 WORDS, HEADS, RELATIONS = "tokens", "head", "deprel"
 """Columns of Universal Dependencies, as the hub has them and as CoNLL-U is read."""
 
-ROOT = 0
-_NONE = frozenset({"_", "None", "", None})  # of a word without a syntactic head
-
 
 @dataclass(frozen=True)
 class TextOrWords:
@@ -27,8 +25,8 @@ class TextOrWords:
 
     text: str | None
     words: list[str] | None
-    heads: list[int | None] | None = None
-    """The number of the word that each word depends on, from 1; 0 for the root; None where there is none."""
+    heads: list[int] | None = None
+    """The position of the word that each word depends on, from 1; 0 for the root and for words without a head."""
     relations: list[str] | None = None
 
 
@@ -42,7 +40,7 @@ class HeadRow:
     """Special tokens that are not the first."""
     spans: list[tuple[int, int]]
     """First token and last + 1 of each word, in the input; none where the row is a text."""
-    heads: list[int | None]
+    heads: list[int]
     relations: list[str]
 
 
@@ -60,24 +58,13 @@ def parse_row(record: Record, column: str, file: str) -> TextOrWords:
         return TextOrWords(text_of(record, column, file), None)
     if not isinstance(values.get(HEADS), list) or not isinstance(values.get(RELATIONS), list):
         return TextOrWords(None, words)
-    heads = [_read_head(value, len(words), file, line) for value in values[HEADS]]
-    if not len(words) == len(heads) == len(values[RELATIONS]):
-        what = f"{len(words)} words, {len(heads)} heads and {len(values[RELATIONS])} relations"
-        raise DataError(what, "give one of each per word", file=file, row=line)
-    return TextOrWords(None, words, heads, list(map(str, values[RELATIONS])))
-
-
-def _read_head(value: Any, words: int, file: str, line: int) -> int | None:
-    if value in _NONE:
-        return None
     try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = -1
-    if not 0 <= number <= words:
-        what = f"the head {str(value)[:20]!r} of a word in a sentence of {words} words"
-        raise DataError(what, "number words from 1; 0 is the root", file=file, row=line, column=HEADS)
-    return number
+        heads = read_heads(values[HEADS], len(words))
+        relations = read_column(values[RELATIONS], len(words), RELATIONS)
+    except DataError as error:
+        error.file, error.row = file, line
+        raise
+    return TextOrWords(None, words, heads, list(map(str, relations)))
 
 
 def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[HeadRow]:

@@ -20,6 +20,7 @@ from bertkit.insight.probing import trees
 from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text
 from bertkit.insight.probing.recipe_labels import choose_metric
 from bertkit.insight.probing.rows import choose_rows
+from bertkit.insight.syntax import depth_of
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Recipe, Row
 from bertkit.tokens.words import read_words, split_text
@@ -160,7 +161,7 @@ def _swap(words: Sequence[str], rng: np.random.Generator) -> list[str]:
 
 def _depth(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
     """Bin the depths of trees; the length of the text is what a probe must know more than."""
-    depths = {id(row): trees.depth_of(row["head"]) for row in (*train, *held_out)}
+    depths = {id(row): depth_of(row["head"]) for row in (*train, *held_out)}
     bins = quantile_bins([depths[id(row)] for row in train])
     length = _bin_lengths(train)
 

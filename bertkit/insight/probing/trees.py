@@ -7,55 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import DataError
 from bertkit.insight.probing.items import ProbeItems
+from bertkit.insight.syntax import read_column, read_heads
 from bertkit.recipe import Row
-from bertkit.tokens.words import read_list
 
 ARC, NO_ARC = "arc", "no arc"
 
-_NO_HEAD = frozenset({"_", "None", "", None})  # as CoNLL-U and the hub write it
-
-
-def read_heads(value: Any, count: int) -> list[int]:
-    """Read the head of each word: the number of a word from 1, or 0 for the root and for words without a head.
-
-    Multiword tokens, such as ``don't`` before ``do`` and ``n't``, have no head, and heads do not count them. Here they
-    are counted, so that a head is a position in the row.
-
-    Raises:
-        DataError: not one number per word, or heads that go in a circle.
-    """
-    raw = _read_column(value, count, "head")
-    counted = [position for position, head in enumerate(raw, 1) if head not in _NO_HEAD]
-    try:
-        given = [int(raw[position - 1]) for position in counted]
-    except (TypeError, ValueError):
-        given = [-1]
-    if not all(0 <= head <= len(counted) for head in given):
-        what = f"{str(raw)[:60]} are not the heads of {count} words"
-        raise DataError(what, "number words from 1; the root has head 0", column="head")
-    heads = [0] * count
-    for position, head in zip(counted, given, strict=True):
-        heads[position - 1] = counted[head - 1] if head else 0
-    depth_of(heads)
-    return heads
-
-
-def _read_column(value: Any, count: int, column: str) -> list[Any]:
-    values = read_list(value, column)
-    if len(values) != count:
-        raise DataError(f"{count} words but {len(values)} values", "write one value per word", column=column)
-    return values
-
 
 def _read_relations(value: Any, count: int) -> list[str]:
-    return [str(relation) for relation in _read_column(value, count, "deprel")]
+    return [str(relation) for relation in read_column(value, count, "deprel")]
 
 
 def _read_features(value: Any, count: int) -> list[dict[str, str]]:
     """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
-    pairs = [str(text or "_").split("|") for text in _read_column(value, count, "feats")]
+    pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
     return [dict(pair.split("=", 1) for pair in of_word if "=" in pair) for of_word in pairs]
 
 
@@ -65,28 +30,6 @@ READ: Mapping[str, Callable[[Any, int], list[Any]]] = {
     "feats": _read_features,
 }
 """Column -> what reads its value in a row with so many words."""
-
-
-def depth_of(heads: Sequence[int]) -> int:
-    """Return how many words are on the longest way from a root to a word.
-
-    Raises:
-        DataError: heads go in a circle.
-
-    >>> depth_of([2, 0, 2, 3])
-    3
-    """
-    depths = [0] * (len(heads) + 1)
-    for word in range(1, len(heads) + 1):
-        way = []
-        while word and not depths[word]:
-            way.append(word)
-            if len(way) > len(heads):
-                raise DataError("heads that go in a circle", "correct the row", column="head")
-            word = heads[word - 1]
-        for above in reversed(way):
-            depths[above] = depths[heads[above - 1]] + 1
-    return max(depths)
 
 
 def relations(rows: Sequence[Row], seed: int) -> ProbeItems:

@@ -87,7 +87,7 @@ def test_accuracies_are_those_of_a_plain_loop_over_the_other_half(monkeypatch):
 
 
 def test_words_without_tokens_or_syntactic_heads_are_passed_over():
-    row = make_row([7, 8], spans=[(0, 1), (1, 1), (1, 2)], heads=[3, 1, None], relations=["obj", "det", "det"])
+    row = make_row([7, 8], spans=[(0, 1), (1, 1), (1, 2)], heads=[3, 1, 0], relations=["obj", "det", "det"])
     counter = RelationCounter()
     counter.add([0], [row], draw_attention([row]))
     assert counter.relations == ["obj"] and counter.distances == [2]

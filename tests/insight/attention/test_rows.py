@@ -28,7 +28,13 @@ def test_words_of_conllu_have_heads_and_relations(tmp_path):
 def test_texts_and_words_without_relations():
     assert parse_row((1, {"text": "a film"}), "text", "f") == TextOrWords("a film", None)
     assert parse_row((1, {"words": ["a", "film"]}), "words", "f") == TextOrWords(None, ["a", "film"])
-    assert parse_row((1, {"tokens": ["a"], "head": [None], "deprel": ["_"]}), "text", "f").heads == [None]
+    assert parse_row((1, {"tokens": ["a"], "head": [None], "deprel": ["_"]}), "text", "f").heads == [0]
+    contracted = {
+        "tokens": ["I", "don't", "do", "n't", "go"],
+        "head": ["4", "None", "4", "4", "0"],
+        "deprel": ["x"] * 5,
+    }
+    assert parse_row((1, contracted), "text", "f").heads == [5, 0, 5, 5, 0]
     rows = [TextOrWords("a film", None), TextOrWords("", None), TextOrWords(None, ["a"]), TextOrWords("a " * 9, None)]
     tokenizer = make_tokenizer()
     found = encode_rows(rows, tokenizer, 10)  # the second is empty, the last too long
@@ -44,9 +50,9 @@ def test_texts_and_words_without_relations():
     [
         ({"body": "a"}, "no column 'text'"),
         ({"text": 3}, "not a text"),
-        ({"tokens": ["a"], "head": ["1", "2"], "deprel": ["x"]}, "the head '2' of a word in a sentence of 1 words"),
-        ({"tokens": ["a"], "head": ["one"], "deprel": ["x"]}, "the head 'one'"),
-        ({"tokens": ["a"], "head": ["0"], "deprel": []}, "1 words, 1 heads and 0 relations"),
+        ({"tokens": ["a"], "head": ["1", "2"], "deprel": ["x"]}, "1 words but 2 values"),
+        ({"tokens": ["a"], "head": ["one"], "deprel": ["x"]}, "are not the heads of 1 words"),
+        ({"tokens": ["a"], "head": ["0"], "deprel": []}, "1 words but 0 values"),
     ],
     ids=lambda value: str(value)[:20],
 )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
-from bertkit.errors import DataError
 from bertkit.insight.probing import trees
 
 ROW = {
@@ -14,11 +11,6 @@ ROW = {
     "head": [2, 3, 0, 6, 6, 3],
     "deprel": ["det", "nsubj", "root", "det", "amod", "obj:x"],
 }
-
-
-@pytest.mark.parametrize(("heads", "depth"), [([0], 1), ([2, 3, 0, 6, 6, 3], 3), ([0, 1, 2, 3], 4), ([0, 0], 1)])
-def test_depths(heads, depth):
-    assert trees.depth_of(heads) == depth
 
 
 def test_relations_are_those_of_words_to_their_heads():
@@ -47,25 +39,3 @@ def test_features_are_those_of_conllu():
     feats = read(["Number=Sing|Person=3", "_", None, "Tense=Past"], 4)
     items = trees.feature("Tense", [{"words": ["a", "b", "c", "Went"], "feats": feats}], 0)
     assert items.labels == ["Past"] and items.groups == ["went"] and items.addresses.tolist() == [[[0, 3]]]
-
-
-def test_heads_are_positions_where_multiword_tokens_have_none():
-    """I don't do n't go: the heads count I, do, n't and go."""
-    assert trees.read_heads(["4", "None", "4", "4", "0"], 5) == [5, 0, 5, 5, 0]
-    assert trees.read_heads(["_", "_"], 2) == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (["0"], "2 words but 1 values"),
-        (["0", "x"], "are not the heads of 2 words"),
-        (["0", "3"], "are not the heads of 2 words"),
-        (["2", "1"], "heads that go in a circle"),
-        (["0", "2"], "heads that go in a circle"),
-        (3, "is not a list"),
-    ],
-)
-def test_wrong_heads_are_refused(value, message):
-    with pytest.raises(DataError, match=message):
-        trees.read_heads(value, 2)
