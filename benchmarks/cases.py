@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"ner": "conll2003"}  # recipe -> folder of its data, where that has another name
+FOLDERS = {"ner": "conll2003", "pos": "ud_en_ewt"}  # recipe -> folder of its data, where that has another name
 DEFAULTS: dict[str, dict[str, int]] = {"squad": {"limit": 3000, "batch_size": 12}}  # 12 is what scripts for SQuAD take
 
 

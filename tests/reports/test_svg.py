@@ -57,6 +57,17 @@ def test_higher_values_lie_higher_up() -> None:
     assert float(high.get("cx", "")) > float(low.get("cx", ""))
 
 
+def test_a_label_stands_beside_its_point_within_the_picture() -> None:
+    points = [Point(1, 1, "a", label="left <"), Point(9, 5, "b", label="right"), Point(5, 5, "c")]
+    tree = parsed(scatter(points, name="s", x="x", y="y", guide=[(1, 1), (5, 5), (9, 5)]))
+    left, right = (node for node in tree.iter("text") if node.text in ("left <", "right"))
+    at = [float(node.get("cx", "")) for node in tree.iter("circle")]
+    assert float(left.get("x", "")) > at[0] and "end" not in left.get("class", "")
+    assert float(right.get("x", "")) < at[1] and "end" in right.get("class", "")
+    (line,) = tree.iter("polyline")
+    assert len(line.get("points", "").split()) == 3
+
+
 def test_bars_stand_on_zero_in_proportion() -> None:
     bars = [Bar(NASTY, 0.1, 0.05, 0.2, NASTY), Bar("b", 0.2, 0.1, 0.4, "b")]
     tree = parsed(bar_chart(bars, name="bars", x="tokens", y="share"))

@@ -166,6 +166,16 @@ def read_rows(recipe: Recipe) -> dict[str, int | None]:
     return _count_rows(splits, stream)
 
 
+def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Read and check the rows of a recipe, whatever its model; return label names, and the splits.
+
+    Gold values that are labels are names. Of streamed training rows, the split is the first buffer.
+    """
+    task = load_task(recipe)
+    labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task)[1])
+    return labels, splits
+
+
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
     """Return the label names of rows to train on, and the splits with gold values as names.
 

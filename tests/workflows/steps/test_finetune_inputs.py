@@ -123,3 +123,12 @@ def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_mode
     command[1] = "regress"
     ended = run(*command, "--dry-run")
     assert (ended.code, "the rows of text_regression have no labels" in ended.last) == (2, True)
+
+
+def test_labeled_rows_are_read_without_a_model(toy_data):
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.steps.finetune_inputs import read_labeled
+
+    labels, splits = read_labeled(load_recipe("classify", {"data.source": str(toy_data), "model": "no/such-model"}))
+    assert labels == ("bad", "good") and {row["label"] for row in splits["train"].rows} == {"bad", "good"}
+    assert {"train", "validation"} <= set(splits)

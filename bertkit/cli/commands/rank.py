@@ -1,0 +1,160 @@
+"""`bertkit rank`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from bertkit.cli.options import DataOption, JsonOption, LimitOption, MaxLengthOption, RecipeArgument, SetOption, load
+from bertkit.cli.output import (
+    format_duration,
+    format_interval,
+    format_number,
+    print_file,
+    print_json,
+    print_table,
+    print_text,
+)
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.workflows.rank import RankedEncoder, Ranking
+
+NAME = "rank"
+ORDER = 1
+EXAMPLE = "bertkit rank cola --models answerdotai/ModernBERT-base google-bert/bert-base-uncased"
+
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.",
+        metavar="MODEL...",
+        show_default=False,
+    ),
+]
+# what follows the first value of --models; so these may be given one after the other
+MoreArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.", show_default=False)
+]
+
+
+def command(
+    recipe: RecipeArgument,
+    more: MoreArgument = None,
+    models: ModelsOption = None,
+    by: Annotated[
+        Literal["h_score", "logme"] | None,
+        typer.Option(help="Score to order by.", metavar="SCORE", show_default="h_score for classes, logme for numbers"),
+    ] = None,
+    layers: Annotated[
+        str,
+        typer.Option(help="What to score: mean (of all layers), last, best, or the number of one.", metavar="LAYERS"),
+    ] = "mean",
+    rows: Annotated[
+        int, typer.Option(help="Training rows to read at most; of taggers, words.", metavar="N", min=1)
+    ] = 2000,
+    data: DataOption = None,
+    limit: LimitOption = None,
+    max_length: MaxLengthOption = None,
+    changes: SetOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Rank encoders for a recipe without fine-tuning any: which one to take, and what it costs.
+
+    Scores of their frozen vectors on training rows, with an interval, beside parameters, speed here, memory, license
+    and languages. Vectors are kept on disk, so a second ranking is quick.
+    """
+    from bertkit.workflows.compare import check_page
+    from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
+
+    page = None if output is None else check_page(output)
+    named = [*(models or ()), *(more or ())]
+    settings = RankSettings(by, layers, rows)
+    overrides = {"data.source": data, "data.limit": limit, "training.max_length": max_length}
+    loaded = load(recipe, overrides, changes)
+    check_models(named, layers)
+    found = rank(loaded, named, settings, progress=TerminalProgress())
+    if page is not None:
+        write_page(found, page)
+    if json:
+        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
+        return
+    _print(found)
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
+
+
+def _print(found: Ranking) -> None:
+    from bertkit.reports.insight.rank import SCORE_NAMES
+
+    classes = "numbers" if found.classes is None else f"{found.classes} classes"
+    unit = {"target": "words to tell the senses of", "word": "words"}.get(
+        found.unit, f"{found.unit}s".replace("tss", "ts")
+    )
+    print_text(
+        f"{found.recipe}, {found.split}: {found.examples:,} {unit}, {classes}; "
+        f"{SCORE_NAMES[found.by]} of {_layers_text(found.layers)}"
+    )
+    print_table("scores", [_score_row(one, found, SCORE_NAMES) for one in found.encoders], len(found.encoders))
+    print_table("cost", [_cost_row(one) for one in found.encoders], len(found.encoders))
+    print_text(f"  speed: {found.precision}, {found.threads} thread{'s' * (found.threads > 1)}, in turns")
+    for line in describe_order(found):
+        print_text(f"  {line}")
+    for note in found.notes:
+        print_text(f"  {note}")
+    print_text(f"  took {format_duration(found.seconds)}; nothing was trained")
+
+
+def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:
+    own = {names[found.by]: format_number(one.scores[found.by]).strip(), "95% CI": format_interval(one.interval)}
+    own["shuffled"] = format_number(one.shuffled).strip()
+    others = {names[name]: value for name, value in one.scores.items() if name != found.by}
+    layer = {"layer": str(one.layer)} if found.layers == "best" else {}
+    return {"encoder": f"{'* ' if one.is_efficient else '  '}{one.model}", **own, **others, **layer}
+
+
+def _cost_row(one: RankedEncoder) -> dict[str, Any]:
+    from bertkit.reports.insight.rank import size_text
+
+    return {
+        "encoder": f"  {one.model}",
+        "parameters": size_text(one.cost.parameters),
+        "tokens/s": f"{one.cost.tokens_per_second:,.0f}",
+        "memory": size_text(one.cost.memory_bytes, " MB"),
+        "longest input": one.cost.max_tokens,
+        "languages": one.cost.languages,
+        "license": one.cost.license,
+    }
+
+
+def describe_order(found: Ranking) -> list[str]:
+    """Say which encoders no other beats in score and speed, and which cannot be told apart."""
+    efficient = [one.model for one in found.encoders if one.is_efficient]
+    lines = [f"* no other is both as good and as fast: {', '.join(efficient)}"]
+    like_first = [one.model for one in found.encoders[1:] if one.is_like_first]
+    first = found.encoders[0].model
+    if like_first:
+        lines.append(f"{first} comes first, but cannot be told apart from {', '.join(like_first)}")
+    pairs = zip(found.encoders[1:], found.encoders[2:], strict=False)
+    alike = [f"{one.model} and {after.model}" for one, after in pairs if one.is_like_next]
+    if alike:
+        lines.append(f"neighbors that cannot be told apart either: {'; '.join(alike)}")
+    if not like_first and not alike:
+        lines.append("each can be told apart from the next (95% intervals of the differences)")
+    chance = [one.model for one in found.encoders if one.is_chance]
+    if chance:
+        lines.append(f"no better than with shuffled gold values: {', '.join(chance)}; read more rows")
+    return lines
+
+
+def _layers_text(layers: str) -> str:
+    return {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}.get(
+        layers, f"layer {layers}"
+    )

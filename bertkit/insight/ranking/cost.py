@@ -1,0 +1,139 @@
+"""What encoders cost on this machine: their size, how fast each reads the same texts, and what it may be used for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bertkit.hardware.speed import peak_memory, restart_peak_memory, time_by_turns
+from bertkit.hub.encoders import list_encoders
+from bertkit.metrics.linear import sample
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import Row
+
+if TYPE_CHECKING:
+    from bertkit.vectors.embedder import Embedder
+
+UNKNOWN = "unknown"
+
+_TIMED = 64  # texts
+_TOGETHER = 16  # texts of a batch
+
+
+@dataclass(frozen=True)
+class EncoderCost:
+    """The cost of one encoder."""
+
+    parameters: int
+    """Of the encoder with its embeddings, without a head."""
+    tokens_per_second: float
+    rows_per_second: float
+    memory_bytes: int | None
+    """By which the process grew from before it was loaded to its longest batch; None where that is not known."""
+    max_tokens: int
+    """Of the longest input that it can read."""
+    license: str
+    """``unknown`` for an encoder that is not listed by `bertkit encoders`."""
+    languages: str
+
+
+def texts_of(rows: Sequence[Row]) -> list[str]:
+    """Return the texts of rows that speed is measured on, a few dozen; words are joined, and so is a pair."""
+    chosen = sample(rows, _TIMED)
+    return [" ".join(row["tokens"]) if "tokens" in row else _join(row) for row in chosen]
+
+
+def _join(row: Row) -> str:
+    return " ".join(row[column] for column in ("text", "text_pair") if column in row)
+
+
+def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:
+    """Load encoders, run each on the longest texts, and return the memory in bytes that each took for that.
+
+    Raises:
+        ModelError: one is damaged.
+    """
+    from bertkit.vectors.embedder import Embedder
+
+    Embedder("demo").encode(texts[:1])  # what libraries need once is no encoder's
+    longest = sorted(texts, key=len)[-_TOGETHER:]
+    grown = []
+    for embedder in embedders:
+        device = _device()
+        knows_memory = restart_peak_memory(device)
+        before = peak_memory(device)
+        embedder.load()
+        embedder.encode(longest)
+        after = peak_memory(device)
+        grown.append(max(0, after - before) if knows_memory and after is not None and before is not None else None)
+    return grown
+
+
+def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row], progress: Progress = SILENT) -> list[EncoderCost]:
+    """Load encoders and measure what each costs; they take turns at every batch of the same texts.
+
+    Args:
+        embedders: with the precision and length that vectors are read with.
+        rows: the examples, of which a few dozen are timed.
+        progress: shows how far it is.
+
+    Raises:
+        ModelError: one is damaged.
+    """
+    texts = texts_of(rows)
+    memory = load_all(embedders, texts)
+    ordered = sorted(texts, key=len)
+    batches = [ordered[first : first + _TOGETHER] for first in range(0, len(ordered), _TOGETHER)]
+    seconds = time_by_turns([embedder.encode for embedder in embedders], batches, progress)
+    costs = []
+    for embedder, grown, own in zip(embedders, memory, seconds, strict=True):
+        tokens = sum(map(len, embedder.tokenizer(texts, truncation=True)["input_ids"]))
+        license, languages = _describe(embedder.model)
+        costs.append(
+            EncoderCost(
+                parameters=count_parameters(embedder),
+                tokens_per_second=tokens / sum(own),
+                rows_per_second=len(texts) / sum(own),
+                memory_bytes=grown,
+                max_tokens=max_tokens(embedder),
+                license=license,
+                languages=languages,
+            )
+        )
+    return costs
+
+
+def count_parameters(embedder: Embedder) -> int:
+    """Count the parameters of an encoder from its config, without memory for them."""
+    import torch
+    from transformers import AutoModel
+
+    from bertkit.modeling.sentence.modules import is_sentence_folder
+    from bertkit.modeling.weights import load_config
+
+    folder = embedder.folder / embedder.modules.subfolder
+    with torch.device("meta"):
+        model = AutoModel.from_config(load_config(folder, decoders=is_sentence_folder(embedder.folder)))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def max_tokens(embedder: Embedder) -> int:
+    """Return how many tokens an encoder can read at most, whatever its vectors of sentences were trained with."""
+    from bertkit.modeling.load import load_tokenizer
+    from bertkit.modeling.sentence.modules import is_sentence_folder
+
+    folder = embedder.folder / embedder.modules.subfolder
+    return int(load_tokenizer(folder, decoders=is_sentence_folder(embedder.folder)).model_max_length)
+
+
+def _describe(model: str) -> tuple[str, str]:
+    """Return the license and languages of a published encoder."""
+    found = next((one for one in list_encoders() if one.name == model), None)
+    return (found.license, found.language_text) if found else (UNKNOWN, UNKNOWN)
+
+
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,95 @@
+"""What can be read off an encoder's vectors: by their nearest neighbors, and by a linear model of them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+Numbers = np.ndarray[Any, Any]
+
+NEIGHBORS = 10
+FOLDS = 5
+_BLOCK = 1024  # examples whose similarity to all others is in memory at a time
+_RIDGES = tuple(10.0**power for power in range(-1, 6))
+_TIES = 1e-6  # what similarity counts beside votes: it decides between classes with as many
+
+
+def score_neighbors(features: Numbers, gold: Numbers, neighbors: int = NEIGHBORS) -> float:
+    """Predict each example from the nearest others by the cosine, and score that.
+
+    Returns:
+        of classes (whole numbers), the accuracy of the most frequent class among the neighbors; of numbers, Pearson's
+        correlation with the mean of the neighbors, 0 where one of the two is constant.
+    """
+    unit = np.asarray(features, dtype=np.float32)
+    unit = unit / np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    count = len(unit)
+    most = min(neighbors, count - 1)
+    predicted = np.zeros(count)
+    is_class = np.issubdtype(np.asarray(gold).dtype, np.integer)
+    for first in range(0, count, _BLOCK):
+        rows = np.arange(first, min(first + _BLOCK, count))
+        similarity = unit[rows] @ unit.T
+        similarity[np.arange(len(rows)), rows] = -np.inf  # no example is its own neighbor
+        nearest = np.argpartition(-similarity, most - 1, axis=1)[:, :most]
+        if not is_class:
+            predicted[rows] = gold[nearest].mean(axis=1)
+            continue
+        votes = np.zeros((len(rows), int(gold.max()) + 1))
+        weights = 1 + _TIES * np.take_along_axis(similarity, nearest, axis=1)
+        np.add.at(votes, (np.arange(len(rows))[:, None], gold[nearest]), weights)
+        predicted[rows] = votes.argmax(axis=1)
+    return float((predicted == gold).mean()) if is_class else correlate(predicted, gold)
+
+
+def score_linear_probe(features: Numbers, gold: Numbers, blocks: Numbers, folds: int = FOLDS) -> float:
+    """Fit a linear model on all folds but one, predict that one, and score all predictions together.
+
+    Features are scaled to variance 1 on the training rows of a fold. Classes (whole numbers) take logistic regression,
+    and numbers ridge regression, whose penalty is chosen on these rows.
+
+    Args:
+        features: (examples, dimensions).
+        gold: (examples,).
+        blocks: (examples,), a number from 0 that examples of one row share: they stay in one fold.
+        folds: how many.
+
+    Returns:
+        accuracy, or Pearson's correlation.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+
+    is_class = np.issubdtype(np.asarray(gold).dtype, np.integer)
+    predicted = np.zeros(len(gold))
+    for fold in range(folds):
+        held_out = blocks % folds == fold
+        if not held_out.any():
+            continue
+        scaled, other = _standardize(features, ~held_out), gold[~held_out]
+        if len(np.unique(other)) == 1:
+            predicted[held_out] = other[0]
+            continue
+        model = LogisticRegression(max_iter=200) if is_class else RidgeCV(alphas=_RIDGES)
+        with warnings.catch_warnings():  # the last digits of its weights may not have settled, which changes no ranking
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model.fit(scaled[~held_out], other)
+        predicted[held_out] = model.predict(scaled[held_out])
+    return float((predicted == gold).mean()) if is_class else correlate(predicted, gold)
+
+
+def correlate(first: Numbers, second: Numbers) -> float:
+    """Compute Pearson's correlation; 0 where one of the two is constant."""
+    first, second = first - first.mean(), second - second.mean()
+    size = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum() / size) if size else 0.0
+
+
+def _standardize(features: Numbers, training: Numbers) -> Numbers:
+    """Scale features by the mean and deviation of the training rows; constant ones become 0."""
+    own = np.asarray(features, dtype=np.float64)
+    mean, deviation = own[training].mean(axis=0), own[training].std(axis=0)
+    scaled: Numbers = (own - mean) / np.where(deviation > 0, deviation, 1.0)
+    return scaled

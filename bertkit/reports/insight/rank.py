@@ -1,0 +1,87 @@
+"""The page of ranked encoders: scores with intervals, what each costs, and score against speed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from bertkit.reports import svg
+from bertkit.reports.html import score_text
+from bertkit.reports.insight.errors import SCRIPT
+from bertkit.reports.templates import load_template
+from bertkit.storage.files import write_text
+
+SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_probe": "linear probe"}
+_MOST_CHARACTERS = 28  # of a name in the picture
+
+
+def write_ranking(file: Path, found: Any) -> None:
+    """Write the page of a ranking; `found` as `bertkit.workflows.rank.rank` returns it."""
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    page = load_template("insight/rank.html.j2", score=score_text, size=size_text).render(
+        page=found,
+        columns=[SCORE_NAMES[name] for name in found.encoders[0].scores],
+        by=SCORE_NAMES[found.by],
+        frontier=draw_frontier(found),
+        strip=_draw_scores(found),
+        script=Markup(SCRIPT),
+        digest=digest,
+    )
+    write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
+
+
+def draw_frontier(found: Any) -> Markup:
+    """Draw the score of each encoder against its speed; a line joins those that no other beats in both."""
+    points = [
+        svg.Point(
+            one.cost.tokens_per_second,
+            one.scores[found.by],
+            f"{one.model}: {one.scores[found.by]:.4f}, {one.cost.tokens_per_second:,.0f} tokens/s",
+            low=one.interval[0],
+            high=one.interval[1],
+            radius=4.5 if one.is_efficient else 3,
+            label=short_name(one.model),
+        )
+        for one in found.encoders
+    ]
+    efficient = sorted(
+        (point.x, point.y) for point, one in zip(points, found.encoders, strict=True) if one.is_efficient
+    )
+    return svg.scatter(points, name="score against speed", x="tokens/s", y=SCORE_NAMES[found.by], guide=efficient)
+
+
+def _draw_scores(found: Any) -> Markup:
+    spans = [
+        svg.Span(one.model, f"{one.scores[found.by]:.4f}", one.scores[found.by], low, high, own=one.is_like_first)
+        for one in found.encoders
+        for low, high in [one.interval]
+    ]
+    return svg.interval_strip(spans, name=f"{SCORE_NAMES[found.by]} of each encoder")
+
+
+def short_name(model: str) -> str:
+    """Return the last part of a path or hub name, shortened.
+
+    >>> short_name("answerdotai/ModernBERT-base"), short_name("runs/mlm/")
+    ('ModernBERT-base', 'mlm')
+    """
+    name = model.rstrip("/").rpartition("/")[2] or model
+    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
+
+
+def size_text(count: int | None, unit: str = "") -> str:
+    """Return a number of parameters or bytes in millions.
+
+    >>> size_text(22_713_216), size_text(4_400), size_text(137_478_144, " MB"), size_text(None)
+    ('22.7M', '0.004M', '137 MB', 'n/a')
+    """
+    if count is None:
+        return "n/a"
+    millions = count / 1e6
+    if unit:
+        return f"{millions:,.0f}{unit}"
+    return f"{millions:,.1f}M" if millions >= 0.1 else f"{millions:.3f}M"

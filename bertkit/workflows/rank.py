@@ -1,0 +1,282 @@
+"""Rank encoders by how well their frozen vectors tell the gold answers of a recipe's rows, with what each costs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit import hub
+from bertkit.data.checks import share_of
+from bertkit.data.row_digests import mark_training_rows, read_digests
+from bertkit.errors import UsageError
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe
+from bertkit.storage.outputs import claimed
+from bertkit.tasks import load_task
+from bertkit.workflows.steps.finetune_inputs import read_labeled
+
+if TYPE_CHECKING:
+    from bertkit.data.rows import Split
+    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.insight.ranking.cost import EncoderCost
+    from bertkit.insight.ranking.examples import RankedExamples
+    from bertkit.insight.ranking.measure import EncoderScores
+
+log = logging.getLogger("bertkit")
+
+MOST_EXAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """How encoders are ranked."""
+
+    by: str | None = None
+    """``h_score`` or ``logme``; None for the former where gold values are classes, else for the latter."""
+    layers: str = "mean"
+    """``mean``, ``last``, ``best`` or the number of a layer."""
+    examples: int = MOST_EXAMPLES
+    """Training rows (of taggers, words) that are read at most."""
+
+
+@dataclass(frozen=True)
+class RankedEncoder:
+    """An encoder with its scores and its cost."""
+
+    model: str
+    scores: dict[str, float]
+    interval: tuple[float, float]
+    """The 95% interval of the score that encoders are ordered by."""
+    shuffled: float
+    """That score where the gold values are shuffled: what many dimensions alone come to."""
+    layer: str | int
+    cost: EncoderCost
+    is_efficient: bool
+    """Whether no other encoder is both as good and as fast, and better in one of the two."""
+    is_like_first: bool
+    """Whether its score cannot be told apart from that of the first encoder."""
+    is_like_next: bool
+    """The same for the one after it."""
+    seconds: float
+    """Of reading its vectors, where these were not on disk, and of scoring them."""
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether the score may be what shuffled gold values score too."""
+        return self.interval[0] <= self.shuffled
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Encoders, the best first."""
+
+    recipe: str
+    task: str
+    unit: str
+    """What an example is: ``text``, ``pair``, ``two texts``, ``word`` or ``target``."""
+    split: str
+    examples: int
+    classes: int | None
+    """None where gold values are numbers."""
+    by: str
+    layers: str
+    encoders: list[RankedEncoder]
+    precision: str
+    threads: int
+    seconds: float
+    notes: list[str] = field(default_factory=list)
+
+
+def rank(
+    recipe: Recipe,
+    models: Sequence[str],
+    settings: RankSettings = RankSettings(),
+    *,
+    progress: Progress = SILENT,
+) -> Ranking:
+    """Rank encoders on the training rows of a recipe, without training any.
+
+    All that can be wrong about the models and the rows is found before the first vector is read.
+
+    Args:
+        recipe: whose rows are read; its own model does not matter.
+        models: at least two encoders.
+        settings: how they are ranked.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    began = time.perf_counter()
+    _check_settings(settings)
+    check_models(models, settings.layers)
+    task = load_task(recipe)
+    with stage(progress, "reading the data", total=1):
+        _, splits = read_labeled(recipe)
+        from bertkit.insight.ranking.examples import choose_examples
+
+        examples = choose_examples(task, splits["train"], settings.examples)
+    by = _choose_order(settings.by, examples)
+    with stage(progress, "loading torch and transformers"):
+        readers = [_open(model, recipe) for model in models]
+    from bertkit.insight.ranking.cost import measure_costs
+
+    costs = measure_costs([reader.embedder for reader in readers], examples.rows, progress)
+    scored, seconds = [], []
+    for reader in readers:
+        start = time.perf_counter()
+        scored.append(_score(reader, examples, settings.layers, by, progress))
+        seconds.append(time.perf_counter() - start)
+    import torch
+
+    return Ranking(
+        recipe=recipe.name,
+        task=recipe.task,
+        unit=examples.unit,
+        split=splits["train"].name,
+        examples=len(examples.gold),
+        classes=examples.classes,
+        by=by,
+        layers=settings.layers,
+        encoders=_order(models, by, scored, costs, seconds),
+        precision=readers[0].embedder.load()[0],
+        threads=torch.get_num_threads(),
+        seconds=time.perf_counter() - began,
+        notes=[*_find_trained(readers, splits["train"], task.COLUMNS.gold), *_notes(settings.layers, costs)],
+    )
+
+
+def check_models(models: Sequence[str], layers: str = "mean") -> None:
+    """Check that there are several encoders, each named once, with a readable config and as many layers as asked for.
+
+    Neither torch is loaded nor are weights fetched.
+
+    Raises:
+        UsageError: there is one only, one is named twice, or one has fewer layers.
+        ModelError: one is no encoder.
+        UnavailableError: one is neither on disk nor to be had from the hub.
+    """
+    if len(models) < 2:
+        what = "no encoders to rank" if not models else f"{models[0]} alone cannot be ranked"
+        raise UsageError(what, "name two or more: --models A B")
+    from bertkit.insight.layer_vectors import LayerReader
+
+    known: dict[Path, str] = {}
+    with hub.without_weights():
+        for model in models:
+            embedder = LayerReader(model).embedder
+            folder = embedder.folder.resolve()
+            if folder in known:
+                same = known[folder]
+                what = f"{model} twice" if same == model else f"{model} and {same} are one model"
+                raise UsageError(what, "name each encoder once")
+            known[folder] = model
+            count = embedder.config.get("num_hidden_layers", embedder.config.get("n_layers"))
+            if layers.isdigit() and isinstance(count, int) and int(layers) > count:
+                raise UsageError(f"--layers {layers}, and {model} has {count} layers", f"give at most {count}")
+
+
+def _check_settings(settings: RankSettings) -> None:
+    from bertkit.insight.ranking.layers import check_layers
+
+    check_layers(settings.layers)
+    if settings.examples < 1:
+        raise UsageError(f"--rows {settings.examples} leaves no rows", "give at least 1")
+
+
+def _choose_order(by: str | None, examples: RankedExamples) -> str:
+    """Return the score that encoders are ordered by."""
+    from bertkit.insight.ranking.measure import H_SCORE, LOGME
+
+    if by == H_SCORE and not examples.is_named:
+        raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
+    return by or (H_SCORE if examples.is_named else LOGME)
+
+
+def _open(model: str, recipe: Recipe) -> LayerReader:
+    """Return a reader of an encoder's vectors, of rows as long as the recipe and the encoder have them."""
+    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.insight.ranking.cost import max_tokens
+
+    length = min(recipe.training.max_length, max_tokens(LayerReader(model).embedder))
+    return LayerReader(model, length, recipe.training.precision)
+
+
+def _score(reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress) -> EncoderScores:
+    from bertkit.insight.ranking.examples import read_features
+    from bertkit.insight.ranking.measure import score_encoder
+
+    log.info(f"ranking {reader.model} ...")
+    return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
+
+
+def _order(
+    models: Sequence[str],
+    by: str,
+    scored: Sequence[EncoderScores],
+    costs: Sequence[EncoderCost],
+    seconds: Sequence[float],
+) -> list[RankedEncoder]:
+    from bertkit.insight.ranking.uncertainty import are_alike, find_efficient
+
+    values = [one.scores[by] for one in scored]
+    order = sorted(range(len(models)), key=lambda number: -values[number])
+    efficient = find_efficient(values, [cost.tokens_per_second for cost in costs])
+
+    def is_like(one: int, other: int) -> bool:
+        return are_alike((values[one], values[other]), (scored[one].left_out, scored[other].left_out))
+
+    return [
+        RankedEncoder(
+            model=models[number],
+            scores=scored[number].scores,
+            interval=scored[number].interval,
+            shuffled=scored[number].shuffled,
+            layer=scored[number].layer,
+            cost=costs[number],
+            is_efficient=efficient[number],
+            is_like_first=is_like(number, order[0]),
+            is_like_next=after is not None and is_like(number, after),
+            seconds=seconds[number],
+        )
+        for number, after in zip(order, [*order[1:], None], strict=True)
+    ]
+
+
+def _find_trained(readers: Sequence[LayerReader], split: Split, gold: str) -> list[str]:
+    """Say which encoders come from a run that was trained on these rows, whose labels their vectors know."""
+    notes = []
+    for reader in readers:
+        trained = read_digests(reader.embedder.folder)
+        seen = [] if trained is None else mark_training_rows(split, gold, trained).training_rows
+        if seen:
+            share = share_of(len(seen), len(split.rows))
+            notes.append(f"{reader.model} was trained on {share} of these rows: its scores are too high.")
+    return notes
+
+
+def _notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
+    notes = []
+    if layers == "best":
+        notes.append(
+            "The best layer was chosen on the rows that it is scored on, which favors encoders of many layers."
+        )
+    if any(cost.memory_bytes is None for cost in costs):
+        notes.append("Memory is not known: the system does not tell its peak.")
+    return notes
+
+
+def write_page(found: Ranking, file: Path) -> None:
+    """Write the page about a ranking.
+
+    Raises:
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    from bertkit.reports.insight.rank import write_ranking
+
+    with claimed(file):
+        write_ranking(file, found)
