@@ -26,7 +26,7 @@ Write = Callable[[Mapping[str, Any]], None]
 
 OUTPUT = ROOT / "benchmarks" / "results" / "ranking.jsonl"
 RECIPES = ("sst2", "stsb", "pos", "ner")
-ROWS, SEEDS = 1000, (1, 2)
+ROWS, SEEDS = 1000, (1, 2, 3)
 TRAINING = {"training.learning_rate": 2e-4, "training.batch_size": 16, "training.evaluate_every": 10_000}
 EPOCHS, MAX_LENGTH = 3, 64
 

@@ -221,11 +221,12 @@ def _order(
     costs: Sequence[EncoderCost],
     seconds: Sequence[float],
 ) -> list[RankedEncoder]:
-    from bertkit.insight.ranking.uncertainty import are_alike, find_efficient
+    from bertkit.insight.ranking.uncertainty import are_alike
+    from bertkit.metrics.selection import find_pareto
 
     values = [one.scores[by] for one in scored]
     order = sorted(range(len(models)), key=lambda number: -values[number])
-    efficient = find_efficient(values, [cost.tokens_per_second for cost in costs])
+    efficient = find_pareto(values, [cost.tokens_per_second for cost in costs])
 
     def is_like(one: int, other: int) -> bool:
         return are_alike((values[one], values[other]), (scored[one].left_out, scored[other].left_out))

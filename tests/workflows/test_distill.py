@@ -76,7 +76,7 @@ def narrow_demo(tmp_path_factory) -> Path:
     return folder
 
 
-SLOW_FAMILIES = ("squad2", "wsd", "choose", "regress", "rerank")
+SLOW_FAMILIES = ("ner", "squad2", "wsd", "choose", "regress", "rerank")
 HIDDEN = ["--set", "distillation.hidden=uniform"]
 SCORES = ["--set", "distillation.attention_scores=uniform", "--set", "distillation.embeddings_weight=1"]
 STUDENTS = {
@@ -160,7 +160,7 @@ def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(
 
 @pytest.mark.parametrize(
     "recipe",
-    ["classify", "ner", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_FAMILIES)],
+    ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_FAMILIES)],
 )
 def test_every_family_is_distilled(run, recipe):
     assert run("finetune", recipe, "--model", "demo", *DEMO_ROWS, "--epochs", 1, "--output", "t").code == 0

@@ -169,7 +169,7 @@ FAMILIES = [
 FAMILIES += ["sparse", "late-interaction"]
 
 
-@pytest.mark.parametrize("recipe", slow_unless(["wsd"], FAMILIES))
+@pytest.mark.parametrize("recipe", slow_unless([], FAMILIES))
 def test_a_kill_changes_nothing_for_any_family(zygote, tmp_path_factory, recipe):
     arguments = ["finetune", recipe, "--model", "demo", "--data", "demo", "--limit", "40", "--output", "run"]
     settings = ["training.batch_size=8", "training.epochs=2", "training.evaluate_every=3", "training.precision=fp32"]

@@ -48,6 +48,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
+@pytest.mark.slow
 def test_a_stream_teaches_what_the_same_rows_in_memory_do(zygote, tiny_model, tmp_path):
     data = write_data(tmp_path / "data", toy_rows(100, seed=1))  # a pass is just one window
     held = ["data.streaming=false", "training.steps=null", "training.epochs=2", "training.evaluate_every=50"]
@@ -69,6 +70,7 @@ def test_a_kill_changes_nothing(zygote, command, unbroken, tmp_path, step):
     check_equal(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 def test_a_signal_between_two_windows_changes_nothing(zygote, command, unbroken, tmp_path):
     ended, text = zygote.run(tmp_path, command, {"function": TRAINING_STEP, "call": 50, "signal": "SIGTERM"})
     assert ended == 143, text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,3 @@ def are_alike(scores: tuple[float, float], left_out: tuple[Numbers, Numbers]) ->
     """Tell whether the interval of the difference of two scores on the same rows holds 0."""
     low, high = interval_of(scores[0] - scores[1], left_out[0] - left_out[1])
     return low <= 0 <= high
-
-
-def find_efficient(scores: Sequence[float], speeds: Sequence[float]) -> list[bool]:
-    """Tell of each encoder whether no other is better in one of score and speed, and as good in the other.
-
-    >>> find_efficient([1.0, 2.0, 1.5], [30.0, 10.0, 10.0])
-    [True, True, False]
-    """
-    pairs = list(zip(scores, speeds, strict=True))
-    return [not any(other != own and other[0] >= own[0] and other[1] >= own[1] for other in pairs) for own in pairs]

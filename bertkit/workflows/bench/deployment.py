@@ -258,13 +258,11 @@ def _time(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:
     """Mark the ways that no other one beats in time or score without losing in the other (Pareto)."""
-    sign = -1 if lower_is_better else 1
+    from bertkit.metrics.selection import find_pareto
 
-    def beats(one: Deployed, other: Deployed) -> bool:
-        ours, theirs = ((-way.row_milliseconds, sign * way.score) for way in (one, other))
-        return ours != theirs and all(mine >= yours for mine, yours in zip(ours, theirs, strict=True))
-
-    return [replace(way, is_best=not any(beats(other, way) for other in ways)) for way in ways]
+    scores = [-way.score if lower_is_better else way.score for way in ways]
+    best = find_pareto(scores, [-way.row_milliseconds for way in ways])
+    return [replace(way, is_best=is_best) for way, is_best in zip(ways, best, strict=True)]
 
 
 def _use(checkpoint: Checkpoint) -> None:

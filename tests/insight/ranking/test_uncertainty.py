@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertkit.insight.ranking.uncertainty import are_alike, deal_blocks, find_efficient, interval_of, leave_blocks_out
+from bertkit.insight.ranking.uncertainty import are_alike, deal_blocks, interval_of, leave_blocks_out
 
 
 def test_blocks_are_of_equal_size_and_keep_a_row_together():
@@ -38,8 +38,3 @@ def test_equal_means_are_told_apart_in_one_of_twenty_draws():
         differing += not are_alike((sides[0].mean() + 0.1, sides[1].mean()), (left_out[0] + 0.1, left_out[1]))
     assert 6 <= apart <= 36  # 20 expected
     assert differing == 400  # what rows do to both cancels: each mean alone has an interval of twice this
-
-
-def test_what_is_beaten_in_both_or_in_one_is_not_efficient():
-    assert find_efficient([3.0, 2.0, 1.0, 3.0], [1.0, 2.0, 2.0, 0.5]) == [True, True, False, False]
-    assert find_efficient([1.0, 1.0], [5.0, 5.0]) == [True, True]
