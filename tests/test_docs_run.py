@@ -55,7 +55,7 @@ ALTERNATIVES = {"docs/own-data.md", "docs/pretraining.md", "docs/recipes.md"}
 
 SMALL_MODEL = ["--set", "model_options={num_hidden_layers: 1, hidden_size: 96, num_attention_heads: 3}"]
 
-QUICK = {"README.md", "docs/own-task.md", "docs/own-objective.md", "docs/extending.md", "docs/several-machines.md"}
+QUICK = {"README.md", "docs/own-task.md", "docs/extending.md", "docs/several-machines.md"}
 
 
 @dataclass(frozen=True)

@@ -387,6 +387,7 @@ def test_a_journal_that_does_not_fit_is_ignored(here, monkeypatch):
         assert files_of(here / "cache") == whole
 
 
+@pytest.mark.slow
 def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
     write("a.txt", make_documents(150))
     script = (

@@ -207,6 +207,7 @@ def test_teachers_are_checked_before_torch_is_imported(light_zygote, trained, to
     assert HEAVY & imported <= {"numpy"}
 
 
+@pytest.mark.slow
 def test_a_teacher_of_another_task_or_of_a_frozen_encoder_is_refused(run, trained):
     assert run("finetune", "regress", "--model", "demo", *DEMO_ROWS, "--epochs", 1, "--output", "numbers").code == 0
     features = ("--set", "options.tagger_size=8", "--epochs", 1, "--output", "tags")

@@ -155,11 +155,11 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     ("recipe", "says"),
     [
         ("sst2", r"\[\[?{'label': '(positive|negative)', 'score': 0\.\d+}, {"),
-        ("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {"),
+        pytest.param("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {", marks=pytest.mark.slow),
         ("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '"),
-        ("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '"),
+        pytest.param("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '", marks=pytest.mark.slow),
         ("squad", r".*"),
-        ("swag", r"(One|Another) ending\."),
+        pytest.param("swag", r"(One|Another) ending\.", marks=pytest.mark.slow),
         ("wsd", None),
     ],
 )

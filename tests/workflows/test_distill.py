@@ -28,6 +28,7 @@ def wrong_data(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_its_teacher_what_gold_does_not_say(run, trained, tiny_model, wrong_data):
     options = ("--model", tiny_model, "--epochs", 4, "--output", "student")
     ended = distill(run, trained, wrong_data, "--soft-weight", 1, *options)
@@ -97,7 +98,7 @@ def demo_teacher(zygote, tmp_path_factory) -> str:
     return str(folder / "t")
 
 
-@pytest.mark.parametrize("student", slow_unless(["soft"], STUDENTS))
+@pytest.mark.parametrize("student", slow_unless([], STUDENTS))
 def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_factory, student):
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     options = [str(narrow_demo) if word == "narrow" else word for word in STUDENTS[student]]

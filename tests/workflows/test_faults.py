@@ -49,13 +49,10 @@ OTHERS = "tokenizer", "predict-jsonl", "predict-csv", "predict-parquet", "eval"
 
 # Of a small fine-tuning run: opening, saving and publishing.
 SAMPLE = [
-    ("kill", "mkdir /run"),
     ("kill", "fsync /run/.run.json.tmp"),
     ("kill", "rename /run/checkpoint-4/bertkit-manifest.json"),
     ("kill", "rename /run/model.safetensors"),
-    ("full", "write /run/checkpoint-4/.tmp"),
     ("full", "write /run/checkpoint-4/optimizer.pt"),
-    ("full", "write /run/checkpoint-4/scheduler.pt"),
     ("quota", "write /run/.export/tokenizer.json"),
     ("eio", "fsync /run/checkpoint-2/optimizer.pt"),
     ("read-only", "open /run/checkpoint-4/trainer_state.json"),

@@ -97,6 +97,7 @@ def test_a_kill_between_steps_changes_nothing(zygote, command, unbroken, tmp_pat
     check_equal(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 def test_a_kill_changes_nothing_where_batches_are_computed_without_padding(zygote, command, tmp_path):
     from tests.conftest import write_csv
 
