@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,8 @@ from tests.kills import HEAVY
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "bertkit"
 CODE = sorted(PACKAGE.rglob("*.py"))
-TREES = {str(file.relative_to(PACKAGE)): ast.parse(file.read_text(encoding="utf-8")) for file in CODE}
 PACKAGES = sorted(file.parent for file in CODE if file.name == "__init__.py" and file.parent != PACKAGE)
 DOORS = {"__init__", "__main__", "errors", "progress"}
-each_module = pytest.mark.parametrize("module", TREES)
 
 # Modules without a test file of the same path. This list may only shrink.
 UNTESTED: set[str] = set()
@@ -42,8 +41,14 @@ RETIRED = re.compile(
 )
 
 
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Parse all modules, once, in the process that needs them."""
+    return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text(encoding="utf-8")) for file in CODE}
+
+
 def functions(module: str) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(TREES[module]) if isinstance(node, ast.FunctionDef)]
+    return [node for node in ast.walk(trees()[module]) if isinstance(node, ast.FunctionDef)]
 
 
 # --- What is imported when ---
@@ -110,10 +115,10 @@ def test_every_package_is_in_one_layer():
 
 def test_no_imports_go_in_a_circle():
     """Neither at run time nor for types alone."""
-    names = {module: module.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for module in TREES}
+    names = {module: module.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for module in trees()}
     modules = {f"bertkit.{name}": module for module, name in names.items()} | {"bertkit": "__init__.py"}
-    imports = {module: set() for module in TREES}
-    for module, tree in TREES.items():
+    imports = {module: set() for module in trees()}
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module in modules:
                 inner = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -134,7 +139,7 @@ def test_workflows_are_the_commands():
 
 
 def test_every_module_has_a_test_where_one_looks_for_it():
-    modules = [Path(module) for module in TREES if not Path(module).name.startswith("__")]
+    modules = [Path(module) for module in trees() if not Path(module).name.startswith("__")]
     tests = {module: ROOT / "tests" / module.parent / f"test_{module.name}" for module in modules}
     assert {str(module) for module, test in tests.items() if not test.is_file()} == UNTESTED
 
@@ -157,7 +162,7 @@ def test_models_are_patched_in_one_package():
 def test_the_ignored_label_has_one_name():
     literals = [
         module
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and getattr(node.operand, "value", 0) == 100
     ]
@@ -168,46 +173,53 @@ def test_the_ignored_label_has_one_name():
 
 
 def test_class_names_are_unique():
-    classes = [node.name for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     assert [name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_")] == []
 
 
-@each_module
-def test_retired_words_are_not_defined(module):
+def test_retired_words_are_not_defined():
     names = set()
-    for node in ast.walk(TREES[module]):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    assert [name for name in sorted(names) if RETIRED.search(name)] == []
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names.add((node.name, module))
+            elif isinstance(node, ast.arg):
+                names.add((node.arg, module))
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add((node.id, module))
+    assert [(name, module) for name, module in sorted(names) if RETIRED.search(name)] == []
 
 
-@each_module
-def test_docstrings_say_what_comes_out(module):
+def test_docstrings_say_what_comes_out():
     """Return, build, compute, find, read or yield: the verb that is true, and never "Give"."""
-    nodes = [TREES[module], *functions(module), *(n for n in ast.walk(TREES[module]) if isinstance(n, ast.ClassDef))]
-    assert [text for node in nodes if (text := ast.get_docstring(node) or "").startswith("Give ")] == []
+    found = [
+        (module, text)
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
+        and (text := ast.get_docstring(node) or "").startswith("Give ")
+    ]
+    assert found == []
 
 
-@each_module
-def test_files_and_functions_stay_small(module):
-    assert len((PACKAGE / module).read_text(encoding="utf-8").splitlines()) <= 300
-    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in functions(module)}
+def test_files_and_functions_stay_small():
+    lines = {file.relative_to(PACKAGE): len(file.read_text(encoding="utf-8").splitlines()) for file in CODE}
+    assert {str(file): count for file, count in lines.items() if count > 300} == {}
+    lengths = {
+        (module, node.name): node.end_lineno - node.lineno + 1 for module in trees() for node in functions(module)
+    }
     assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
-@pytest.mark.parametrize("module", [module for module in TREES if not module.startswith("cli/")])
-def test_functions_take_at_most_seven_parameters(module):
+def test_functions_take_at_most_seven_parameters():
     """The functions of cli/ are free: a command has one parameter per option."""
     many = {}
-    for node in functions(module):
-        names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-        names = [name for name in names if name not in ("self", "cls")]
-        if len(names) > 7 and node.name not in FOREIGN_SIGNATURES:
-            many[node.name] = names
+    for module in (module for module in trees() if not module.startswith("cli/")):
+        for node in functions(module):
+            names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            names = [name for name in names if name not in ("self", "cls")]
+            if len(names) > 7 and node.name not in FOREIGN_SIGNATURES:
+                many[module, node.name] = names
     assert many == {}
 
 
