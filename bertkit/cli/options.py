@@ -85,6 +85,10 @@ ZeroShotOption = Annotated[
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 TextOption = Annotated[
     str | None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -160,6 +161,16 @@ def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") 
         print_line(f"{file}: written\n\nNext:\n  {next_command}")
     else:
         print_line(f"{file}: {format_rows(rows)}")
+
+
+def print_found(found: Any, page: Path | None, show: Callable[[], None], *, as_json: bool) -> None:
+    """Print the fields of a dataclass as JSON, or what `show` prints; then the page, if one was written about it."""
+    if as_json:
+        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
+        return
+    show()
+    if page is not None:
+        print_file(page, 0, as_json=False, next_command=f"open {page}")
 
 
 def format_rows(rows: int) -> str:

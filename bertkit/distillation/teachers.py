@@ -18,7 +18,7 @@ from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.info import tagger_head
-from bertkit.modeling.layers import layers_to_take
+from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.progress import Progress, stage
@@ -102,7 +102,7 @@ def find_teachers(
             what = f"the teacher {teacher.name} makes vectors and no logits"
             raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
         _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
-    count = _count_layers(teachers[0].folder)
+    count = count_layers(read_config(teachers[0].folder))
     if distillation.student_layers is not None and count is not None:
         layers_to_take(distillation.student_layers, count)
     return teachers
@@ -184,11 +184,6 @@ def _find(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Tea
         error.file = error.file or str(folder)  # which of the models is meant
         raise
     return Teacher(name, folder, saved.labels, fingerprint(folder))
-
-
-def _count_layers(folder: Path) -> int | None:
-    config = read_config(folder)
-    return next((config[name] for name in ("num_hidden_layers", "n_layers") if name in config), None)
 
 
 def _vocabulary(folder: Path) -> Any:

@@ -43,6 +43,14 @@ class Checkpoint:
     members: tuple[Checkpoint, ...] = ()
     """Of an ensemble: the checkpoints whose outputs are combined, of which this has the first one's model."""
 
+    def use_machine(self) -> None:
+        """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
+        from bertkit.exported import ExportedModel
+        from bertkit.hardware.precision import use_matmul_backend
+
+        if not isinstance(self.model, ExportedModel):
+            use_matmul_backend(self.machine)
+
 
 @dataclass(frozen=True)
 class SavedCheckpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,9 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 
 
 def _tokens_at_once() -> int:
-    import torch
+    torch = sys.modules.get("torch")  # which exported models do not need
+    if torch is None:
+        from bertkit.exported.sessions import count_threads
 
+        return tokens_for(count_threads())
     return TOKENS_AT_ONCE if torch.cuda.is_available() else tokens_for(torch.get_num_threads())

@@ -36,6 +36,7 @@ def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progres
     singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
 
     def read(checkpoint: Checkpoint, scored: Scored, collate: Collator, numbers: Sequence[int]) -> None:
+        checkpoint.use_machine()
         batch = [scored.features[number] for number in numbers]
         forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
 

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,8 +66,7 @@ def time_by_turns(
     Functions take turns at every item, and the fastest of three passes counts, since other work on the machine slows
     them down.
     """
-    import torch
-
+    torch = sys.modules.get("torch")  # which exported models do not need
     fastest = [[math.inf] * len(work) for _ in runs]
     with stage(progress, "timing", _PASSES * len(work)):
         for turn in range(_PASSES):
@@ -74,7 +74,7 @@ def time_by_turns(
                 for run, seconds in zip(runs, fastest, strict=True):
                     start = time.perf_counter()
                     run(item)
-                    if torch.cuda.is_available():
+                    if torch is not None and torch.cuda.is_available():
                         torch.cuda.synchronize()
                     seconds[index] = min(seconds[index], time.perf_counter() - start)
                 progress.update(turn * len(work) + index + 1, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe import LayerMap, Training
@@ -54,6 +54,16 @@ def read_layer_choice(name: str) -> LayerChoice:
             f"layers {name!r} are not known", f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {named}"
         )
     return choice
+
+
+def count_layers(config: Mapping[str, Any]) -> int | None:
+    """Return the number of layers that the content of a ``config.json`` names; None where it names none.
+
+    >>> count_layers({"num_hidden_layers": 12}), count_layers({"n_layers": 6}), count_layers({})
+    (12, 6, None)
+    """
+    count = config.get("num_hidden_layers", config.get("n_layers"))
+    return count if isinstance(count, int) else None
 
 
 def layers_to_take(choice: int | list[int], count: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -15,7 +16,6 @@ from bertkit.storage.fingerprints import feed_file
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?")
 _PYTHON = ">=3.11"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that equal contents make equal wheels
-_BLOCK = 1 << 20
 
 
 def check_version(version: str) -> None:
@@ -52,8 +52,7 @@ def write_wheel(folder: Path, name: str, version: str, requirements: Sequence[st
             digest = hashlib.sha256()
             feed_file(digest, file)
             with file.open("rb") as source, archive.open(_entry(path), "w", force_zip64=True) as target:
-                while block := source.read(_BLOCK):
-                    target.write(block)
+                shutil.copyfileobj(source, target)
             listed[path] = (digest.digest(), file.stat().st_size)
         for path, text in heads.items():
             archive.writestr(_entry(path), text)

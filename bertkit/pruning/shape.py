@@ -9,6 +9,7 @@ from typing import Any
 from bertkit.errors import ModelError, UsageError
 from bertkit.modeling.architectures import find_architecture, types_with
 from bertkit.modeling.info import tagger_head
+from bertkit.modeling.layers import count_layers
 from bertkit.recipe.student_layers import read_layers
 
 ROWS, TRAINING = "rows", "train"
@@ -68,7 +69,7 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
         ModelError: the config of such a model cannot say that it has fewer heads, or fewer layers.
     """
     architecture = find_architecture(config["model_type"])
-    count = _find(config, "n_layers", "num_hidden_layers")
+    count = count_layers(config)
     most = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
     if most is not None and count is not None and most > count:
         asked = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))

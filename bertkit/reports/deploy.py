@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,15 @@ from bertkit.storage.files import write_text
 def write_deployment(file: Path, found: Any) -> None:
     """Write the page; `found` as `bertkit.workflows.bench.deploy` returns it."""
     several = len({way.model for way in found.ways}) > 1
+    names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
     text = load_template("deploy.html.j2", score=score_text).render(
-        found=found, several=several, picture=draw_deployment(found)
+        found=found, several=several, picture=_draw(found, names)
     )
     write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
 
 
-def draw_deployment(found: Any) -> Markup:
+def _draw(found: Any, names: Sequence[str]) -> Markup:
     """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
-    several = len({way.model for way in found.ways}) > 1
-    names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
     points = [
         svg.Point(
             way.row_milliseconds,

@@ -31,6 +31,12 @@ def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
                 raise UsageError(f"--output is {what}", f"nothing was written; {_ANOTHER}", file=output)
 
 
+def check_page_name(output: str | Path, example: str) -> None:
+    """Check the name of a page; raises UsageError, with an example of a name, where it does not end in ``.html``."""
+    if Path(output).suffix != ".html":
+        raise UsageError("a page ends in .html", f"e.g. --output {example}", file=output)
+
+
 @contextmanager
 def claimed(output: Path) -> Iterator[None]:
     """Hold the lock of an output file.

@@ -126,12 +126,6 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     return len(found)
 
 
-def check_page(output: str | Path) -> None:
-    """Check the name of a page; raises UsageError where it does not end in ``.html``."""
-    if Path(output).suffix != ".html":
-        raise UsageError("a page ends in .html", "e.g. --output why.html", file=output)
-
-
 def measure(
     recipe: Recipe,
     *,

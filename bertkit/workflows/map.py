@@ -16,6 +16,7 @@ from bertkit.insight.maps.layers import MappedLayer, describe, layer_rows, measu
 from bertkit.insight.maps.points import Occurrence, read_occurrences, unit_of
 from bertkit.insight.maps.projection import LEAST_POINTS, Plane, require
 from bertkit.insight.maps.separation import most_frequent_share
+from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
@@ -107,7 +108,7 @@ def draw_map(
     """
     files = replace(files, page=typed_path(files.page), picture=files.picture and typed_path(files.picture))
     _check(files, settings)
-    layers = read_layers(settings.layers, _count_layers(reader))
+    layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     _check_outputs(files, source)
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
     if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
@@ -175,12 +176,6 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
         if (file.exists() or file.is_symlink()) and not files.fresh:
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
-
-
-def _count_layers(reader: LayerReader) -> int | None:
-    config = reader.embedder.config
-    count = config.get("num_hidden_layers", config.get("n_layers"))
-    return None if count is None else int(count)
 
 
 def _records(

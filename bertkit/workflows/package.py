@@ -101,12 +101,11 @@ def package(
     found = hub.find_model(model)
     parity: Parity | None = None
     with ExitStack() as held:
-        exported = found
-        if is_exported(found):
+        exported, is_graph = found, is_exported(found)
+        if is_graph:
             _check_backend(found, to)
-            loaded = recipe_of(model, recipe, data=None, limit=None)
-        else:
-            loaded = recipe_of(model, recipe, data=None, limit=None)
+        loaded = recipe_of(model, recipe, data=None, limit=None)
+        if not is_graph:
             refuse_family(open_checkpoint(loaded, load_task(loaded), found))
             staging = held.enter_context(tempfile.TemporaryDirectory())
             exported = Path(staging) / "exported"

@@ -13,6 +13,7 @@ from bertkit import hub
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
 from bertkit.errors import UsageError
+from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
@@ -175,8 +176,8 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
                 what = f"{model} twice" if same == model else f"{model} and {same} are one model"
                 raise UsageError(what, "name each encoder once")
             known[folder] = model
-            count = embedder.config.get("num_hidden_layers", embedder.config.get("n_layers"))
-            if layers.isdigit() and isinstance(count, int) and int(layers) > count:
+            count = count_layers(embedder.config)
+            if layers.isdigit() and count is not None and int(layers) > count:
                 raise UsageError(f"--layers {layers}, and {model} has {count} layers", f"give at most {count}")
 
 

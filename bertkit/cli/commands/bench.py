@@ -126,13 +126,12 @@ def _refuse_with_deploy(options: dict[str, Any]) -> None:
 def _deploy(
     models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
 ) -> None:
-    from bertkit.workflows.bench import check_page, deploy, write_page
+    from bertkit.workflows.bench import check_output, deploy, write_page
 
-    if output is not None:
-        check_page(output)
+    page = None if output is None else check_output(output, models)
     found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    if output is not None:
-        write_page(found, output, models)
+    if page is not None:
+        write_page(found, page)
     if as_json:
         print_json(dataclasses.asdict(found))
         return

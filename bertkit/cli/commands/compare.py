@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.options import JsonOption, PageOption
+from bertkit.cli.output import format_interval, format_rows, print_found, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -54,10 +52,7 @@ def command(
             show_default="that of the first run",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
-    ] = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare runs by their stored predictions: is the difference real, and where does it come from?
@@ -73,12 +68,7 @@ def command(
     compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, progress=TerminalProgress())
     if page is not None:
         write_page(compared, page)
-    if json:
-        print_json(dataclasses.asdict(compared) | ({} if page is None else {"file": str(page)}))
-        return
-    _print(compared)
-    if page is not None:
-        print_file(page, 0, as_json=False, next_command=f"open {page}")
+    print_found(compared, page, lambda: _print(compared), as_json=json)
 
 
 def _print(compared: Comparison) -> None:

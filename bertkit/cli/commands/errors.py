@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.options import JsonOption, PageOption
+from bertkit.cli.output import format_interval, format_rows, print_found, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -68,10 +66,7 @@ def command(
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
     split: SplitOption = None,
     recipe: TaskRecipeOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
-    ] = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what a run gets wrong, and the slices of rows where it is worse than chance would have it.
@@ -97,17 +92,18 @@ def command(
         found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
     if page is not None:
         write_page(found, page)
-    if json:
-        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
-        return
-    if len(runs) == 1:
-        _print_mistakes(found, rows)  # type: ignore[arg-type]
+    print_found(found, page, lambda: _print(found, rows), as_json=json)
+
+
+def _print(found: Mistakes | Disagreement, rows: int) -> None:
+    from bertkit.workflows.errors import Mistakes
+
+    if isinstance(found, Mistakes):
+        _print_mistakes(found, rows)
     else:
-        _print_disagreement(found, rows)  # type: ignore[arg-type]
+        _print_disagreement(found, rows)
     for note in found.notes:
         print_text(f"  {note}")
-    if page is not None:
-        print_file(page, 0, as_json=False, next_command=f"open {page}")
 
 
 def _print_mistakes(found: Mistakes, shown: int) -> None:

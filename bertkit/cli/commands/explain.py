@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, MaxLengthOption, RowOption, SetOption, TextOption, load, parse_row
+from bertkit.cli.options import (
+    JsonOption,
+    MaxLengthOption,
+    PageOption,
+    RowOption,
+    SetOption,
+    TextOption,
+    load,
+    parse_row,
+)
 from bertkit.cli.output import (
     format_interval,
     format_rows,
@@ -70,10 +78,6 @@ BaselineOption = Annotated[
 StepsOption = Annotated[
     int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
 ]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
-]
 RecipeOption = Annotated[
     str | None,
     typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
@@ -91,7 +95,7 @@ def command(
     faithfulness: FaithfulnessOption = False,
     baseline: BaselineOption = "mask",
     integration_steps: StepsOption = 512,
-    output: OutputOption = None,
+    output: PageOption = None,
     recipe: RecipeOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
@@ -104,6 +108,7 @@ def command(
     """
     from bertkit.errors import UsageError
     from bertkit.insight.settings import Settings
+    from bertkit.storage.outputs import check_page_name
     from bertkit.workflows import explain
 
     single = parse_row(text, row)
@@ -119,7 +124,7 @@ def command(
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
     if output is not None:
-        explain.check_page(output)
+        check_page_name(output, "why.html")
     loaded = load(recipe or explain.recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe
-from bertkit.cli.output import format_interval, print_file, print_json, print_table, print_text
+from bertkit.cli.output import format_interval, print_found, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
 
@@ -85,12 +84,7 @@ def command(
     result = probe(recipe, settings, progress=TerminalProgress())
     if page is not None:
         write_page(result, page)
-    if json:
-        print_json(dataclasses.asdict(result) | ({} if page is None else {"file": str(page)}))
-        return
-    _print(result)
-    if page is not None:
-        print_file(page, 0, as_json=False, next_command=f"open {page}")
+    print_found(result, page, lambda: _print(result), as_json=json)
 
 
 def _print(result: ProbeResult) -> None:

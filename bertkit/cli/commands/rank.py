@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import DataOption, JsonOption, LimitOption, MaxLengthOption, RecipeArgument, SetOption, load
+from bertkit.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    MaxLengthOption,
+    PageOption,
+    RecipeArgument,
+    SetOption,
+    load,
+)
 from bertkit.cli.output import (
     format_duration,
     format_interval,
     format_number,
-    print_file,
-    print_json,
+    print_found,
     print_table,
     print_text,
 )
@@ -26,6 +32,14 @@ if TYPE_CHECKING:
 NAME = "rank"
 ORDER = 1
 EXAMPLE = "bertkit rank cola --models answerdotai/ModernBERT-base google-bert/bert-base-uncased"
+
+_UNITS = {
+    "text": "texts",
+    "pair": "pairs",
+    "two texts": "two texts",
+    "word": "words",
+    "target": "words to tell the senses of",
+}
 
 ModelsOption = Annotated[
     list[str] | None,
@@ -60,10 +74,7 @@ def command(
     limit: LimitOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="HTML page to write.", metavar="FILE", show_default=False),
-    ] = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Rank encoders for a recipe without fine-tuning any: which one to take, and what it costs.
@@ -83,21 +94,14 @@ def command(
     found = rank(loaded, named, settings, progress=TerminalProgress())
     if page is not None:
         write_page(found, page)
-    if json:
-        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
-        return
-    _print(found)
-    if page is not None:
-        print_file(page, 0, as_json=False, next_command=f"open {page}")
+    print_found(found, page, lambda: _print(found), as_json=json)
 
 
 def _print(found: Ranking) -> None:
     from bertkit.reports.insight.rank import SCORE_NAMES
 
     classes = "numbers" if found.classes is None else f"{found.classes} classes"
-    unit = {"target": "words to tell the senses of", "word": "words"}.get(
-        found.unit, f"{found.unit}s".replace("tss", "ts")
-    )
+    unit = _UNITS[found.unit]
     print_text(
         f"{found.recipe}, {found.split}: {found.examples:,} {unit}, {classes}; "
         f"{SCORE_NAMES[found.by]} of {_layers_text(found.layers)}"

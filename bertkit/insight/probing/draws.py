@@ -61,7 +61,7 @@ def draw_control(
 ) -> tuple[Numbers, Numbers]:
     """Return the labels of the control task, of training items and of those to score.
 
-    ``types`` gives each group, a word type, one label at random, with the chances that labels have in training; a
+    ``types`` gives each group, a word type, one label at random, with the probabilities that labels have in training; a
     probe can only know it by heart (Hewitt and Liang 2019). A text is seen once, so there is nothing of it to know by
     heart. ``shuffled`` therefore deals out the training labels anew within each group, or all of them where there are
     no groups, and keeps those to score: it tells what a probe scores that has learned the groups, and nothing else.

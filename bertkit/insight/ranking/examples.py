@@ -15,6 +15,7 @@ from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.tasks import Task
+from bertkit.vectors.embedding.quantize import normalize
 
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
@@ -126,7 +127,7 @@ class LayerFeatures:
         vectors = [np.asarray(pool(side), dtype=np.float64) for side in self.sides]
         if len(vectors) == 1:
             return vectors[0]
-        first, second = map(_to_unit_length, vectors)
+        first, second = map(normalize, vectors)
         return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
@@ -142,12 +143,6 @@ def read_features(reader: LayerReader, examples: RankedExamples, progress: Progr
     columns = ("text", "text_pair")
     texts = [[{"text": row[column]} for row in examples.rows] for column in columns]
     return LayerFeatures([reader.read(side, TEXT, progress).vectors for side in texts])
-
-
-def _to_unit_length(vectors: Numbers) -> Numbers:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Numbers = vectors / np.maximum(lengths, np.finfo(np.float64).tiny)
-    return unit
 
 
 def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples:

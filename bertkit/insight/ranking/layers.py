@@ -40,5 +40,5 @@ def pool_layers(choice: str | int) -> Pool:
 
 
 def candidates(choice: str, layers: int) -> list[str | int]:
-    """Return what is scored for a choice: each layer where the best is wanted."""
+    """Return what is scored for a choice: every layer for ``best``, else the choice itself."""
     return list(range(1, layers + 1)) if choice == BEST else [choice]

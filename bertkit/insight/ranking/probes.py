@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.vectors.embedding.quantize import normalize
+
 Numbers = np.ndarray[Any, Any]
 
 NEIGHBORS = 10
@@ -23,8 +25,7 @@ def score_neighbors(features: Numbers, gold: Numbers, neighbors: int = NEIGHBORS
         of classes (whole numbers), the accuracy of the most frequent class among the neighbors; of numbers, Pearson's
         correlation with the mean of the neighbors, 0 where one of the two is constant.
     """
-    unit = np.asarray(features, dtype=np.float32)
-    unit = unit / np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    unit = normalize(np.asarray(features, dtype=np.float32))
     count = len(unit)
     most = min(neighbors, count - 1)
     predicted = np.zeros(count)

@@ -1,7 +1,4 @@
-"use strict";
 // The page about the attention of one text. Texts only ever become text nodes.
-const $ = (id) => document.getElementById(id);
-const data = JSON.parse($("data").textContent);
 const count = data.tokens.length;
 const ROW = 22; // pixels, as in the style
 const MOST = 10; // tokens in the list
@@ -16,21 +13,6 @@ function element(tag, text, name) {
   if (text !== undefined) made.textContent = text;
   if (name) made.className = name;
   return made;
-}
-
-async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-function accent() {
-  const probe = element("i");
-  probe.style.color = "var(--accent)";
-  document.body.append(probe);
-  const color = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
-  probe.remove();
-  return color;
 }
 
 // --- Weights: bytes are square roots ---

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
+_SHARED = "attention_page.js"  # before the script of each page
 MOST_BYTES = 1_900_000
 """Of the numbers on a page, as base64; the page itself has 30 kB."""
 
@@ -68,7 +69,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
 
 def render_page(template: str, script: str, data: Mapping[str, Any], **values: Any) -> str:
     """Fill a template with a script, the hash that lets a browser run it and no other, and the data that it reads."""
-    code = (Path(__file__).parent / script).read_text(encoding="utf-8")
+    code = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in (_SHARED, script))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     # "<" as an escape of JSON: no text can end the element that holds the data
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,23 +1,10 @@
-"use strict";
 // The picture of the distances between all heads, which tells a pair that is pointed at.
-const $ = (id) => document.getElementById(id);
-const data = JSON.parse($("data").textContent);
 const canvas = $("distances");
 const at = { row: 0, column: 1 };
 let distances;
 
-async function unpack(text) {
-  const bytes = Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
 function draw() {
-  const probe = document.createElement("i");
-  probe.style.color = "var(--accent)";
-  document.body.append(probe);
-  const color = getComputedStyle(probe).color.match(/[\d.]+/g).slice(0, 3).map(Number);
-  probe.remove();
+  const color = accent();
   canvas.width = canvas.height = data.count;
   const image = new ImageData(data.count, data.count);
   distances.forEach((byte, number) => image.data.set([...color, byte], 4 * number));

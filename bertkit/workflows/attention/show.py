@@ -12,8 +12,7 @@ from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.workflows.explain import check_page
+from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +90,7 @@ def check_output(output: Path | None, model: str, inputs: Mapping[str, Path]) ->
     """
     if output is None:
         return
-    check_page(output)
+    check_page_name(output, "why.html")
     folder = typed_path(model)
     beside = folder.rglob("*") if folder.is_dir() else ()
     refuse_inputs(output, chain(inputs.items(), (("a file of the model folder", file) for file in beside)))

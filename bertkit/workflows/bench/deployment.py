@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +13,24 @@ from bertkit import hub
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.turns import time_in_turns
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported
-from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.tasks import load_task
+from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
+from bertkit.tasks import Task, load_task
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, recipe_of
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
 if TYPE_CHECKING:
-    from bertkit.tokens.features import Feature
+    from bertkit.evaluation.scoring import Scored
+    from bertkit.metrics.paired import Difference
 
 GRAPHS = {"onnx": ("onnx", "fp32"), "openvino": ("openvino", "fp32"), **TARGETS}
 """Way to deploy -> backend and precision of its graph."""
 
-_ALONE = 32  # rows that are timed one by one, spread over the split
-_TOGETHER = 16_384  # tokens of the rows that are timed in batches
-_ROUNDS = 3  # all ways take turns in each
+_WAYS = {graph: way for way, graph in GRAPHS.items()}
 _CALIBRATION_ROWS = 256
 
 
@@ -46,9 +44,9 @@ class Deployed:
     bytes: int
     """Of the weights or of the graph with its weights."""
     row_milliseconds: float
-    """For one row alone, its tokens being known: the least of some rounds, each of which is the median of its rows."""
+    """For one row alone, its tokens being known; see `bertkit.evaluation.turns.time_in_turns`."""
     rows_per_second: float
-    """In batches, as `predict` makes them: the best round."""
+    """In batches."""
     score: float
     difference: float
     """From the score of the first."""
@@ -106,37 +104,36 @@ def deploy(
             for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
         ]
         checkpoints = [checkpoint for *_, checkpoint in found]
-        scored, times = _score(checkpoints, split, progress), _time(checkpoints, split, progress)
+        scored = _score(checkpoints, split, progress)
+        seconds, rates = time_in_turns(list(zip(checkpoints, scored, strict=True)), progress)
+    differences = [_compare(saved[0].task, scored[0], other) for other in scored]
     ways = [
-        Deployed(model, way, size, milliseconds, rate, score, difference, interval)
-        for (model, way, size, _), (milliseconds, rate), (score, difference, interval) in zip(
-            found, times, scored, strict=True
-        )
+        Deployed(model, way, size, 1000 * alone, rate, change.second, change.difference, change.interval)
+        for (model, way, size, _), alone, rate, change in zip(found, seconds, rates, differences, strict=True)
     ]
     metric, threads = saved[0].recipe.best_metric, checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
 
-def write_page(found: Deployment, output: str | Path, models: Sequence[str]) -> None:
-    """Write the picture of scores beside times, and the table.
+def check_output(output: str | Path, models: Sequence[str]) -> Path:
+    """Return the path of a page that is to be written.
 
     Raises:
-        UsageError: the output is not an ``.html`` file, or is a model.
+        UsageError: its name does not end in ``.html``, or is that of a model.
     """
+    check_page_name(output, "deploy.html")
+    file = typed_path(output)
+    refuse_inputs(file, [("the model", typed_path(model)) for model in models])
+    return file
+
+
+def write_page(found: Deployment, file: Path) -> None:
+    """Write the picture of scores beside times, and the table."""
     from bertkit.reports.deploy import write_deployment
 
-    check_page(output)
-    output = typed_path(output)
-    refuse_inputs(output, [("the model", typed_path(model)) for model in models])
-    with claimed(output):
-        write_deployment(output, found)
-
-
-def check_page(output: str | Path) -> None:
-    """Check the name of a page; raises UsageError where it does not end in ``.html``."""
-    if Path(output).suffix != ".html":
-        raise UsageError("a page ends in .html", "e.g. --output deploy.html", file=output)
+    with claimed(file):
+        write_deployment(file, found)
 
 
 def _open(model: str, recipe: str | None, data: str | None, limit: int | None) -> SavedCheckpoint:
@@ -160,8 +157,8 @@ def _load_ways(
     """Yield each way that is possible here, with its size; note why others are not."""
     if is_exported(saved.folder):
         checkpoint = saved.load()
-        way = next(name for name, (_, precision) in GRAPHS.items() if _is_way(checkpoint, name, precision))
-        yield way, _weight_bytes(saved.folder), checkpoint
+        made = checkpoint.model.export
+        yield _WAYS[made.backend, made.precision], _weight_bytes(saved.folder), checkpoint
         return
     from bertkit.hardware.precision import product_widths
     from bertkit.modeling.architectures import detect_machine
@@ -174,10 +171,6 @@ def _load_ways(
             checkpoint = saved.load(machine, inference=True)
         yield f"torch-{precision}", _weight_bytes(saved.folder), checkpoint
     yield from _export_ways(saved, folder, notes, progress)
-
-
-def _is_way(checkpoint: Checkpoint, way: str, precision: str) -> bool:
-    return checkpoint.machine.precision == precision and GRAPHS[way][0] == checkpoint.model.export.backend
 
 
 def _export_ways(
@@ -207,53 +200,25 @@ def _weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(("model.", "model-")))
 
 
-def _score(
-    checkpoints: Sequence[Checkpoint], split: Split, progress: Progress
-) -> list[tuple[float, float, tuple[float, float] | None]]:
-    """Return the score of each, its difference from the first, and the interval of that."""
+def _score(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
     from bertkit.evaluation.scoring import score_split
-    from bertkit.metrics.paired import compare_paired
 
     scored = []
     for checkpoint in checkpoints:
-        _use(checkpoint)
+        checkpoint.use_machine()
         scored.append(score_split(checkpoint, split, progress))
-    first, task = scored[0], checkpoints[0].task
-    differences = [
-        compare_paired(
-            lambda judged: task.score(dict(judged), first.setup), first.compared, other.compared, samples=200
-        )[first.setup.recipe.best_metric]
-        for other in scored
-    ]
-    return [(found.second, found.difference, found.interval) for found in differences]
+    return scored
 
 
-def _time(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[tuple[float, float]]:
-    """Return the milliseconds of one row, and the rows per second in batches, of each; they take turns."""
-    from bertkit.evaluation.scoring import run_model
-    from bertkit.tokens.features import count_tokens
+def _compare(task: Task, first: Scored, other: Scored) -> Difference:
+    """Return how the best metric of another differs from that of the first, on the same rows."""
+    from bertkit.metrics.paired import compare_paired
 
-    features = [checkpoint.task.encode(split.rows, checkpoint.setup) for checkpoint in checkpoints]
-    best = [(float("inf"), 0.0)] * len(checkpoints)
-    every = max(1, sum(map(count_tokens, features[0])) // _TOGETHER)
-
-    def seconds(checkpoint: Checkpoint, some: Sequence[Feature]) -> float:
-        start = time.perf_counter()
-        run_model(checkpoint, some, SILENT, "")
-        return time.perf_counter() - start
-
-    with stage(progress, "timing", (_ROUNDS + 1) * len(checkpoints)):
-        for turn in range(_ROUNDS + 1):
-            for number, (checkpoint, of_rows) in enumerate(zip(checkpoints, features, strict=True)):
-                _use(checkpoint)
-                alone = of_rows[:: max(1, len(of_rows) // _ALONE)][:_ALONE]
-                together = of_rows[::every]
-                milliseconds = 1000 * median(seconds(checkpoint, [row]) for row in alone)
-                rate = len(together) / seconds(checkpoint, together)
-                if turn:  # the first warms up
-                    best[number] = min(best[number][0], milliseconds), max(best[number][1], rate)
-                progress.update(turn * len(checkpoints) + number + 1, {})
-    return best
+    setup = first.setup
+    differences = compare_paired(
+        lambda judged: task.score(dict(judged), setup), first.compared, other.compared, samples=200
+    )
+    return differences[setup.recipe.best_metric]
 
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:
@@ -263,13 +228,3 @@ def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deploy
     scores = [-way.score if lower_is_better else way.score for way in ways]
     best = find_pareto(scores, [-way.row_milliseconds for way in ways])
     return [replace(way, is_best=is_best) for way, is_best in zip(ways, best, strict=True)]
-
-
-def _use(checkpoint: Checkpoint) -> None:
-    """Let torch multiply as this checkpoint was loaded for; a process has one such setting."""
-    from bertkit.exported import ExportedModel
-
-    if not isinstance(checkpoint.model, ExportedModel):
-        from bertkit.hardware.precision import use_matmul_backend
-
-        use_matmul_backend(checkpoint.machine)

@@ -18,7 +18,7 @@ from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream, open_stream
 from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
-from bertkit.modeling.layers import check_layers
+from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage import runs
@@ -126,8 +126,8 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
-    count = config.get("num_hidden_layers", config.get("n_layers"))
-    if isinstance(count, int) and not recipe.distillation:  # a student may have fewer
+    count = count_layers(config)
+    if count is not None and not recipe.distillation:  # a student may have fewer
         check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bertkit.errors import UsageError
 from bertkit.workflows.bench import deploy, write_page
-from bertkit.workflows.bench.deployment import GRAPHS, Deployed, check_page, mark_best
+from bertkit.workflows.bench.deployment import GRAPHS, Deployed, check_output, mark_best
 from tests.conftest import toy_rows, write_csv
 from tests.exported.hand_made import write_exported
 
@@ -42,12 +44,12 @@ def test_exported_folders_are_measured_beside_each_other(tmp_path, run):
     for way in found.ways:
         assert 0 < way.row_milliseconds < 1000 and way.rows_per_second > 1
         assert way.bytes == (Path(way.model) / "model.onnx").stat().st_size
-    write_page(found, tmp_path / "deploy.html", models)
+    write_page(found, check_output(tmp_path / "deploy.html", models))
     page = (tmp_path / "deploy.html").read_text()
     assert "one, onnx" in page and "<script" not in page
     (tmp_path / "link.html").symlink_to(tmp_path / "one")
     with pytest.raises(UsageError, match="--output is the model"):
-        write_page(found, tmp_path / "link.html", models)
+        check_output(tmp_path / "link.html", models)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path, run):
@@ -63,9 +65,24 @@ def test_what_cannot_be_compared_is_refused(tmp_path, run):
     with pytest.raises(UsageError, match="nothing says what it was trained for"):
         deploy(["demo"], data=rows)
     with pytest.raises(UsageError, match=r"a page ends in \.html"):
-        check_page("deploy.png")
+        check_output("deploy.png", [one])
     for options in (["--output", "a.html"], ["--deploy", one, "--batch-size", 4], ["--deploy", one, "-o", "a.svg"]):
         assert run("bench", *options).code == 2
+
+
+def test_exported_folders_are_measured_without_torch(tmp_path):
+    pytest.importorskip("onnxruntime")
+    write_exported(tmp_path / "one", ("bad", "good"))
+    (tmp_path / "one" / "recipe.yaml").write_text("extends: classify\n")
+    rows = write_csv(tmp_path / "rows.csv", toy_rows(4, seed=4))
+    program = (
+        "import sys; from bertkit.workflows.bench import deploy; "
+        "found = deploy(sys.argv[1:2], data=sys.argv[2]); "
+        "print(found.ways[0].way, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "one"), str(rows)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout.split() == ["onnx", "False", "False"], ended.stderr
 
 
 @pytest.mark.slow

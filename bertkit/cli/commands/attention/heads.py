@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.commands.attention.show import PageOption
-from bertkit.cli.options import JsonOption
+from bertkit.cli.options import JsonOption, PageOption
 from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, EncoderOption, read_data_options

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption
+from bertkit.cli.options import JsonOption, PageOption
 from bertkit.cli.output import print_file, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
@@ -23,11 +22,6 @@ EXAMPLE = 'bertkit attention show "The cat sat on the mat." --model demo --outpu
 
 _MOST = 3  # tokens that are listed beside one
 _DIGITS = 6
-
-PageOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
-]
 
 
 def command(
