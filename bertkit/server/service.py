@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from bertkit.progress import SILENT, Progress, stage
@@ -75,9 +76,12 @@ def load_service(
     """
     metrics = ServerMetrics()
     models = {}
-    for one in saved:
-        with stage(progress, f"loading {one.name}"):
-            models[one.name] = _load(one, limits, metrics)
+    # OpenMP keeps helpers for each thread that has computed, until it ends. Those of a second thread are more than the
+    # cores, and are then woken so slowly that small batches take twice as long: so this thread computes nothing.
+    with ThreadPoolExecutor(1) as loader:
+        for one in saved:
+            with stage(progress, f"loading {one.name}"):
+                models[one.name] = loader.submit(_load, one, limits, metrics).result()
     lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
     return Service(models, limits, metrics, Computer(lanes), api_key)
 
