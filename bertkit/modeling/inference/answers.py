@@ -114,6 +114,7 @@ class InferenceModel(nn.Module):
         self.prefix = f"{architecture.prefix}."
         self.reads_token_types = architecture.reads_token_types
         self.first_position = first_position(config)
+        self._cast: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each weight, by the name that it has in a checkpoint."""
@@ -210,7 +211,14 @@ class InferenceModel(nn.Module):
         return self._parameters[name.replace(".", "/")]
 
     def _linear(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        return functional.linear(values, self._weight(f"{name}.weight"), self._weight(f"{name}.bias"))
+        weight, bias = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")
+        if torch.is_autocast_enabled(values.device.type):
+            # autocast would cast the weights anew in each forward pass, which takes longer than a short text
+            if name not in self._cast:
+                dtype = torch.get_autocast_dtype(values.device.type)
+                self._cast[name] = (weight.to(dtype), bias.to(dtype))
+            weight, bias = self._cast[name]
+        return functional.linear(values, weight, bias)
 
     def _in_fp32(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Compute a layer of a head as `bertkit.modeling.heads.outputs.compute_head_in_fp32` lets it be computed."""
