@@ -24,6 +24,7 @@ from benchmarks.long_texts import long_texts_part, read_cases
 from benchmarks.parts import Report
 from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
+from benchmarks.serving import serving_part
 
 TASKS = ("cola", "stsb", "ner", "squad")
 # mark -> title, function that writes the part, and the results it reads
@@ -40,6 +41,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "long_texts": ("Long texts", long_texts_part, "long_texts"),
     "seeds": ("Seeds", seeds_part, "seeds"),
     "deploy": ("Ways to deploy", deploy_part, "deploy"),
+    "serving": ("Servers", serving_part, "serving"),
     "few_shot": ("Few examples", few_shot_part, "few_shot"),
     "schedules": ("Schedules for small sets", schedules_part, "schedules"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
@@ -73,7 +75,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
         files = sorted(results.glob(f"{name}-*.json"))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     reports["long_texts"] = read_cases(results / "long_texts.jsonl")
-    for name in ("quality", "seeds", "few_shot"):
+    for name in ("quality", "seeds", "few_shot", "serving"):
         runs = results / f"{name}.jsonl"
         lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
         reports[name] = [json.loads(line) for line in lines]

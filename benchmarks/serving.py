@@ -1,11 +1,12 @@
 """How many requests a server answers, how fast, and whether any is lost or mixed up, on the loopback.
 
     python -m benchmarks.serving RUN --texts FILE --out results.jsonl [--parts load,many,overload,memory]
+        [--exported NAME=FOLDER ...] [--rounds 3]
 
 RUN classifies texts, and FILE has one text per line. Each case is one JSON line in the results, and one that is there
-is not measured again. `load` puts 1, 8, 32 and 64 clients on bertkit and on a naive server: FastAPI around a pipeline
-of transformers. `many` compares every answer with that of `bertkit predict`, `overload` counts refusals of a short
-queue, and `memory` reads the server's memory as requests go by.
+is not measured again. `load` puts 1, 8, 32 and 64 clients on bertkit, on its exported folders, and on the peers of
+`benchmarks.serving_peers`, in turns. `many` compares every answer with that of `bertkit predict`, `overload` counts
+refusals of a short queue, and `memory` reads the server's memory as requests go by.
 """
 
 from __future__ import annotations
@@ -23,36 +24,20 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cases import ROOT
+from benchmarks.load import machine
 
 CLIENTS = (1, 8, 32, 64)
 TOLERANCE = 1e-5  # of a probability
-NAIVE_RUN = "BERTKIT_NAIVE_RUN"
-
-
-def naive_app() -> Any:
-    """Build the server that people write first: a pipeline, called by the handler of each request."""
-    from fastapi import FastAPI
-    from pydantic import BaseModel
-    from transformers import pipeline
-
-    class Text(BaseModel):
-        inputs: str
-
-    app, classify = FastAPI(), pipeline("text-classification", model=os.environ[NAIVE_RUN], top_k=None)
-
-    async def predict(body: Text) -> Any:
-        return classify(body.inputs)
-
-    predict.__annotations__["body"] = Text
-    app.post("/predict")(predict)
-    return app
+NAIVE, LITSERVE, OURS = "naive", "LitServe", "bertkit"
 
 
 @contextmanager
@@ -60,18 +45,20 @@ def serving(run: Path, engine: str, *options: str) -> Iterator[tuple[int, int]]:
     """Start a server in a process of its own; yield its port and the number of the process."""
     port = 8600 + os.getpid() % 1000
     command = [sys.executable, "-m", "bertkit", "serve", f"model={run}", "--port", str(port), *options]
-    if engine == "naive":
-        app = ["benchmarks.serving:naive_app", "--factory", "--log-level", "warning", "--port", str(port)]
-        command = [sys.executable, "-m", "uvicorn", *app]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), NAIVE_RUN: str(run)}
+    if engine in (NAIVE, LITSERVE):
+        command = [sys.executable, "-m", "benchmarks.serving_peers", engine, str(run), str(port)]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log, start_new_session=True)
         try:
             asyncio.run(_wait_for(port, process))
             yield port, process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # processes of LitServe that outlive it would keep the port
 
 
 async def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -164,20 +151,15 @@ def _describe(latencies: Sequence[float], seconds: float) -> dict[str, float]:
 
 
 def measure_load(run: Path, texts: Sequence[str], engine: str, clients: int, seconds: float) -> dict[str, Any]:
-    """Measure throughput and latency under so many clients, after a second of warming up."""
-    with serving(run, engine) as (port, process):
+    """Measure throughput and latency under so many clients, after a few seconds of warming up."""
+    with serving(run, engine) as (port, _):
         asyncio.run(put_load(port, texts, clients, seconds=min(seconds, 3)))
-        began, computed = time.perf_counter(), _processor_seconds(process)
+        began = time.perf_counter()
         latencies, answers = asyncio.run(put_load(port, texts, clients, seconds=seconds))
-        taken, computed = time.perf_counter() - began, _processor_seconds(process) - computed
-        failed = sum(status != 200 for _, status, _ in answers)
-        return {**_describe(latencies, taken), "per_processor_second": len(latencies) / computed, "failed": failed}
-
-
-def _processor_seconds(process: int) -> float:
-    """Return the processor time of a process, which a busy machine does not change much."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        taken = time.perf_counter() - began
+    failed = sum(status != 200 for _, status, _ in answers)
+    keys = {"engine": engine, "clients": clients, "machine": machine(os.cpu_count() or 1)["cpu"]}
+    return {**keys, **_describe(latencies, taken), "failed": failed}
 
 
 def measure_many(run: Path, texts: Sequence[str], requests: int, *options: str) -> dict[str, Any]:
@@ -201,6 +183,29 @@ def measure_memory(run: Path, texts: Sequence[str], requests: int, parts: int = 
     return {"requests": requests, "megabytes": [round(value, 1) for value in megabytes]}
 
 
+def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Write the table of docs/benchmarks.md: each server under each load, medians over the rounds."""
+    loads = [one for one in reports if "clients" in one]
+    counts = sorted({one["clients"] for one in loads})
+    heads = "".join(f" {count} client{'s' if count > 1 else ''} |" for count in counts)
+    lines = [f"| requests/s (p50 and p99, ms) |{heads}", f"|---|{'---:|' * len(counts)}"]
+    for engine in dict.fromkeys(one["engine"] for one in loads):
+        cells = []
+        for count in counts:
+            of_case = [one for one in loads if (one["engine"], one["clients"]) == (engine, count)]
+            rate, p50, p99 = (median(one[name] for one in of_case) for name in ("per_second", "p50_ms", "p99_ms"))
+            cells.append(f"{rate:,.0f} ({p50:.0f}, {p99:.0f})")
+        lines.append(f"| {engine} | {' | '.join(cells)} |")
+    rounds = max(int(one["case"].rpartition(" ")[2]) for one in loads)
+    failed = sum(one["failed"] for one in loads)
+    lines += [
+        "",
+        f"Medians of {rounds} rounds. {failed} of {sum(one['requests'] for one in loads):,} requests failed. ",
+    ]
+    lines[-1] += f"{loads[0]['machine']}; the clients run on the same two cores."
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure the cases that are not in the results yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -209,7 +214,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--parts", default="load,many,overload,memory")
     parser.add_argument("--clients", type=int, nargs="*", default=CLIENTS)
+    parser.add_argument("--exported", nargs="*", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=100_000)
     options = parser.parse_args()
     run, parts, count = options.run.resolve(), options.parts.split(","), options.requests
@@ -217,17 +224,22 @@ def main() -> None:
     done = {json.loads(line)["case"] for line in options.out.open(encoding="utf-8")} if options.out.exists() else set()
     cases: dict[str, Any] = {}
     if "load" in parts:
-        for clients, engine in itertools.product(options.clients, ("bertkit", "naive")):
-            cases[f"{engine}, {clients} clients"] = (measure_load, engine, clients, options.seconds)
+        engines = {OURS: run, NAIVE: run} | ({LITSERVE: run} if find_spec("litserve") else {})
+        engines |= {
+            name: Path(folder).resolve() for name, _, folder in (each.partition("=") for each in options.exported)
+        }
+        for turn, clients, engine in itertools.product(range(1, options.rounds + 1), options.clients, engines):
+            case = (measure_load, engines[engine], engine, clients, options.seconds)
+            cases[f"{engine}, {clients} clients, round {turn}"] = case
     if "many" in parts:
-        cases[f"{count:,} requests"] = (measure_many, count)
+        cases[f"{count:,} requests"] = (measure_many, run, count)
     if "overload" in parts:
-        cases[f"overload, {count:,} requests"] = (measure_many, count, "--queue", "64")
+        cases[f"overload, {count:,} requests"] = (measure_many, run, count, "--queue", "64")
     if "memory" in parts:
-        cases[f"memory, {2 * count:,} requests"] = (measure_memory, 2 * count)
-    for case, (measure, *arguments) in cases.items():
+        cases[f"memory, {2 * count:,} requests"] = (measure_memory, run, 2 * count)
+    for case, (measure, folder, *arguments) in cases.items():
         if case not in done:
-            line = json.dumps({"case": case, **measure(run, texts, *arguments)})
+            line = json.dumps({"case": case, **measure(folder, texts, *arguments)})
             print(line, flush=True)
             with options.out.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")

@@ -34,8 +34,8 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"no such host: {host}", "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks"
         ) from None
-    # asyncio sends small answers at once (TCP_NODELAY) only where it can see that a socket is one of TCP; else an answer's
-    # body waits 40 ms for the client to acknowledge its headers
+    # asyncio sends small answers at once (TCP_NODELAY) only where a socket says that it is one of TCP. On others, the
+    # body of an answer waits 40 ms for the client to acknowledge its headers.
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,0 +1,82 @@
+"""Servers beside which `benchmarks.serving` measures bertkit; they answer at /predict in the same shape.
+
+    python -m benchmarks.serving_peers naive|LitServe RUN PORT
+
+The naive one is what people write first: FastAPI and a pipeline of transformers, called by the handler of each request.
+LitServe gathers requests to batches of up to 32 and calls the same pipeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+try:
+    import litserve
+except ImportError:  # the naive server goes without it
+    litserve = None
+
+
+def load_pipeline(run: str, batch_size: int = 1) -> Any:
+    """Load what both call."""
+    from transformers import pipeline
+
+    return pipeline("text-classification", model=run, top_k=None, batch_size=batch_size)
+
+
+def run_naive(run: str, port: int) -> None:
+    """Serve the pipeline with FastAPI, one request after the other."""
+    import uvicorn
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class Text(BaseModel):
+        inputs: str
+
+    app, classify = FastAPI(), load_pipeline(run)
+
+    async def predict(body: Text) -> Any:
+        return classify(body.inputs)
+
+    predict.__annotations__["body"] = Text
+    app.post("/predict")(predict)
+    uvicorn.run(app, port=port, log_level="warning")
+
+
+class Classifier(litserve.LitAPI if litserve else object):  # type: ignore[misc]
+    """What LitServe calls; it stands here because LitServe's processes import it."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(max_batch_size=32, batch_timeout=0.005)
+        self.run = run
+
+    def setup(self, device: str) -> None:
+        """Load the model, in the process that computes."""
+        self.classify = load_pipeline(self.run, batch_size=32)
+
+    def decode_request(self, request: dict[str, str]) -> str:
+        """Return the text of a request."""
+        return request["inputs"]
+
+    def predict(self, x: list[str]) -> Any:
+        """Classify a batch of texts."""
+        return self.classify(x)
+
+    def encode_response(self, output: Any) -> Any:
+        """Return the labels and scores of a text."""
+        return output
+
+
+def run_litserve(run: str, port: int) -> None:
+    """Serve the pipeline with LitServe; a batch waits at most 5 ms for more requests."""
+    server = litserve.LitServer(Classifier(run), accelerator="cpu")
+    server.run(host="127.0.0.1", port=port, log_level="warning", generate_client_file=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("engine", choices=("naive", "LitServe"))
+    parser.add_argument("run")
+    parser.add_argument("port", type=int)
+    options = parser.parse_args()
+    (run_naive if options.engine == "naive" else run_litserve)(options.run, options.port)
