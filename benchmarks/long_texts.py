@@ -4,8 +4,8 @@
 
 Documents of 400 to 2,000 words are made of sentences of `mlm_text`. In `needle`, one sentence of SST-2 at a random
 place tells the label. In `majority`, seven sentences of SST-2 are spread over the text, and the label is that of most.
-All ways start from one model that was fine-tuned on sentences of SST-2, and read the same documents. Those of windows
-are trained alike, so one run is scored in three ways.
+All ways start from one model that was fine-tuned on short documents of the same making, which `max_length` holds whole,
+and read the same long documents. Those of windows are trained alike, so one run is scored in three ways.
 
 Every case is one line of the output file; one that is there already is not repeated, so the same command goes on where
 it was stopped; after a change of bertkit, take the old lines out. All of them take half an hour of one core.
@@ -32,6 +32,9 @@ TASKS = {"needle": 1, "majority": 7}  # -> sentences of SST-2 in a document
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
 TRAINED = ("head", "tail", "head_tail", "windows_mean", "hierarchical")
 LENGTH = 256
+LONG, SHORT = (400, 2000), (0, 140)
+"""Words of the documents that are scored, and of those that the first model learns from."""
+
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 _SPLITS = ("train", "validation")
 
@@ -54,14 +57,16 @@ def make_document(
     return {"text": " ".join(text), "label": "positive" if positive else "negative"}
 
 
-def make_documents(data: Path, task: str, split: str, count: int) -> list[dict[str, str]]:
+def make_documents(
+    data: Path, planted: int, split: str, count: int, words: tuple[int, int] = LONG
+) -> list[dict[str, str]]:
     """Make the documents of a split; no sentence of one split is in the other."""
-    draw = random.Random(f"{task} {split}")
+    draw = random.Random(f"{planted} {split} {words}")
     texts = parquet.read_table(data / "mlm_text" / f"{split}.parquet", columns=["text"])["text"].to_pylist()
     filler = [part for text in texts for part in _SENTENCE.split(text.strip()) if 4 <= part.count(" ") <= 40]
     table = parquet.read_table(data / "glue" / "sst2" / f"{split}.parquet", columns=["sentence", "label"]).to_pylist()
     sentences = [(row["sentence"].strip(), row["label"]) for row in table if row["sentence"].count(" ") >= 4]
-    return [make_document(filler, sentences, TASKS[task], draw.randint(400, 2000), draw) for _ in range(count)]
+    return [make_document(filler, sentences, planted, draw.randint(*words), draw) for _ in range(count)]
 
 
 def write_rows(rows: Sequence[dict[str, str]], file: Path) -> None:
@@ -72,7 +77,7 @@ def write_rows(rows: Sequence[dict[str, str]], file: Path) -> None:
 
 def key_of(task: str, way: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return what identifies a case."""
-    counts = {name: getattr(options, name) for name in ("train", "validation", "sentences", "epochs", "overlap")}
+    counts = {name: getattr(options, name) for name in ("train", "validation", "short", "epochs", "overlap")}
     return {"task": task, "way": way, "seed": seed, "max_length": LENGTH, **counts}
 
 
@@ -88,19 +93,14 @@ def read_cases(file: Path) -> list[dict[str, Any]]:
 
 
 def start_model(options: argparse.Namespace, folder: Path) -> Path:
-    """Fine-tune the model that all ways start from on sentences of SST-2; labels are those of the documents."""
+    """Fine-tune the model that all ways start from on short documents; one sentence of each tells its label."""
     from bertkit.recipe import load_recipe
     from bertkit.workflows.finetune import finetune
 
-    names = ("negative", "positive")
-    for split in _SPLITS:
-        file = options.data / "glue" / "sst2" / f"{split}.parquet"
-        table = parquet.read_table(file, columns=["sentence", "label"]).slice(0, options.sentences).to_pylist()
-        write_rows(
-            [{"text": row["sentence"], "label": names[row["label"]]} for row in table], folder / f"{split}.jsonl"
-        )
-    settings = {"model": str(options.model), "data.source": str(folder), "training.epochs": 1}
-    finetune(load_recipe("classify", {**settings, "labels": list(names)}), output=folder / "run")
+    for split, count in (("train", options.short), ("validation", 500)):
+        write_rows(make_documents(options.data, 1, split, count, SHORT), folder / f"{split}.jsonl")
+    settings = {"model": str(options.model), "data.source": str(folder), "labels": ["negative", "positive"]}
+    finetune(load_recipe("classify", {**settings, "training.epochs": 1}), output=folder / "run")
     return folder / "run"
 
 
@@ -174,9 +174,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--train", type=int, default=160, help="documents to train on")
-    parser.add_argument("--validation", type=int, default=140, help="documents to score")
-    parser.add_argument("--sentences", type=int, default=4000, help="sentences of SST-2 for the first model")
+    parser.add_argument("--train", type=int, default=400, help="documents to train on")
+    parser.add_argument("--validation", type=int, default=400, help="documents to score")
+    parser.add_argument("--short", type=int, default=12000, help="short documents for the first model")
     parser.add_argument("--epochs", type=float, default=1)
     parser.add_argument("--overlap", type=int, default=32)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "long_texts.jsonl")
@@ -189,7 +189,9 @@ def main() -> None:
         for task, way, seed in missing:
             data = Path(folder, task)
             for split in _SPLITS:
-                write_rows(make_documents(options.data, task, split, getattr(options, split)), data / f"{split}.jsonl")
+                write_rows(
+                    make_documents(options.data, TASKS[task], split, getattr(options, split)), data / f"{split}.jsonl"
+                )
             assert start is not None
             options.output.parent.mkdir(parents=True, exist_ok=True)
             found = list(run_cases(task, way, seed, options, start, data))

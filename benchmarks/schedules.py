@@ -85,7 +85,7 @@ def optimizer_size(run: Path) -> float:
 
 
 def paired_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of the differences of two methods on the same seeds, and the ends of its 95 % interval (t).
+    """Return the mean of the differences of two methods on the same seeds, and the ends of its 95% interval (t).
 
     >>> tuple(round(value, 3) for value in paired_interval([0.6, 0.7, 0.8], [0.5, 0.7, 0.7]))
     (0.067, -0.077, 0.21)
@@ -132,7 +132,7 @@ def schedules_part(runs: Sequence[dict[str, Any]]) -> str:
     first = runs[0]
     lines += ["", f"The first {first['key']['limit']:,} rows of each split; longer training has "]
     lines[-1] += f"{first['key']['epochs']:g} epochs. The best checkpoint is chosen on the rows that are scored. "
-    lines[-1] += f"Differences are paired by seed, with a 95 % interval (t). {first['machine']}."
+    lines[-1] += f"Differences are paired by seed, with a 95% interval (t). {first['machine']}."
     return "\n".join(lines)
 
 

@@ -361,6 +361,22 @@ def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
     assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
 
 
+def test_servers_have_a_row_each_and_medians_of_rounds():
+    from benchmarks.serving import serving_part
+
+    cases = [
+        {"case": f"{engine}, {clients} clients, round {turn}", "engine": engine, "clients": clients, "machine": "A CPU"}
+        | {"per_second": rate * turn, "p50_ms": 8.0, "p99_ms": 16.0 * turn, "failed": 0, "requests": 500}
+        for turn in (1, 2, 3)
+        for engine, rate in (("bertkit", 100), ("naive", 20))
+        for clients in (1, 32)
+    ]
+    lines = serving_part([{"case": "memory, 100 requests", "megabytes": [1, 2]}, *cases]).splitlines()
+    assert lines[0] == "| requests/s (p50 and p99, ms) | 1 client | 32 clients |"
+    assert lines[2:4] == ["| bertkit | 200 (8, 32) | 200 (8, 32) |", "| naive | 40 (8, 32) | 40 (8, 32) |"]
+    assert lines[-1].startswith("Medians of 3 rounds. 0 of 6,000 requests failed. A CPU")
+
+
 def test_the_part_of_seeds_has_a_line_per_recipe():
     spread = {"runs": 3, "mean": 0.5, "standard_deviation": 0.125, "minimum": 0.375, "median": 0.5, "maximum": 0.625}
     spread |= {"interval": [0.25, 0.75], "expected_best": [0.5, 0.5625, 0.625]}
