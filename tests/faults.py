@@ -7,6 +7,7 @@ end as an unbroken run does. faults.c strikes below Python, so that native write
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ COPIES = 40  # as in faults.c
 FAULTS = {"kill": KILL, "full": FULL, "eio": EIO, "read-only": READ_ONLY, "quota": QUOTA}
 EXTENT = os.environ.get("BERTKIT_FAULTS", "")
 """Which commands and operations to strike at; CONTRIBUTING.md lists the values."""
+
+_VARYING = {"started", "finished", "seconds", "latency", "size", "sha256"}  # the last two are of files with the others
 
 _RANDOM = re.compile(r"(?<=\.tmp)\w{6}$|\.\d+\.[0-9a-f]{8}(?=\.tmp$)|(?<=checkpoint-)\d+|(?<=\.tok\.)\d+|[0-9a-f]{32}")
 
@@ -158,3 +161,16 @@ def read_folder(folder: Path) -> object:
     made = folder / "made"
     files = [file for file in made.rglob("*") if file.is_file() and file.suffix != ".lock"]
     return {str(file.relative_to(made)): file.read_bytes() for file in files}
+
+
+def read_built(folder: Path) -> object:
+    """Return what `read_folder` does, of a model folder: without what its JSON files say of the time."""
+    found = read_folder(folder)
+    assert isinstance(found, dict)
+    return {name: _timeless(json.loads(data)) if name.endswith(".json") else data for name, data in found.items()}
+
+
+def _timeless(content: object) -> object:
+    if isinstance(content, dict):
+        return {key: _timeless(value) for key, value in content.items() if key not in _VARYING}
+    return list(map(_timeless, content)) if isinstance(content, list) else content

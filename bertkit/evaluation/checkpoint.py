@@ -227,10 +227,14 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
 
 def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     export = read_export(folder)
-    if export.task != recipe.task:
+    if export.task not in (recipe.task, getattr(task, "EXPORTED_AS", None)):
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
-    labels = _names_of(read_json_object(folder / "config.json"), recipe) if task.NAMED else ()
+    labels: tuple[str, ...] = ()
+    if task.NAMED:
+        find_labels = getattr(task, "find_labels", None)
+        config = read_json_object(folder / "config.json")
+        labels = find_labels(folder, recipe) if find_labels is not None else _names_of(config, recipe)
     return SavedCheckpoint(recipe, task, folder, labels, export.record)
 
 

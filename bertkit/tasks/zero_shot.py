@@ -15,6 +15,8 @@ from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
+from bertkit.modeling.weights import read_json_object
+from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,
     Feature,
@@ -53,6 +55,7 @@ def _read_descriptions(value: Any) -> dict[str, str]:
 
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
+EXPORTED_AS = "text_classification"  # the family whose exported folders it can run: classifiers that know entailment
 TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
@@ -80,7 +83,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
         if label not in recipe.labels:
             raise RecipeError(f"options.descriptions has no label {label!r}", closest(label, recipe.labels))
     if _find_entailment(folder) is None and not is_sentence_folder(folder):
-        names = ", ".join(label_names(read_config(folder)) or []) or "none"
+        names = ", ".join(_names(folder)) or "none"
         what = f"zero-shot needs a model with a label 'entailment' (there are: {names}) or one for sentence vectors"
         raise ModelError(what, "train one: bertkit finetune mnli", file=folder)
     return tuple(recipe.labels)
@@ -100,7 +103,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_pretrained(
         "AutoModelForSequenceClassification",
         folder,
-        label_names(read_config(folder)) or [],
+        _names(folder),
         new_head=False,
         problem_type="single_label_classification",
         cls_only=setup.recipe.training.cls_only_last_layer,
@@ -191,5 +194,10 @@ def _folder(setup: Setup) -> Path:
 
 def _find_entailment(folder: Path) -> int | None:
     """Find the output that stands for entailment, as transformers' pipeline does; None where there is none."""
-    names = label_names(read_config(folder)) or []
-    return next((number for number, name in enumerate(names) if name.lower().startswith("entail")), None)
+    return next((number for number, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of a model's outputs."""
+    config = read_json_object(folder / "config.json") if is_exported(folder) else read_config(folder)
+    return label_names(config) or []

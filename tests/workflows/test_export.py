@@ -35,6 +35,24 @@ def test_an_exported_model_predicts_without_torch(exported, light_zygote, tmp_pa
     assert list(json.loads(line)["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
+def test_an_exported_model_of_inference_takes_labels_in_words(light_zygote, run, tmp_path):
+    table = write_exported(tmp_path / "exported", ("contradiction", "entailment"))
+    command = ["predict", "classify", "--zero-shot", "--model", "exported", "--text", TEXT, "-o", "out.jsonl"]
+    command += ["--set", "labels=[bad, good]", "--set", "options.hypothesis_template=this is {}"]
+    assert light_zygote.imports(tmp_path, command) & WITHOUT == set()
+    (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    logits = [table[tokenizer(TEXT, f"this is {name}")["input_ids"]].sum(axis=0)[1] for name in ("bad", "good")]
+    expected = np.exp(logits) / np.exp(logits).sum()
+    assert list(json.loads(line)["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+    write_exported(tmp_path / "other", ("bad", "good"))
+    ended = run("predict", "classify", "--zero-shot", "--model", tmp_path / "other", "--text", TEXT, *command[-4:])
+    assert (ended.code, "needs a model with a label 'entailment' (there are: bad, good)" in ended.last) == (4, True)
+
+
 def test_another_task_or_head_than_the_exported_one_is_refused(exported, run):
     folder, _ = exported
     ended = run("predict", "squad", "--model", folder, "--row", "question=Who?", "--row", "context=I.")

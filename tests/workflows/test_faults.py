@@ -14,7 +14,7 @@ import shutil
 import pytest
 
 from tests.conftest import toy_rows, write_csv
-from tests.faults import EXTENT, FAULTS, Grid, read_folder, read_run
+from tests.faults import EXTENT, FAULTS, Grid, read_built, read_folder, read_run
 
 SETTINGS = "precision=fp32", "batch_size=8", "evaluate_every=2", "log_every=1", "epochs=1"
 FINETUNE = " ".join(f"--set training.{setting}" for setting in SETTINGS) + " --output run"
@@ -44,8 +44,14 @@ COMMANDS = {
         for ending in ("jsonl", "csv", "parquet")
     },
     "eval": "eval classify --model TRAINED --data ROWS --output made",
+    "prune": "prune TRAINED --data ROWS --layers 1 --rows 8 -o made/pruned",
+    "export": "export TRAINED --data ROWS -o made/exported",
 }
-OTHERS = "tokenizer", "predict-jsonl", "predict-csv", "predict-parquet", "eval"
+OTHERS = {
+    **dict.fromkeys(("tokenizer", "predict-jsonl", "predict-csv", "predict-parquet", "eval"), read_folder),
+    **dict.fromkeys(("prune", "export"), read_built),
+}
+"""Commands that make no run -> how what they made is read."""
 
 # Of a small fine-tuning run: opening, saving and publishing.
 SAMPLE = [
@@ -123,7 +129,7 @@ def test_the_record_says_how_a_run_ended_where_it_can_be_written(small):
 @pytest.mark.parametrize("fault", FAULTS if EXTENT else ["kill", "full"])
 @pytest.mark.parametrize("name", COMMANDS if EXTENT else ["cola", "mlm", "features", *OTHERS])
 def test_a_fault_at_any_operation_changes_nothing(make_grid, record_testsuite_property, name, fault):
-    grid = make_grid(COMMANDS[name], read_folder if name in OTHERS else read_run)
+    grid = make_grid(COMMANDS[name], OTHERS.get(name, read_run))
     numbers = grid.places()
     if name == "features":  # the rest is that of cola
         numbers = [number for number in numbers if "/cache/" in grid.operations[number - 1]]
