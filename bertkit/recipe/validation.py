@@ -12,6 +12,13 @@ from bertkit.recipe.yaml import Lines
 if TYPE_CHECKING:
     from bertkit.recipe.sections import Section
 
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+"""An error of pydantic -> how a bound is told, and the name of its value."""
 _TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -63,6 +70,9 @@ def rule_of(error: Any) -> str:
         return str(error["ctx"]["error"])
     if error["loc"][-1:] == ("[key]",):
         return "its keys must be text"
+    if error["type"] in _BOUNDS:
+        words, bound = _BOUNDS[error["type"]]
+        return f"must be {words} {error['ctx'][bound]:,}"
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
 
 

@@ -42,13 +42,16 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
         recipe: how rows are read by model folders that are no runs; without it, these only make vectors.
 
     Raises:
-        UsageError: two have one name, or a name cannot be part of an address.
+        UsageError: two have one name, a name cannot be part of an address, or no model needs the recipe.
         ModelError: there is no such folder, or nothing in it that can be served.
     """
     found: list[SavedModel] = []
     for name in names:
         given, equals, path = name.partition("=")
         found += _find(path if equals else name, given if equals else None, recipe)
+    if recipe is not None and all(_find_recipe(model.folder) for model in found):
+        what = f"--recipe {recipe}, and each of these models has a recipe of its own"
+        raise UsageError(what, "leave --recipe out")
     for number, model in enumerate(found):
         if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
             what = f"{model.name!r} is no name for a model: it is a part of addresses"

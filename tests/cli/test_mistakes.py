@@ -320,6 +320,10 @@ def test_errors_as_json(run):
             "--seed = 'abc' is wrong: must be a whole number - see `bertkit finetune --help`",
         ),
         (
+            ["serve", "run", "--port", "99999"],
+            "--port = '99999' is wrong: must be at most 65,535 - see `bertkit serve --help`",
+        ),
+        (
             ["predict", "cola", "--model", "m", "--text", "a\udcff"],
             "an argument is not UTF-8: a\\udcff - convert the text, or rename the file",
         ),

@@ -29,6 +29,11 @@ def test_a_folder_that_is_no_run_needs_a_recipe(tiny_model, trained, tmp_path):
     assert set(model.saved.labels) == {"good", "bad"}
 
 
+def test_a_recipe_that_no_model_needs_is_refused(trained):
+    with pytest.raises(UsageError, match="--recipe cola, and each of these models has a recipe of its own"):
+        find_models([str(trained)], "cola")
+
+
 @pytest.mark.parametrize(
     "names, error, message",
     [
