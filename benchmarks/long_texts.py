@@ -28,6 +28,7 @@ import numpy as np
 from pyarrow import parquet
 
 from benchmarks.cases import ROOT
+from benchmarks.schedules import read_runs
 
 TASKS = {"needle": 1, "majority": 7}  # -> sentences of SST-2 in a document
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
@@ -82,17 +83,6 @@ def key_of(task: str, way: str, seed: int, options: argparse.Namespace) -> dict[
     return {"task": task, "way": way, "seed": seed, "max_length": LENGTH, **counts}
 
 
-def read_cases(file: Path) -> list[dict[str, Any]]:
-    """Read the cases of the output file; a line that a kill left incomplete is skipped."""
-    cases = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        try:
-            cases.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return cases
-
-
 def start_model(options: argparse.Namespace, folder: Path) -> Path:
     """Fine-tune the model that all ways start from on short documents; one sentence of each tells its label."""
     from bertkit.recipe import load_recipe
@@ -120,7 +110,6 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
         "training.max_length": LENGTH,
         "training.batch_size": 16,
         "training.learning_rate": 5e-5,
-        "training.epochs": options.epochs or 1,
         "training.seed": seed,
         "options.overlap": options.overlap,
     }
@@ -128,7 +117,8 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
         begin, model = time.process_time(), start
         if options.epochs:
             model = Path(folder, "run")
-            finetune(load_recipe("classify", {**settings, "options.long_text": way}), output=model)
+            training = {"training.epochs": options.epochs, "options.long_text": way}
+            finetune(load_recipe("classify", settings | training), output=model)
         seconds = time.process_time() - begin
         for scored in WINDOWS if way in WINDOWS else (way,):
             recipe = load_recipe("classify", {**settings, "model": str(model), "options.long_text": scored})
@@ -185,25 +175,24 @@ def main() -> None:
     parser.add_argument("--overlap", type=int, default=32)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "long_texts.jsonl")
     options = parser.parse_args()
-    done = [case["key"] for case in read_cases(options.output)]
+    done = [case["key"] for case in read_runs(options.output)]
     cases = [(task, way, seed) for seed in options.seeds for task in options.tasks for way in TRAINED]
     if not options.epochs:  # its layer over windows would be untrained
         cases = [case for case in cases if "hierarchical" not in case]
     missing = [case for case in cases if key_of(*case, options) not in done]
     with tempfile.TemporaryDirectory() as folder:
         start = start_model(options, Path(folder, "start")) if missing else None
-        for task, way, seed in missing:
-            data = Path(folder, task)
+        for task in dict.fromkeys(task for task, *_ in missing):
             for split in _SPLITS:
-                write_rows(
-                    make_documents(options.data, TASKS[task], split, getattr(options, split)), data / f"{split}.jsonl"
-                )
+                rows = make_documents(options.data, TASKS[task], split, getattr(options, split))
+                write_rows(rows, Path(folder, task, f"{split}.jsonl"))
+        for task, way, seed in missing:
             assert start is not None
             options.output.parent.mkdir(parents=True, exist_ok=True)
-            found = list(run_cases(task, way, seed, options, start, data))
+            found = list(run_cases(task, way, seed, options, start, Path(folder, task)))
             with options.output.open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(case) + "\n" for case in found)
-    print(long_texts_part(read_cases(options.output)))
+    print(long_texts_part(read_runs(options.output)))
 
 
 if __name__ == "__main__":

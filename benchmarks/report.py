@@ -20,7 +20,7 @@ from benchmarks.cases import ROOT
 from benchmarks.deploy import deploy_part, deploy_picture
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
-from benchmarks.long_texts import long_texts_part, read_cases
+from benchmarks.long_texts import long_texts_part
 from benchmarks.parts import Report
 from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
@@ -74,12 +74,8 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("embedding", "deploy"):
         files = sorted(results.glob(f"{name}-*.json"))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    reports["long_texts"] = read_cases(results / "long_texts.jsonl")
-    for name in ("quality", "seeds", "few_shot", "serving"):
-        runs = results / f"{name}.jsonl"
-        lines = runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []
-        reports[name] = [json.loads(line) for line in lines]
-    reports["schedules"] = read_runs(results / "schedules.jsonl")
+    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules"):
+        reports[name] = read_runs(results / f"{name}.jsonl")
     return reports
 
 

@@ -34,6 +34,7 @@ import numpy as np
 
 from benchmarks.cases import ROOT
 from benchmarks.load import machine
+from benchmarks.schedules import read_runs
 
 CLIENTS = (1, 8, 32, 64)
 TOLERANCE = 1e-5  # of a probability
@@ -196,13 +197,11 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
             rate, p50, p99 = (median(one[name] for one in of_case) for name in ("per_second", "p50_ms", "p99_ms"))
             cells.append(f"{rate:,.0f} ({p50:.0f}, {p99:.0f})")
         lines.append(f"| {engine} | {' | '.join(cells)} |")
-    rounds = max(int(one["case"].rpartition(" ")[2]) for one in loads)
+    rounds = max(Counter((one["engine"], one["clients"]) for one in loads).values())
     failed = sum(one["failed"] for one in loads)
-    lines += [
-        "",
-        f"Medians of {rounds} rounds. {failed} of {sum(one['requests'] for one in loads):,} requests failed. ",
-    ]
-    lines[-1] += f"{loads[0]['machine']}; the clients run on the same two cores."
+    requests = sum(one["requests"] for one in loads)
+    lines += ["", f"Medians of {rounds} rounds. {failed} of {requests:,} requests failed. "]
+    lines[-1] += f"{loads[0]['machine']}; the clients run on the same cores."
     return "\n".join(lines)
 
 
@@ -221,7 +220,7 @@ def main() -> None:
     options = parser.parse_args()
     run, parts, count = options.run.resolve(), options.parts.split(","), options.requests
     texts = list(dict.fromkeys(line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()))
-    done = {json.loads(line)["case"] for line in options.out.open(encoding="utf-8")} if options.out.exists() else set()
+    done = {one["case"] for one in read_runs(options.out)}
     cases: dict[str, Any] = {}
     if "load" in parts:
         engines = {OURS: run, NAIVE: run} | ({LITSERVE: run} if find_spec("litserve") else {})

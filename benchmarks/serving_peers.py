@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from benchmarks.serving import LITSERVE, NAIVE
+
 try:
     import litserve
 except ImportError:  # the naive server goes without it
@@ -74,9 +76,10 @@ def run_litserve(run: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    servers = {NAIVE: run_naive, LITSERVE: run_litserve}
     parser = argparse.ArgumentParser()
-    parser.add_argument("engine", choices=("naive", "LitServe"))
+    parser.add_argument("engine", choices=servers)
     parser.add_argument("run")
     parser.add_argument("port", type=int)
     options = parser.parse_args()
-    (run_naive if options.engine == "naive" else run_litserve)(options.run, options.port)
+    servers[options.engine](options.run, options.port)

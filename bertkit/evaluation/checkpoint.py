@@ -213,15 +213,10 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     if is_exported(folder):
         return _open_exported(recipe, task, folder)
     config = read_config(folder)
-    labels: tuple[str, ...] = ()
-    find_labels = getattr(task, "find_labels", None)  # of a family that takes models trained for something else
     # an encoder for sentence vectors has no head, which only labels need
-    if find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
+    if not hasattr(task, "find_labels") and (task.NAMED or not is_sentence_folder(folder)):
         check_head(config, folder)
-    if find_labels is not None:
-        labels = find_labels(folder, recipe)
-    elif task.NAMED:
-        labels = _names_of(config, recipe)
+    labels = _labels_of(config, recipe, task, folder)
     return SavedCheckpoint(recipe, task, folder, labels, runs.read_record(folder) or {})
 
 
@@ -230,12 +225,16 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     if export.task not in (recipe.task, getattr(task, "EXPORTED_AS", None)):
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
-    labels: tuple[str, ...] = ()
-    if task.NAMED:
-        find_labels = getattr(task, "find_labels", None)
-        config = read_json_object(folder / "config.json")
-        labels = find_labels(folder, recipe) if find_labels is not None else _names_of(config, recipe)
+    config = read_json_object(folder / "config.json") if task.NAMED else {}
+    labels = _labels_of(config, recipe, task, folder)
     return SavedCheckpoint(recipe, task, folder, labels, export.record)
+
+
+def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
+    """Return the names of a model's outputs, or what a family says that takes models trained for something else."""
+    if hasattr(task, "find_labels"):
+        return tuple(task.find_labels(folder, recipe))
+    return _names_of(config, recipe) if task.NAMED else ()
 
 
 def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:
