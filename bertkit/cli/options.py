@@ -147,6 +147,27 @@ def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> 
     return load_recipe(name, {**changes, **parse_changes(assignments or [])})
 
 
+def zero_shot_task(name: str) -> str:
+    """Return the task family that takes the labels of a recipe as descriptions.
+
+    Raises:
+        UsageError: the recipe does not classify texts.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.recipe.load import read_values
+
+    family = read_values(name).get("task")
+    if family not in (
+        None,
+        "text_classification",
+        "few_shot",
+        "zero_shot",
+    ):  # without one, loading it says what is wrong
+        what = f"--zero-shot with {name}, whose task family is {family}"
+        raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
+    return "zero_shot"
+
+
 def names_several(name: str) -> bool:
     """Tell whether a recipe is one of several tasks."""
     from bertkit.recipe import names_several

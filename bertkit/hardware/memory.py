@@ -1,4 +1,4 @@
-"""The C library's memory: what a step frees stays with the process, for the next step."""
+"""Memory: what a step frees stays with the process, for the next step; and errors that say that there is too little."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def keep_freed_memory() -> bool:
     settings = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
     taken = [libc.mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
     return all(taken)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Tell whether an error says that memory is too small; numpy, torch on the CPU and CUDA raise one each.
+
+    >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
+    True
+    """
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "can't allocate memory" in str(error)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
             trust_remote_code=False,
         )
     except (ValueError, OSError, RuntimeError, LookupError, SafetensorError) as error:
+        if is_memory_error(error):
+            raise
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
     # Where the file has one weight for several of the model's, transformers leaves these as slices of it. They would
     # keep the whole in memory, and a library that looks for shared weights finds some.
@@ -151,6 +154,8 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
         what = "not only weights, or damaged: loading it could run code"
         raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
     except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
+        if is_memory_error(error):
+            raise
         raise ModelError(f"the weights are damaged: {type(error).__name__}", _AGAIN, file=file) from error
     are_weights = isinstance(content, dict) and all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.options import common_settings, complete_recipe, load, load_pretraining
-from bertkit.errors import RecipeError
+from bertkit.cli.options import common_settings, complete_recipe, load, load_pretraining, zero_shot_task
+from bertkit.errors import RecipeError, UsageError
 
 OWN = """extends: classify
 data: {source: mine, files: {train: a.csv}}
@@ -53,3 +53,9 @@ def test_epochs_replace_the_steps_of_a_pretraining_recipe():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(RecipeError, match="colla"):
         load("colla", {}, None)
+
+
+def test_labels_are_described_only_for_a_recipe_that_classifies_texts():
+    assert zero_shot_task("sst2") == zero_shot_task("mnli") == "zero_shot"
+    with pytest.raises(UsageError, match="--zero-shot with squad, whose task family is question_answering - name a re"):
+        zero_shot_task("squad")

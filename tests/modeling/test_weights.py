@@ -17,6 +17,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.weights import (
     first_line,
     load_config,
+    load_pickle,
     load_weights,
     loaded_bytes,
     refuse_misfit,
@@ -162,6 +163,23 @@ def test_a_pickle_that_is_no_file_of_weights_is_refused_and_not_run(folder, here
     assert not (here / "it-ran").exists()
     assert "weights_only" not in str(raised.value)
     assert str(raised.value).count("pytorch_model.bin") == 1
+
+
+NO_MEMORY = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), NO_MEMORY])
+def test_too_little_memory_is_no_damage_of_the_weights(folder, monkeypatch, error):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    torch.save({}, folder / "weights.bin")
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(type(error)):
+        load_pickle(folder / "weights.bin")
+    monkeypatch.setattr(BertModel, "from_pretrained", fail)
+    with pytest.raises(type(error)):
+        load_weights(BertModel, folder, load_config(folder))
 
 
 @pytest.mark.parametrize("zipped", [True, False])

@@ -19,6 +19,7 @@ from bertkit.cli.options import (
     ZeroShotOption,
     complete_recipe,
     load,
+    zero_shot_task,
 )
 from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -113,7 +114,7 @@ def command(
 
         raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
-    settings |= {"task": "zero_shot" if zero_shot else None}
+    settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
     rows: Any = {"split": split, "output": output, "training_rows": training_rows}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)

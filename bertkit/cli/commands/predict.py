@@ -21,6 +21,7 @@ from bertkit.cli.options import (
     load_tasks,
     names_several,
     parse_row,
+    zero_shot_task,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
@@ -96,8 +97,9 @@ def command(
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
-    settings["task"] = "zero_shot" if zero_shot else None
-    to_records, to_file, loaded = _find_predictors(recipe, settings, changes, precision=precision, coverage=coverage)
+    to_records, to_file, loaded = _find_predictors(
+        recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage
+    )
     progress = TerminalProgress()
     if output is None:
         print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
@@ -111,6 +113,7 @@ def _find_predictors(
     settings: dict[str, Any],
     changes: list[str] | None,
     *,
+    zero_shot: bool,
     precision: float | None,
     coverage: float | None,
 ) -> tuple[Callable[..., Any], Callable[..., int], Any]:
@@ -118,7 +121,7 @@ def _find_predictors(
     from bertkit.errors import UsageError
 
     if names_several(recipe):
-        if precision or coverage or settings["options.abstain_below"] or settings["task"]:
+        if precision or coverage or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
         from bertkit.workflows.steps import predict_several
@@ -128,5 +131,6 @@ def _find_predictors(
     from bertkit.workflows.calibrate import with_thresholds
     from bertkit.workflows.predict import predict, predict_to_file
 
+    settings["task"] = zero_shot_task(recipe) if zero_shot else None
     loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
     return predict, predict_to_file, loaded

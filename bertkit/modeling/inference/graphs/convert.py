@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bertkit.errors import ModelError, UnavailableError, shorten
+from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import info_of
 
@@ -81,6 +82,8 @@ def convert(
             what = f"transformers cannot export to {backend} here: {shorten(str(error), 200)}"
             raise UnavailableError(what, "pip install -U 'bertkit[export]'") from None
         except Exception as error:  # of torch, onnxscript or OpenVINO, each with classes of its own
+            if is_memory_error(error):
+                raise
             reason = shorten(" ".join(str(error).split()), 240)
             what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
             raise ModelError(what, "try the other --to") from error

@@ -107,8 +107,12 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
 
 
 def largest_difference(found: SimpleNamespace) -> float:
-    """Return the largest difference of what tasks read of the outputs: of the texts and tokens that rows have."""
-    largest = 0.0
+    """Return the largest difference of what tasks read of the outputs, those of the texts and tokens that rows have.
+
+    It is relative to the largest output where that is above 1, since float32 rounds relative to what it adds up. The
+    values of sparse encoders are logarithms, so what they are logarithms of is compared.
+    """
+    differences, largest = [0.0], 1.0
     for feature, one, other in zip(found.features[0], found.expected, found.computed, strict=True):
         ids = feature["input_ids"]
         texts = len(ids) if hasattr(ids[0], "__len__") else None
@@ -120,5 +124,8 @@ def largest_difference(found: SimpleNamespace) -> float:
                 first, second = first[: len(ids)], second[: len(ids)]
             shape = tuple(map(min, first.shape, second.shape))
             first, second = (values[tuple(map(slice, shape))] for values in (first, second))
-            largest = max(largest, float(np.nanmax(np.abs(first - second), initial=0.0)))
-    return largest
+            if name == "values":
+                first, second = np.expm1(first), np.expm1(second)
+            differences.append(float(np.nanmax(np.abs(first - second), initial=0.0)))
+            largest = max(largest, float(np.nanmax(np.abs(first), initial=0.0)))
+    return max(differences) / largest
