@@ -108,8 +108,8 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
         "labels": ["negative", "positive"],
         "metrics": ["accuracy"],
         "training.max_length": LENGTH,
-        "training.batch_size": 16,
-        "training.learning_rate": 5e-5,
+        "training.batch_size": 8,
+        "training.learning_rate": 1e-4,
         "training.seed": seed,
         "options.overlap": options.overlap,
     }

@@ -1,10 +1,11 @@
 """Pruned models before and after training again: parameters, size, latency and scores at several shapes.
 
-    python -m benchmarks.pruning --model RUN --output FILE [--epochs 1] [--rows 512] [--shapes ...] [--seeds 1 2 3]
+    python -m benchmarks.pruning --model RUN [--epochs 1] [--rows 512] [--shapes ...] [--seeds 1 2 3] [--output FILE]
 
 RUN is a finished run. Each shape is pruned once, then fine-tuned again and distilled from RUN with each seed. RUN
 itself is fine-tuned as long, as a control. Every case is one line of the output file; one that is there already is not
-repeated, so the same command goes on where it was stopped.
+repeated, so the same command goes on where it was stopped. `python -m benchmarks.report` writes the table into
+docs/pruning.md.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ SHAPES: dict[str, list[str]] = {
     "4 layers, 1/2, train": ["--layers", "4", "--intermediate", "0.5", "--vocabulary", "train"],
 }
 """Name -> options of `bertkit prune`; a feed-forward is a share of the model's."""
+RESULTS = ROOT / "benchmarks" / "results" / "pruning.jsonl"
 
 
 def options_of(shape: str, width: int) -> list[str]:
@@ -83,11 +87,55 @@ def train_again(model: Path, pruned: Path, epochs: str, seed: int) -> dict[str, 
         return found
 
 
+def pruning_part(cases: Sequence[dict[str, Any]]) -> str:
+    """Build the table: what each shape costs, and its scores before and after it is trained again."""
+    heads = ("kept", "parameters", "MB", "speed", "score", "difference (95% CI)", "fine-tuned again", "distilled again")
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
+    pruned = {case["shape"]: case for case in cases if case["seed"] is None}
+    first = next(iter(pruned.values()))
+    metric = first["best_metric"]
+    for shape in SHAPES:
+        side = first["before"] if shape == FULL else pruned.get(shape, {}).get("after")
+        if side is None:
+            continue
+        change = "" if shape == FULL else _change(pruned[shape]["differences"][metric])
+        before = 1.0 if shape == FULL else pruned[shape]["before"]["rows_per_second"]
+        speed = 1.0 if shape == FULL else side["rows_per_second"] / before
+        again = [case for case in cases if case["shape"] == shape and case["seed"] is not None]
+        trained = [_over_seeds([case[way][metric] for case in again if way in case]) for way in ("tuned", "distilled")]
+        size = [f"{side['parameters'] / 1e6:.1f} M", f"{side['disk_bytes'] / 1e6:.1f}", f"{speed:.2f}"]
+        cells = [_name(shape, pruned.get(shape)), *size, f"{side['scores'][metric]:.3f}", change, *trained]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _name(shape: str, case: dict[str, Any] | None) -> str:
+    if case is None:
+        return "all"
+    found = [f"layers {', '.join(map(str, case['layers']))}"] if case["layers"] else []
+    found += [f"{case['intermediate']:,} neurons"] if case["intermediate"] else []
+    found += [f"{case['vocabulary']:,} tokens, those of `{SHAPES[shape][-1]}`"] if case["vocabulary"] else []
+    return "; ".join(found)
+
+
+def _change(difference: dict[str, Any]) -> str:
+    change = f"{difference['difference']:+.3f}"
+    return (
+        f"{change} ({' to '.join(f'{end:+.3f}' for end in difference['interval'])})"
+        if difference["interval"]
+        else change
+    )
+
+
+def _over_seeds(scores: Sequence[float]) -> str:
+    return f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})" if scores else ""
+
+
 def main() -> None:
     """Measure every case that the output file does not have yet."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--epochs", default="1")
     parser.add_argument("--rows", default="512")
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))

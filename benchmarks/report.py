@@ -1,4 +1,4 @@
-"""Write the measured parts of docs/benchmarks.md and docs/encoders.md, and the pictures, from benchmarks/results.
+"""Write the measured parts of docs/benchmarks.md and of other pages, and the pictures, from benchmarks/results.
 
     python -m benchmarks.report
 
@@ -22,6 +22,7 @@ from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.long_texts import long_texts_part
 from benchmarks.parts import Report
+from benchmarks.pruning import pruning_part
 from benchmarks.schedules import read_runs, schedules_part
 from benchmarks.seeds import seeds_part
 from benchmarks.serving import serving_part
@@ -46,7 +47,11 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
     "schedules": ("Schedules for small sets", schedules_part, "schedules"),
     "gpu": ("On a GPU", parts.gpu_part, "gpu"),
 }
-ENCODERS_PAGE = "encoders.md"  # beside the page of benchmarks
+# mark and name of the results -> the page beside that of benchmarks, and function that writes the part
+OTHER_PAGES: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
+    "encoders": ("encoders.md", encoder_parts.encoders_part),
+    "pruning": ("pruning.md", pruning_part),
+}
 
 
 def replace_part(page: str, name: str, text: str) -> str:
@@ -74,7 +79,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("embedding", "deploy"):
         files = sorted(results.glob(f"{name}-*.json"))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules"):
+    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules", "pruning"):
         reports[name] = read_runs(results / f"{name}.jsonl")
     return reports
 
@@ -88,12 +93,15 @@ def write_report(results: Path, page: Path) -> None:
             text = replace_part(text, name, write(reports[measurement]))
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")
+    for name, (other, write) in OTHER_PAGES.items():
+        if reports[name]:
+            file = page.with_name(other)
+            file.write_text(
+                replace_part(file.read_text(encoding="utf-8"), name, write(reports[name])), encoding="utf-8"
+            )
     images = page.parent / "images"
     images.mkdir(exist_ok=True)
     if reports["encoders"]:
-        other = page.with_name(ENCODERS_PAGE)
-        speed = encoder_parts.encoders_part(reports["encoders"])
-        other.write_text(replace_part(other.read_text(encoding="utf-8"), "encoders", speed), encoding="utf-8")
         (images / "encoders.svg").write_text(encoder_parts.encoders_picture(reports["encoders"][0]), encoding="utf-8")
     if reports["speed"]:
         (images / "speed.svg").write_text(parts.speed_picture(reports["speed"]), encoding="utf-8")

@@ -23,6 +23,7 @@ from benchmarks import (
     load,
     parts,
     pictures,
+    pruning,
     quality,
     report,
     schedules,
@@ -409,6 +410,28 @@ def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
     difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
     shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
     assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
+
+
+def test_pruned_models_have_a_row_each_with_their_scores_over_seeds():
+    before = {"parameters": 8_000_000, "disk_bytes": 32_000_000, "rows_per_second": 100.0, "scores": {"accuracy": 0.75}}
+    after = {"parameters": 6_000_000, "disk_bytes": 24_000_000, "rows_per_second": 150.0, "scores": {"accuracy": 0.5}}
+    difference = {"difference": -0.25, "interval": [-0.375, -0.125]}
+    facts = {"best_metric": "accuracy", "heads": None, "intermediate": None, "differences": {"accuracy": difference}}
+    layers = {"shape": "layers 4", "seed": None, "before": before, "after": after, "layers": [0, 2], "vocabulary": None}
+    tokens = {"shape": "vocabulary rows", "seed": None, "before": before, "after": before, "layers": None}
+    tokens |= {"vocabulary": 7485, "differences": {"accuracy": {"difference": 0.0, "interval": None}}}
+    again = [
+        {"shape": "full", "seed": 1, "tuned": {"accuracy": 0.875}},
+        {"shape": "layers 4", "seed": 1, "tuned": {"accuracy": 0.5}, "distilled": {"accuracy": 0.625}},
+        {"shape": "layers 4", "seed": 2, "tuned": {"accuracy": 0.75}, "distilled": {"accuracy": 0.625}},
+    ]
+    page = pruning.pruning_part([again[0], facts | layers, *again[1:], facts | tokens]).splitlines()[2:]
+    assert page == [
+        "| all | 8.0 M | 32.0 | 1.00 | 0.750 |  | 0.875 (0.875 to 0.875) |  |",
+        "| layers 0, 2 | 6.0 M | 24.0 | 1.50 | 0.500 | -0.250 (-0.375 to -0.125) | 0.625 (0.500 to 0.750) | "
+        "0.625 (0.625 to 0.625) |",
+        "| 7,485 tokens, those of `rows` | 8.0 M | 32.0 | 1.00 | 0.750 | +0.000 |  |  |",
+    ]
 
 
 def test_ways_to_deploy_have_a_row_each_and_a_panel_per_task():
