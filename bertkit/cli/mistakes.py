@@ -42,6 +42,7 @@ _NAMES = {
     "--logging-steps": "training.log_every",
     "--eval-steps": "training.evaluate_every",
     "--eval-strategy": "training.evaluate_every",
+    "--save-total-limit": "training.keep_all_checkpoints",
     "--metric-for-best-model": "best_metric",
     "--report-to": "training.extra.report_to",
 }

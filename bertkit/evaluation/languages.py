@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from bertkit.evaluation.scoring import Result
+from bertkit.data.rows import Split
+from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.scoring import Result, score_split
+from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, combine_intervals
+from bertkit.progress import Progress, stage
+from bertkit.storage.checkpoints import whole_checkpoints
+
+StepScores = dict[int, dict[str, dict[str, float | None]]]
+"""Step of a checkpoint -> language -> split -> score."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,10 @@ class LanguageScore:
     """The score minus that of the reference; None for the reference itself, and where one is undefined."""
     gap_interval: Interval = None
     """For rows that are independent of those of the reference."""
+    oracle: float | None = None
+    """The best score of any checkpoint of the run, chosen on these very rows; None where only the model was scored."""
+    oracle_step: int | None = None
+    """The step of that checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,53 @@ class LanguageScores:
     results: dict[str, list[Result]]
     """Language -> a result for each split."""
     tables: list[LanguageTable]
+    checkpoints: list[int] = field(default_factory=list)
+    """Steps of the checkpoints that were scored too."""
+
+
+def find_checkpoints(saved: SavedCheckpoint) -> dict[int, Path]:
+    """Find the checkpoints that a run has kept: step -> folder.
+
+    Raises:
+        UsageError: it has kept none, or is no run.
+    """
+    found = {} if saved.members else whole_checkpoints(saved.folder)
+    if not found:
+        what = f"--oracle with {saved.recipe.model}, which has no checkpoints"
+        raise UsageError(what, "name the folder of a run, trained with `--set training.keep_all_checkpoints=true`")
+    return found
+
+
+def score_checkpoints(
+    folders: Mapping[int, Path],
+    checkpoint: Checkpoint,
+    splits: Mapping[str, Mapping[str, Split]],
+    metric: str,
+    progress: Progress,
+) -> StepScores:
+    """Score the rows of each language with each checkpoint of a run, decoded as its model is, which is `checkpoint`."""
+    scores: StepScores = {}
+    for step, folder in folders.items():
+        with stage(progress, f"loading {folder.name}"):
+            model = checkpoint.task.load_model(folder, checkpoint.setup, new_head=False)
+        other = replace(checkpoint, model=model.to(checkpoint.machine.device))
+        scores[step] = {
+            language: {name: score_split(other, split, progress).scores[metric] for name, split in of.items()}
+            for language, of in splits.items()
+        }
+    return scores
+
+
+def with_oracle(table: LanguageTable, by_step: StepScores) -> LanguageTable:
+    """Add to each score of a table the best one of any checkpoint; of equal ones, that of the first."""
+    sign = -1 if table.metric in LOWER_IS_BETTER else 1
+    scores = []
+    for one in table.scores:
+        of_steps = {step: scored[one.language][one.split] for step, scored in by_step.items()}
+        known = {step: score for step, score in of_steps.items() if score is not None}
+        step = max(known, key=lambda step: sign * known[step], default=None)
+        scores.append(one if step is None else replace(one, oracle=known[step], oracle_step=step))
+    return replace(table, scores=scores)
 
 
 def find_reference(record: Mapping[str, Any], languages: Sequence[str]) -> tuple[str, bool]:

@@ -96,6 +96,7 @@ class CommonTraining(Section):
         False, description="compile the layers by torch.compile, which takes a minute and pays on a GPU"
     )
     evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch`, or a number of steps")
+    keep_all_checkpoints: bool = Field(False, description="keep every checkpoint, not the best and the last alone")
     patience: int | None = Field(None, ge=1, description="stop after this many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")
     extra: dict[str, Any] = Field({}, description="any other fields of transformers' TrainingArguments")
@@ -119,6 +120,10 @@ class CommonTraining(Section):
     def evaluations(self, steps: int, rows: int | None) -> int:
         """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
         return -(-steps // max(1, self.steps_per_evaluation(rows)))
+
+    def kept_checkpoints(self, saves: int) -> int:
+        """Return how many of the checkpoints that a run saves it keeps."""
+        return saves if self.keep_all_checkpoints else min(saves, 2)
 
     @field_validator("torch_compile")
     @classmethod

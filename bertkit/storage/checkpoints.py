@@ -88,13 +88,19 @@ def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
     return None, skipped
 
 
-def most_bytes(weights: int, checkpoint: int, saves: int) -> int:
+def most_bytes(weights: int, checkpoint: int, saves: int, kept: int) -> int:
     """Return the most that a run has on disk at a time, from the sizes of its weights and of a checkpoint.
 
-    The best and the last checkpoint stay. A third is whole before one of these is deleted, and the end copies the
-    weights of the best.
+    Of the checkpoints that are saved, so many are kept. One more is whole before another is deleted, and the end copies
+    the weights of the best.
     """
-    return max(min(saves, 3) * checkpoint, min(saves, 2) * checkpoint + weights) if saves else 0
+    return max(min(saves, kept + 1) * checkpoint, kept * checkpoint + weights) if saves else 0
+
+
+def whole_checkpoints(run: Path) -> dict[int, Path]:
+    """Find the complete checkpoints of a run: step -> folder, in the order of the steps."""
+    whole = [folder for folder in _by_step(run) if find_fault(folder) is None]
+    return {int(folder.name.rpartition("-")[2]): folder for folder in whole}
 
 
 def written_bytes(run: Path) -> int:

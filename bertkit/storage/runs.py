@@ -10,7 +10,7 @@ runs/cola/
 ├── training_rows.npy    digests of the rows that it was trained on
 ├── report.html, README.md
 ├── .gitignore           what `hf upload` and git leave out
-└── checkpoint-N/        the best and the last, to resume from
+└── checkpoint-N/        the best and the last, or all, to resume from
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.figures.update({name: value for name, value in shown.items() if value is not None})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Commit the checkpoint, then delete those that are neither the best nor the last."""
+        """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
         self.trainer.accelerator.wait_for_everyone()
         exhausted = self._patience_is_exhausted(state)
         losses = self.trainer.loss_state()
@@ -123,7 +123,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             _forget_run_folder(folder, state)
             checkpoints.commit(folder, facts)
-            checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
+            if not self.training.keep_all_checkpoints:
+                checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
             control.should_training_stop = True
@@ -144,7 +145,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Check that the disk has room for the checkpoints that this run will write."""
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
-        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves)
+        kept = self.training.kept_checkpoints(saves)
+        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, kept)
         check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
 
     def _run(self) -> Path:

@@ -17,7 +17,14 @@ from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.baselines import find_warnings, read_learned, score_baselines
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
-from bertkit.evaluation.languages import LanguageScores, find_reference, tabulate_languages
+from bertkit.evaluation.languages import (
+    LanguageScores,
+    find_checkpoints,
+    find_reference,
+    score_checkpoints,
+    tabulate_languages,
+    with_oracle,
+)
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
@@ -97,6 +104,7 @@ def evaluate_languages(
     split: str | None = None,
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
+    oracle: bool = False,
     progress: Progress = SILENT,
 ) -> LanguageScores:
     """Score one checkpoint on rows of several languages, as `evaluate` scores it on those of one.
@@ -106,6 +114,7 @@ def evaluate_languages(
         split: as `evaluate` takes it.
         output: folder that gets a folder of predictions for each language.
         training_rows: as `evaluate` takes it.
+        oracle: score each checkpoint of the run too, and tell which is best for each language.
         progress: shows how far the work is.
 
     Raises:
@@ -115,6 +124,7 @@ def evaluate_languages(
     folders = {language: None if folder is None else folder / language for language in recipes}
     with stage(progress, "reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
+        checkpoints = find_checkpoints(saved) if oracle else {}
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
         splits = {
             language: judge_training_rows(of, splits_to_score(of, split), training_rows)
@@ -133,8 +143,14 @@ def evaluate_languages(
             for language, of in by_language.items()
         }
     reference, is_recorded = find_reference(saved.record, list(recipes))
-    tables = tabulate_languages(results, saved.recipe.best_metric, reference)
-    return LanguageScores(saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables)
+    metric = saved.recipe.best_metric
+    tables = tabulate_languages(results, metric, reference)
+    if oracle:
+        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, progress)
+        tables = [with_oracle(table, by_step) for table in tables]
+    return LanguageScores(
+        saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables, list(checkpoints)
+    )
 
 
 def _load(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:

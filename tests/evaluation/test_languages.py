@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from bertkit.evaluation.languages import find_reference, tabulate_languages
+from bertkit.evaluation.languages import find_reference, tabulate_languages, with_oracle
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import wilson_interval
 
@@ -54,6 +54,19 @@ def test_several_splits_have_a_table_each_and_files_without_splits_one_together(
     assert [[score.language for score in table.scores] for table in tables] == [["en", "de"], ["en"]]
     (table,) = tabulate_languages({"en": both[:1], "de": [result(6, 10, "all")]}, "accuracy", "en")
     assert [score.split for score in table.scores] == ["validation", "all"]
+
+
+@pytest.mark.parametrize(("metric", "best", "step"), [("accuracy", 0.9, 20), ("mean_squared_error", 0.6, 10)])
+def test_the_best_checkpoint_of_each_language_is_the_first_of_equal_ones(metric, best, step):
+    scored = replace(result(7, 10), scores={metric: 0.7}, intervals={})
+    (table,) = tabulate_languages({"en": [scored], "de": [scored]}, metric, "en")
+    by_step = {
+        number: {"en": {"validation": score}, "de": {"validation": None}}
+        for number, score in ((10, 0.6), (20, 0.9), (30, 0.9), (40, None))
+    }
+    english, german = with_oracle(table, by_step).scores
+    assert (english.oracle, english.oracle_step) == (best, step)
+    assert (german.oracle, german.oracle_step) == (None, None)
 
 
 def test_the_record_of_a_run_names_its_language():

@@ -81,7 +81,17 @@ def test_an_unfinished_checkpoint_is_discarded(tmp_path):
 
 @pytest.mark.parametrize(("saves", "most"), [(0, 0), (1, 16), (2, 28), (3, 36), (9, 36)])
 def test_a_run_has_up_to_three_checkpoints_at_a_time_and_at_the_end_two_and_the_weights(saves, most):
-    assert checkpoints.most_bytes(4, 12, saves) == most
+    assert checkpoints.most_bytes(4, 12, saves, min(saves, 2)) == most
+
+
+def test_a_run_that_keeps_all_checkpoints_needs_room_for_them_and_the_weights():
+    assert checkpoints.most_bytes(4, 12, 9, 9) == 9 * 12 + 4
+
+
+def test_whole_checkpoints_are_found_in_the_order_of_their_steps(tmp_path):
+    folders = {step: write(tmp_path, step) for step in (10, 2, 30)}
+    (folders[30] / checkpoints.MANIFEST).unlink()
+    assert list(checkpoints.whole_checkpoints(tmp_path).items()) == [(2, folders[2]), (10, folders[10])]
 
 
 def test_what_is_written_already_is_counted(tmp_path):

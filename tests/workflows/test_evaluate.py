@@ -153,6 +153,32 @@ def test_each_language_is_scored_as_by_itself(run, trained, tmp_path):
         assert files[0] == files[1]
 
 
+def test_every_checkpoint_of_a_run_is_scored_in_each_language(run, tiny_model):
+    for seed, language in enumerate(("en", "de")):
+        Path("rows", language).mkdir(parents=True)
+        write_csv(Path("rows", language, "train.csv"), toy_rows(60, seed=seed))
+        write_csv(Path("rows", language, "validation.csv"), toy_rows(30, seed=10 + seed))
+    Path("own.yaml").write_text("extends: classify\ndata: {source: 'rows/{language}', language: en}\n")
+    settings = ["--set", "training.batch_size=20", "--set", "training.keep_all_checkpoints=true"]
+    ended = run("finetune", "own.yaml", "--model", tiny_model, "--epochs", 3, "--learning-rate", 1e-3, *settings)
+    assert ended.code == 0, ended.err
+    steps = (3, 6, 9)
+    assert sorted(folder.name for folder in Path("runs/own").glob("checkpoint-*")) == [f"checkpoint-{n}" for n in steps]
+
+    command = ("eval", "own.yaml", "--languages", "en,de", "--json", "--oracle")
+    printed = json.loads(run(*command, "--model", "runs/own").out)
+    assert printed["checkpoints"] == list(steps)
+    for number, language in enumerate(("en", "de")):
+        rows = ("--data", Path("rows", language), "--json")
+        alone = [scores(run("eval", "classify", "--model", f"runs/own/checkpoint-{step}", *rows)) for step in steps]
+        values = [one["scores"]["f1_macro"] for one in alone]
+        in_table = printed["tables"][0]["scores"][number]
+        assert (in_table["oracle"], in_table["oracle_step"]) == (max(values), steps[values.index(max(values))])
+
+    ended = run(*command, "--model", "runs/own/checkpoint-3")
+    assert (ended.code, "--oracle with runs/own/checkpoint-3, which has no checkpoints" in ended.last) == (2, True)
+
+
 def test_a_second_eval_into_one_folder_is_refused(run, trained):
     from bertkit.storage.outputs import claimed
 

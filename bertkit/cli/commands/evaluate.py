@@ -70,6 +70,13 @@ LanguagesOption = Annotated[
         show_default=False,
     ),
 ]
+OracleOption = Annotated[
+    bool,
+    typer.Option(
+        "--oracle",
+        help="With --languages: score every checkpoint of the run too, and show the best one of each language.",
+    ),
+]
 
 
 def command(
@@ -88,6 +95,7 @@ def command(
         ),
     ] = "refuse",
     languages: LanguagesOption = None,
+    oracle: OracleOption = False,
     benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
@@ -98,11 +106,13 @@ def command(
     The checkpoint may come from bertkit or be any Hugging Face model that has a trained head for the task. Options
     override the recipe.
     """
+    from bertkit.errors import UsageError
+
     if benchmark is not None:
         _refuse_rows(
             {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
-            {"--zero-shot": zero_shot or None, "--languages": languages},
+            {"--zero-shot": zero_shot or None, "--languages": languages, "--oracle": oracle or None},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
@@ -110,9 +120,9 @@ def command(
         print_benchmark(scores, as_json=json)
         return
     if recipe is None:
-        from bertkit.errors import UsageError
-
         raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
+    if oracle and languages is None:
+        raise UsageError("--oracle without --languages", "name the languages with commas, e.g. --languages en,de,fr")
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
     rows: Any = {"split": split, "output": output, "training_rows": training_rows}
@@ -120,7 +130,8 @@ def command(
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        print_languages(evaluate_languages(recipes, **rows, progress=TerminalProgress()), as_json=json)
+        scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
+        print_languages(scored, as_json=json)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
@@ -221,6 +232,9 @@ def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
             lines.append({**dict.fromkeys(lines[0], ""), **cells, "95% CI": format_interval(mean.interval)})
         print_table(table.metric, lines)
     print_text(f"  {_describe_gap(scored)}")
+    if scored.checkpoints:
+        count = len(scored.checkpoints)
+        print_text(f"  best checkpoint: of {count}, chosen on the rows of its own score, so an upper bound")
     for language, results in scored.results.items():
         for result in results:
             if result.training_rows:
@@ -240,6 +254,8 @@ def _language_line(score: LanguageScore, reference: str, scored: Mapping[str, ob
         has_gap = score.gap is not None
         line[f"gap to {reference}"] = f"{score.gap:+.4f}" if has_gap else ""
         line["95% CI of gap"] = format_interval(score.gap_interval) if has_gap else ""
+    if score.oracle is not None:
+        line |= {"best checkpoint": format_number(score.oracle).strip(), "its step": f"{score.oracle_step:,}"}
     return line | ({} if score.baseline is None else {"baseline": format_number(score.baseline).strip()})
 
 

@@ -111,7 +111,7 @@ def _needed_space(folder: Path, model: PreTrainedModel, training: Pretraining, b
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
     planned = training.model_copy(update={"steps": batches.steps})
     saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
-    needed = most_bytes(weights, weights + 2 * trained, saves)
+    needed = most_bytes(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
     check_space(folder, needed - written_bytes(folder))
     return needed
 

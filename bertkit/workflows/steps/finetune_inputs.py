@@ -38,7 +38,7 @@ log = logging.getLogger("bertkit")
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
-_NOT_IDENTITY = {"about", "published", "model"}
+_NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": {"keep_all_checkpoints"}}
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range"}
 
 
@@ -99,7 +99,8 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     training = recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
-    needed = most_bytes(weights, 3 * weights, training.evaluations(steps, inputs.rows["train"]))
+    saves = training.evaluations(steps, inputs.rows["train"])
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
     # what is moved aside keeps its room
     check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
     return DryRun(

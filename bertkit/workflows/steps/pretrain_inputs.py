@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
-# The model, the tokenizer and the text count by content; the result is the same with any number of workers.
-_NOT_IDENTITY: dict[str, Any] = {"about": True, "model": True, "tokenizer": True, "training": {"workers"}, "data": True}
+# The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
+# whichever checkpoints are kept.
+_NOT_IDENTITY: dict[str, Any] = {
+    **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
+    "training": {"workers", "keep_all_checkpoints"},
+}
 
 _DOCUMENTS, _TOKENS = 100, 2000  # that are looked at for signs of a tokenizer of another model
 

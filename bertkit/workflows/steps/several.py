@@ -95,7 +95,8 @@ def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: b
     }
     training, count = inputs.recipe.training, _count_rows(inputs.tasks)["train"]
     steps, weights = training.total_steps(count), loaded_weight_bytes(tasks[0].model_folder)
-    needed = most_bytes(weights, 3 * weights, training.evaluations(steps, count)) + (len(tasks) - 1) * weights
+    saves = training.evaluations(steps, count)
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (len(tasks) - 1) * weights
     check_space(folder, needed - (0 if fresh else written_bytes(folder)))
     return DryRun(
         recipe=inputs.recipe.name,
@@ -125,7 +126,9 @@ def read_several(several: SeveralTasks, output: str | Path | None) -> SeveralInp
             )
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
     tasks = {name: read_inputs(own, folder / name) for name, own in several.recipes.items()}
-    settings = recipe.model_dump(mode="json", include={"name", "sampling", "training"})
+    settings = recipe.model_dump(
+        mode="json", include={"name", "sampling", "training"}, exclude={"training": {"keep_all_checkpoints"}}
+    )
     identity = {
         "recipe": {**settings, "best_metric": MEAN},
         "tasks": {name: dict(task.plan.identity) for name, task in tasks.items()},

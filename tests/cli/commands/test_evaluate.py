@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bertkit.cli.commands.evaluate import print_benchmark, print_languages, print_results
-from bertkit.evaluation.languages import LanguageScores, tabulate_languages
+from bertkit.evaluation.languages import LanguageScores, tabulate_languages, with_oracle
 from bertkit.evaluation.scoring import Result
 from bertkit.vectors.benchmark import BenchmarkScores
 
@@ -140,6 +140,17 @@ def test_languages_stand_beside_each_other_with_their_gaps_and_means(capsys):
     assert lines[7:] == ["  en: 10 of 1,043 rows are training rows", "  de: Odd.", "  sw: Odd."]
 
 
+def test_the_best_checkpoint_of_a_language_stands_beside_its_score(capsys):
+    scored = by_language("en", True)
+    by_step = {step: {language: {"validation": score} for language in scored.results} for step, score in ((5, 0.75),)}
+    scored = replace(scored, tables=[with_oracle(scored.tables[0], by_step)], checkpoints=[5])
+    print_languages(scored, as_json=False)
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert printed[2].endswith("95% CI of gap best checkpoint its step baseline")
+    assert printed[4] == "de 1,043 0.6000 0.5000 to 0.7000 -0.2000 -0.3414 to -0.0586 0.7500 5 0.6700"
+    assert "best checkpoint: of 1, chosen on the rows of its own score, so an upper bound" in printed
+
+
 def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
     print_languages(by_language("fr", True), as_json=False)
     assert "  no gaps: fr, the language of training, is not among --languages" in capsys.readouterr().out
@@ -155,6 +166,7 @@ def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
             ["--languages", "en", "--set", "data.language=de"],
             "--set data.language with --languages - leave one of them out",
         ),
+        (["--oracle"], "--oracle without --languages - name the languages with commas, e.g. --languages en,de,fr"),
         (["--languages", "en", "--data", "demo"], "no {language} in demo, so there is nothing to put 'en' into"),
     ],
 )

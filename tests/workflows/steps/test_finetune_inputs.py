@@ -100,14 +100,15 @@ def test_swapped_columns_are_refused(run, tiny_model, toy_data):
     assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, *mended).code == 0
 
 
-def test_the_range_of_labels_is_no_part_of_a_runs_identity():
-    """So that a run of before the range goes on."""
+@pytest.mark.parametrize("changed", [{"data.label_range": None}, {"training.keep_all_checkpoints": True}])
+def test_what_changes_no_score_is_no_part_of_a_runs_identity(changed):
+    """So that a run of before the range goes on, and one that is to keep more checkpoints from now on."""
     from bertkit.recipe import load_recipe
     from bertkit.tasks import load_task
     from bertkit.workflows.steps.finetune_inputs import read_inputs
 
     identities = []
-    for changes in ({}, {"data.label_range": None}):
+    for changes in ({}, changed):
         recipe = load_recipe("stsb", {"model": "demo", "data.source": "demo", "data.limit": 20, **changes})
         load_task(recipe)
         identities.append(read_inputs(recipe, "nowhere").plan.identity)
