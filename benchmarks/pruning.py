@@ -154,6 +154,7 @@ def main() -> None:
                 pruned = Path(name) / "pruned"
                 options = [*options_of(shape, width), "--rows", asked.rows]
                 first = run("prune", str(model), "-o", str(pruned), *options, folder=model.parent)
+                first = {name: value for name, value in first.items() if name not in ("model", "folder")}  # paths
             for seed in missing:
                 if seed is None and not first:
                     continue

@@ -17,7 +17,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "electra": {"embedding_size": 8},
-    "eurobert": {"num_key_value_heads": 1, "classifier_pooling": "bos"},
+    "eurobert": {"num_key_value_heads": 1, "classifier_pooling": "bos", "mask_token_id": 4},
     "modernbert": {"local_attention": 6, "layer_types": ["full_attention", "sliding_attention"]},
     "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
 }
