@@ -15,6 +15,7 @@ it was stopped; after a change of bertkit, take the old lines out. Without `--ep
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import re
@@ -135,18 +136,19 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
 
 
 def long_texts_part(cases: Sequence[dict[str, Any]]) -> str:
-    """Build a table per task: accuracy over seeds, and the difference from truncation with its paired interval."""
+    """Build a table per task and training: accuracy over seeds, and the paired difference from truncation."""
     lines = []
-    for task in TASKS:
+    for task, epochs in itertools.product(TASKS, sorted({case["key"]["epochs"] for case in cases})):
         by_way: dict[str, list[dict[str, Any]]] = {}
         for case in cases:
-            if case["key"]["task"] == task:
+            if (case["key"]["task"], case["key"]["epochs"]) == (task, epochs):
                 by_way.setdefault(case["key"]["way"], []).append(case)
         if "head" not in by_way:
             continue
         head = np.mean([case["right"] for case in by_way["head"]], axis=0)
         documents, seeds = len(head), len(by_way["head"])
-        lines += ["", f"**{task}**, {documents} documents, {seeds} seed{'s' if seeds > 1 else ''}:", ""]
+        trained = f"trained on {by_way['head'][0]['key']['train']} more" if epochs else "without training on any"
+        lines += ["", f"**{task}**, {documents} long documents, {trained}, {seeds} seed{'s' if seeds > 1 else ''}:", ""]
         lines += ["| long_text | accuracy | above head | 95% interval | core seconds to train | to score |"]
         lines += ["|---|---:|---:|---:|---:|---:|"]
         draws = np.random.default_rng(0).integers(0, documents, size=(2000, documents))

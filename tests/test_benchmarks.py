@@ -347,19 +347,21 @@ def test_local_layers_and_gates_of_modernbert_are_counted():
 def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
     from benchmarks.long_texts import long_texts_part
 
-    def case(way, seed, right):
+    def case(way, seed, right, epochs=0):
         return {
-            "key": {"task": "needle", "way": way, "seed": seed},
+            "key": {"task": "needle", "way": way, "seed": seed, "train": 400, "epochs": epochs},
             "right": right,
             "train_seconds": 4,
             "eval_seconds": 1,
         }
 
     cases = [case("head", 1, [1, 0, 0, 0]), case("head", 2, [1, 1, 0, 0]), case("tail", 1, [1, 1, 1, 0])]
-    lines = long_texts_part(cases).splitlines()
-    assert lines[0] == "**needle**, 4 documents, 2 seeds:"
+    lines = long_texts_part([*cases, case("head", 1, [1, 1, 1, 1], epochs=1)]).splitlines()
+    assert lines[0] == "**needle**, 4 long documents, without training on any, 2 seeds:"
     assert lines[4] == "| `head` | 0.375 |  |  | 4 | 1 |"
     assert lines[5].startswith("| `tail` | 0.750 | +0.375 | +0.000 to +0.")
+    assert lines[7] == "**needle**, 4 long documents, trained on 400 more, 1 seed:"
+    assert lines[11] == "| `head` | 1.000 |  |  | 4 | 1 |"
 
 
 def test_servers_have_a_row_each_and_medians_of_rounds():
