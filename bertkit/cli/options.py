@@ -147,6 +147,9 @@ def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> 
     return load_recipe(name, {**changes, **parse_changes(assignments or [])})
 
 
+_FAMILIES_OF_LABELS = ("text_classification", "few_shot", "zero_shot")
+
+
 def zero_shot_task(name: str) -> str:
     """Return the task family that takes the labels of a recipe as descriptions.
 
@@ -157,12 +160,7 @@ def zero_shot_task(name: str) -> str:
     from bertkit.recipe.load import read_values
 
     family = read_values(name).get("task")
-    if family not in (
-        None,
-        "text_classification",
-        "few_shot",
-        "zero_shot",
-    ):  # without one, loading it says what is wrong
+    if family is not None and family not in _FAMILIES_OF_LABELS:  # without one, loading the recipe says what is wrong
         what = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"
