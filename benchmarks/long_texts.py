@@ -110,7 +110,7 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
         "metrics": ["accuracy"],
         "training.max_length": LENGTH,
         "training.batch_size": 8,
-        "training.learning_rate": 1e-4,
+        "training.learning_rate": 2e-5,
         "training.seed": seed,
         "options.overlap": options.overlap,
     }

@@ -105,7 +105,9 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
 
     os.chdir(request["folder"])
     os.environ.update(request["environment"] | environment)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests are a job in the background
+    # also where the tests are a job in the background, or of nohup
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     direct(1, request["out"])
     direct(2, request["err"])
     os.dup2(os.open(request["stdin"] or os.devnull, os.O_RDONLY), 0)  # ours holds the requests
