@@ -1,4 +1,4 @@
-"""The page about the heads of an encoder: heat maps of their patterns and distances, and the relations they follow."""
+"""Pages about the heads of an encoder: what they attend to and how alike they are, and which of them a run needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from bertkit.reports.html import score_text
 from bertkit.reports.insight.attention import pack, render_page
+from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
 
 _BYTE = 255
@@ -37,6 +38,27 @@ def write_heads(file: Path, found: Any, patterns: Mapping[str, str]) -> None:
         page=found, maps=_maps(found, patterns), score=score_text,
     )  # fmt: skip
     write_text(file, text)
+
+
+def write_importance(file: Path, found: Any) -> None:
+    """Write a page about what `bertkit.workflows.attention.importance.rank_by_importance` has found."""
+    most = max(abs(one.difference) for one in found.heads) or 1.0
+    layers: dict[int, list[Any]] = {}
+    for one in sorted(found.heads, key=lambda one: (one.layer, one.head)):
+        layers.setdefault(one.layer, []).append(one)
+    template = load_template(
+        "insight/attention_importance.html.j2", share=lambda one: round(100 * abs(one.difference) / most)
+    )
+    text = template.render(
+        page=found,
+        layers=list(layers.values()),
+        ranked=found.ranked(),
+        sure={
+            (one.layer, one.head) for one in found.heads if one.interval and not one.interval[0] <= 0 <= one.interval[1]
+        },
+        score=score_text,
+    )
+    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
 
 
 def _maps(found: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage.outputs import claimed
+from bertkit.workflows.attention.show import check_output
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.evaluation.scoring import Scored
     from bertkit.metrics.intervals import Interval
     from bertkit.pruning.importance import HeadImportance
+    from bertkit.tasks import Task
 
 ROWS = 256
 
@@ -32,9 +37,18 @@ class ImportantHeads:
     interval: Interval
     heads: list[HeadImportance]
 
+    def ranked(self) -> list[HeadImportance]:
+        """Return the heads from the one that is missed most to the one that is best left out."""
+        return sorted(self.heads, key=lambda one: (one.difference, -one.gradient))
+
 
 def rank_by_importance(
-    recipe: Recipe, *, split: str | None = None, rows: int = ROWS, progress: Progress = SILENT
+    recipe: Recipe,
+    *,
+    split: str | None = None,
+    rows: int = ROWS,
+    output: Path | None = None,
+    progress: Progress = SILENT,
 ) -> ImportantHeads:
     """Score a run without each of its heads in turn.
 
@@ -42,6 +56,7 @@ def rank_by_importance(
         recipe: that of the run, with the run as its model.
         split: ``validation`` by default.
         rows: how many of the first rows are scored, once for each head.
+        output: a page to write, which opens from disk.
         progress: shows how many heads are done.
 
     Raises:
@@ -52,14 +67,13 @@ def rank_by_importance(
     from bertkit.workflows.evaluate import splits_to_score
     from bertkit.workflows.steps.training_rows import judge_training_rows
 
+    check_output(output, recipe.model, {})
     read_config(hub.find_model(recipe.model))  # of an exported run no head can be left out
     saved = find_checkpoint(recipe)
     with stage(progress, "reading the data", total=1):
         name, chosen = next(iter(judge_training_rows(saved, splits_to_score(saved, split), "refuse").items()))
     chosen = chosen.first(rows)
     from bertkit.evaluation.scoring import score_split
-    from bertkit.metrics.intervals import find_intervals
-    from bertkit.metrics.paired import count_units, take
     from bertkit.pruning.choose import load_to_measure
     from bertkit.pruning.importance import score_heads
 
@@ -68,18 +82,30 @@ def rank_by_importance(
     features = saved.task.encode(chosen.rows, checkpoint.setup)
     heads = score_heads(checkpoint, chosen, features, progress)
     whole, metric = score_split(checkpoint, chosen, SILENT, features=features), recipe.best_metric
-
-    def score(drawn: np.ndarray) -> dict[str, Any]:
-        return {metric: saved.task.score(take(whole.compared, drawn), whole.setup)[metric]}
-
-    interval = find_intervals({metric: whole.scores[metric]}, score, count_units(whole.compared)).ends[metric]
-    return ImportantHeads(
+    found = ImportantHeads(
         run=str(recipe.model),
         recipe=recipe.name,
         split=name,
         rows=len(chosen.rows),
         metric=metric,
         score=float(whole.scores[metric]),
-        interval=interval,
+        interval=_find_interval(saved.task, whole, metric),
         heads=heads,
     )
+    if output is not None:
+        from bertkit.reports.insight.attention_heads import write_importance
+
+        with claimed(output):
+            write_importance(output, found)
+    return found
+
+
+def _find_interval(task: Task, scored: Scored, metric: str) -> Interval:
+    """Return the 95% interval of a score, over resampled rows."""
+    from bertkit.metrics.intervals import find_intervals
+    from bertkit.metrics.paired import count_units, take
+
+    def score(drawn: np.ndarray) -> dict[str, Any]:
+        return {metric: task.score(take(scored.compared, drawn), scored.setup)[metric]}
+
+    return find_intervals({metric: scored.scores[metric]}, score, count_units(scored.compared)).ends[metric]

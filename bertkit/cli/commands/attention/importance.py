@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import DataOption, JsonOption, MaxLengthOption, SetOption, load
-from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
+from bertkit.cli.options import DataOption, JsonOption, MaxLengthOption, PageOption, SetOption, load
+from bertkit.cli.output import format_interval, format_number, format_rows, print_found, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def command(
         typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
     ] = None,
     max_length: MaxLengthOption = None,
+    output: PageOption = None,
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -46,17 +46,13 @@ def command(
 
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
-    found = rank_by_importance(loaded, split=split, rows=rows, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(found))
-    else:
-        _print(found)
+    found = rank_by_importance(loaded, split=split, rows=rows, output=output, progress=TerminalProgress())
+    print_found(found, output, lambda: _print(found), as_json=json)
 
 
 def _print(found: ImportantHeads) -> None:
     score = f"{format_number(found.score).strip()} ({format_interval(found.interval)})"
     print_text(f"{found.run}: {found.metric} {score} on {format_rows(found.rows)} of {found.split}, with all heads")
-    ranked = sorted(found.heads, key=lambda one: (one.difference, -one.gradient))
     table = [
         {
             "head": f"{one.layer}.{one.head}",
@@ -65,7 +61,7 @@ def _print(found: ImportantHeads) -> None:
             "95% CI": format_interval(one.interval),
             "gradient": f"{one.gradient:.3g}",
         }
-        for one in ranked
+        for one in found.ranked()
     ]
     print_table(f"{found.metric} without each head (layer.head)", table, max_rows=len(table))
     print_text("  Intervals are of one head each, and not corrected for how many there are.")
