@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("more than", "gt"),
+    "greater_than": ("above", "gt"),
     "less_than_equal": ("at most", "le"),
-    "less_than": ("less than", "lt"),
+    "less_than": ("below", "lt"),
 }
 """An error of pydantic -> how a bound is told, and the name of its value."""
 _TYPES = {
@@ -122,12 +122,12 @@ def _range_of(record: type[Section], name: str) -> str:
     """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
     section, last = _section_of(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
-    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
     bounds = [
-        f"{sign} {getattr(bound, word)}"
+        f"{words} {getattr(bound, name):,}"
         for bound in (field.metadata if field else [])
-        for word, sign in signs.items()
-        if getattr(bound, word, None) is not None
+        for words, name in _BOUNDS.values()
+        if getattr(bound, name, None) is not None
     ]
     whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
-    return f"a {whole}number {' and '.join(bounds)}" if bounds else ""
+    range_ = " and ".join(bounds)
+    return f"a {whole}number {'of ' * range_.startswith('at')}{range_}" if bounds else ""

@@ -15,7 +15,10 @@ from bertkit.recipe import load_recipe
         ({"freeze": "pooler"}, "training.freeze = 'pooler' is wrong: must be 'embeddings' or 'encoder' or a whole"),
         ({"head_only_epochs": 3}, "must be less than training.epochs (3); `freeze: encoder` trains the head alone"),
         ({"gradual_unfreezing": 0}, "training.gradual_unfreezing = 0 is wrong: must be `epoch` or a number of steps"),
-        ({"layerwise_lr_decay": 2}, "training.layerwise_lr_decay = 2 is out of range - give a number > 0 and <= 1"),
+        (
+            {"layerwise_lr_decay": 2},
+            "training.layerwise_lr_decay = 2 is out of range - give a number above 0 and at most 1",
+        ),
         (
             {"freeze": "encoder", "head_only_epochs": 1},
             "does not go with training.freeze = encoder: leave one of them out",

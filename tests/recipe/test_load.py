@@ -55,9 +55,12 @@ def test_a_parent_may_lie_beside_its_child(here):
     ("change", "message"),
     [
         ("training.epoch=1", "unknown key 'training.epoch' - did you mean epochs?"),
-        ("training.epochs=0", "training.epochs = 0 is out of range - give a number > 0 and <= 10000"),
+        ("training.epochs=0", "training.epochs = 0 is out of range - give a number above 0 and at most 10,000"),
         ("training.precision=fp8", "training.precision = 'fp8' is wrong: must be 'auto', 'fp32' or 'bf16'"),
-        ("distillation.temperature=0", "distillation.temperature = 0 is out of range - give a number > 0 and <= 1000"),
+        (
+            "distillation.temperature=0",
+            "distillation.temperature = 0 is out of range - give a number above 0 and at most 1,000",
+        ),
         ("metrics=[]", "metrics = [] is wrong: "),
         ("labels=[a, a]", "labels = ['a', 'a'] is wrong: label names must be distinct"),
     ],

@@ -165,7 +165,7 @@ def test_what_a_run_leaves_says_that_its_rows_were_streamed(unbroken, tmp_path):
     ("changes", "code", "message"),
     [
         (["training.steps=null"], 2, "training.steps is missing: the length of a stream is unknown - --set training"),
-        (["training.steps=0"], 2, "training.steps = 0 is out of range - give a whole number >= 1"),
+        (["training.steps=0"], 2, "training.steps = 0 is out of range - give a whole number of at least 1"),
         (["labels=null"], 2, "labels is missing: label names are not found in a stream - --set 'labels=[no, yes]'"),
         (["training.class_weights=balanced"], 2, "training.class_weights = balanced needs all labels counted"),
         (["data.source=demo"], 2, "the demo data is made in memory - leave data.streaming out"),
