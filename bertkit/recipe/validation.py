@@ -123,11 +123,12 @@ def _range_of(record: type[Section], name: str) -> str:
     section, last = _section_of(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     bounds = [
-        f"{words} {getattr(bound, name):,}"
+        f"{words} {getattr(bound, attribute):,}"
         for bound in (field.metadata if field else [])
-        for words, name in _BOUNDS.values()
-        if getattr(bound, name, None) is not None
+        for words, attribute in _BOUNDS.values()
+        if getattr(bound, attribute, None) is not None
     ]
+    if not bounds:
+        return ""
     whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
-    range_ = " and ".join(bounds)
-    return f"a {whole}number {'of ' * range_.startswith('at')}{range_}" if bounds else ""
+    return f"a {whole}number {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}"
