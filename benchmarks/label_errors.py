@@ -102,16 +102,16 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
 
 def measure_fine_tuned(model: str, embedder: Any, rows: list[dict[str, str]], work: Path) -> dict[str, list[int]]:
     """Return the rankings by fine-tuned models, and by the mean of these and of what `check` takes."""
-    from bertkit.findings.label_errors import _embed, _load_cleanlab, predict_labels
+    from bertkit.findings.label_errors import embed_rows, load_cleanlab, predict_labels
     from bertkit.progress import SILENT
 
     labels = np.array([int(row["label"]) for row in rows])
-    vectors = _embed([{"text": row["text"]} for row in rows], embedder, SILENT)
+    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder, SILENT)
     own, of_check = (
         predict_fine_tuned(model, rows, work),
         predict_labels([row["text"] for row in rows], vectors, labels),
     )
-    rank = _load_cleanlab()
+    rank = load_cleanlab()
     return {"fine-tuned": rank(labels, own), "mean": rank(labels, (own + of_check) / 2)}
 
 

@@ -113,11 +113,11 @@ def score_last(recipe: Any, model: str) -> dict[str, float]:
     from bertkit.insight.ranking.layers import pool_layers
     from bertkit.insight.ranking.measure import H_SCORE, ORDERS
     from bertkit.tasks import load_task
-    from bertkit.workflows.rank import _open
+    from bertkit.workflows.rank import open_reader
     from bertkit.workflows.steps.finetune_inputs import read_labeled
 
     examples = choose_examples(load_task(recipe), read_labeled(recipe)[1]["train"], ROWS)
-    vectors = read_features(_open(model, recipe), examples).pooled(pool_layers("last"))
+    vectors = read_features(open_reader(model, recipe), examples).pooled(pool_layers("last"))
     known = {name: score for name, score in ORDERS.items() if examples.is_named or name != H_SCORE}
     return {name: score(vectors, examples.gold) for name, score in known.items()}
 

@@ -49,7 +49,7 @@ def find_label_errors(
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    rank = _load_cleanlab()
+    rank = load_cleanlab()
     gold: list[Any] = [row.get(columns.gold) for row in train.rows]
     if not all(isinstance(value, str) for value in gold):
         return [], []
@@ -60,7 +60,7 @@ def find_label_errors(
         return [], []
     labels = np.array([names.index(gold[row]) for row in rows])
     texts = [read_texts(train.rows[row], columns) for row in rows]
-    vectors = _embed(texts, embedder, progress)
+    vectors = embed_rows(texts, embedder, progress)
     with stage(progress, "predicting each label from the other rows"):
         probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
     ranked = rank(labels, probabilities)
@@ -106,8 +106,12 @@ def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: 
     return np.asarray(sum(of_each) / len(of_each))
 
 
-def _load_cleanlab() -> Any:
-    """Return the function of cleanlab that ranks rows."""
+def load_cleanlab() -> Any:
+    """Return the function of cleanlab that ranks rows, from labels and the probabilities of each.
+
+    Raises:
+        UnavailableError: cleanlab is not installed.
+    """
     try:
         from cleanlab.filter import find_label_issues
     except ImportError:
@@ -121,7 +125,7 @@ def _load_cleanlab() -> Any:
     return rank
 
 
-def _embed(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Values:
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Values:
     """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
     columns = list(texts[0])
     of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]

@@ -123,7 +123,7 @@ def rank(
         examples = choose_examples(task, splits["train"], settings.examples)
     by = _choose_order(settings.by, examples)
     with stage(progress, "loading torch and transformers"):
-        readers = [_open(model, recipe) for model in models]
+        readers = [open_reader(model, recipe) for model in models]
     from bertkit.insight.ranking.cost import measure_costs
 
     costs = measure_costs([reader.embedder for reader in readers], examples.rows, progress)
@@ -198,7 +198,7 @@ def _choose_order(by: str | None, examples: RankedExamples) -> str:
     return by or (H_SCORE if examples.is_named else LOGME)
 
 
-def _open(model: str, recipe: Recipe) -> LayerReader:
+def open_reader(model: str, recipe: Recipe) -> LayerReader:
     """Return a reader of an encoder's vectors, of rows as long as the recipe and the encoder have them."""
     from bertkit.insight.layer_vectors import LayerReader
     from bertkit.insight.ranking.cost import max_tokens

@@ -42,7 +42,7 @@ def rank(labels, probabilities):
 
 
 def test_flipped_labels_are_ranked_first(monkeypatch):
-    monkeypatch.setattr(label_errors, "_load_cleanlab", lambda: rank)
+    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
     rows = toy_rows(200, seed=5)
     flipped = random.Random(0).sample(range(200), 8)
     for row in flipped:
@@ -58,7 +58,7 @@ def test_flipped_labels_are_ranked_first(monkeypatch):
 
 def test_pairs_have_their_difference_and_product():
     texts = [{"text": "good", "text_pair": "fine good"}, {"text": "bad", "text_pair": "dull"}]
-    vectors = label_errors._embed(texts, Vectors(), label_errors.SILENT)
+    vectors = label_errors.embed_rows(texts, Vectors(), label_errors.SILENT)
     assert vectors.tolist() == [[1, 1, 2, 0, 1, 1, 2, 0], [0, 0, 0, 1, 0, 1, 0, 0]]
 
 
@@ -77,7 +77,7 @@ def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
 
 
 def test_gold_values_that_are_no_labels(monkeypatch):
-    monkeypatch.setattr(label_errors, "_load_cleanlab", lambda: rank)
+    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
     for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
         assert label_errors.find_label_errors(split(rows), CLASSES, Vectors()) == ([], [])
 
@@ -94,4 +94,4 @@ def test_cleanlab_ranks_the_labels_that_are_least_probable():
     labels = np.array([0, 1] * 50)
     probabilities = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
     probabilities[7], probabilities[20] = (0.99, 0.01), (0.05, 0.95)
-    assert label_errors._load_cleanlab()(labels, probabilities) == [7, 20]
+    assert label_errors.load_cleanlab()(labels, probabilities) == [7, 20]

@@ -79,7 +79,7 @@ def test_what_is_wrong_is_found_before_any_work(recipe, tiny_model, tmp_path, mo
 
 
 def test_rows_that_do_not_fit_are_refused_before_models_are_loaded(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(ranking, "_open", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(ranking, "open_reader", lambda *_: pytest.fail("a model was loaded"))
     models = ["demo", str(tiny_model)]
     few = write_csv(tmp_path / "few.csv", toy_rows(20, seed=1))
     with pytest.raises(DataError, match="too few"):
