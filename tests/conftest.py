@@ -133,6 +133,7 @@ def toy_rows(count: int, seed: int) -> list[dict[str, str]]:
 
 
 def write_csv(file: Path, rows: list[dict[str, object]]) -> Path:
+    file.parent.mkdir(exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(rows[0]))
         writer.writeheader()
