@@ -82,9 +82,13 @@ def find_checkpoints(saved: SavedCheckpoint) -> dict[int, Path]:
     """Find the checkpoints that a run has kept: step -> folder.
 
     Raises:
-        UsageError: it has kept none, or is no run.
+        UsageError: it has kept none, or is no run, or they hold adapters apart.
     """
     found = {} if saved.members else whole_checkpoints(saved.folder)
+    training = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
+    if found and training.get("lora"):
+        what = f"--oracle with {saved.recipe.model}, whose checkpoints hold adapters that are not merged"
+        raise UsageError(what, "leave it out, or name a run that trained all weights")
     if not found:
         what = f"--oracle with {saved.recipe.model}, which has no checkpoints"
         raise UsageError(what, "name the folder of a run, trained with `--set training.keep_all_checkpoints=true`")
@@ -96,11 +100,18 @@ def score_checkpoints(
     checkpoint: Checkpoint,
     splits: Mapping[str, Mapping[str, Split]],
     metric: str,
+    known: StepScores,
     progress: Progress,
 ) -> StepScores:
-    """Score the rows of each language with each checkpoint of a run, decoded as its model is, which is `checkpoint`."""
+    """Score the rows of each language with each checkpoint of a run, decoded as its model is, which is `checkpoint`.
+
+    The scores of a step that are `known` already, such as those of the best one, are taken as they are.
+    """
     scores: StepScores = {}
     for step, folder in folders.items():
+        if step in known:
+            scores[step] = known[step]
+            continue
         with stage(progress, f"loading {folder.name}"):
             model = checkpoint.task.load_model(folder, checkpoint.setup, new_head=False)
         other = replace(checkpoint, model=model.to(checkpoint.machine.device))

@@ -146,7 +146,9 @@ def evaluate_languages(
     metric = saved.recipe.best_metric
     tables = tabulate_languages(results, metric, reference)
     if oracle:
-        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, progress)
+        best = {language: {one.split: one.scores[metric] for one in of} for language, of in results.items()}
+        known = {saved.record["best_step"]: best} if "best_step" in saved.record else {}
+        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, known, progress)
         tables = [with_oracle(table, by_step) for table in tables]
     return LanguageScores(
         saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables, list(checkpoints)

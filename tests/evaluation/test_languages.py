@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import sqrt
+from types import SimpleNamespace
 
 import pytest
 
+from bertkit.errors import UsageError
+from bertkit.evaluation import languages
 from bertkit.evaluation.languages import find_reference, tabulate_languages, with_oracle
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import wilson_interval
@@ -67,6 +70,16 @@ def test_the_best_checkpoint_of_each_language_is_the_first_of_equal_ones(metric,
     english, german = with_oracle(table, by_step).scores
     assert (english.oracle, english.oracle_step) == (best, step)
     assert (german.oracle, german.oracle_step) == (None, None)
+
+
+def test_checkpoints_that_hold_adapters_apart_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(languages, "whole_checkpoints", lambda folder: {3: folder / "checkpoint-3"})
+    record = {"identity": {"recipe": {"training": {"lora": None}}}}
+    saved = SimpleNamespace(members=(), folder=tmp_path, record=record, recipe=SimpleNamespace(model="runs/own"))
+    assert languages.find_checkpoints(saved) == {3: tmp_path / "checkpoint-3"}
+    record["identity"]["recipe"]["training"]["lora"] = {"rank": 8}
+    with pytest.raises(UsageError, match="--oracle with runs/own, whose checkpoints hold adapters that are not merged"):
+        languages.find_checkpoints(saved)
 
 
 def test_the_record_of_a_run_names_its_language():

@@ -175,6 +175,9 @@ def test_every_checkpoint_of_a_run_is_scored_in_each_language(run, tiny_model):
         in_table = printed["tables"][0]["scores"][number]
         assert (in_table["oracle"], in_table["oracle_step"]) == (max(values), steps[values.index(max(values))])
 
+    loaded = run(*command, "--model", "runs/own").err.count("loading checkpoint-")
+    assert loaded == 2  # the best one is the run's model, which is scored already
+
     ended = run(*command, "--model", "runs/own/checkpoint-3")
     assert (ended.code, "--oracle with runs/own/checkpoint-3, which has no checkpoints" in ended.last) == (2, True)
 
