@@ -25,7 +25,7 @@ def deploy_part(reports: Sequence[dict[str, Any]]) -> str:
             times = f"{way['row_milliseconds']:.2f}, {first['row_milliseconds'] / way['row_milliseconds']:.1f}x"
             rate = f"{way['rows_per_second']:,.0f}, {way['rows_per_second'] / first['rows_per_second']:.1f}x"
             cells = [_name(report), Path(way["model"]).name, way["way"], f"{way['bytes'] / 1e6:.1f}", times, rate]
-            rows.append([*cells, f"{way['score']:.4f}", _change(way)])
+            rows.append([*cells, f"{way['score']:.4f}", change_text(way)])
     rule = ["---", "---", "---", *["---:"] * 4, "---"]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
 
@@ -40,7 +40,7 @@ def deploy_picture(reports: Sequence[dict[str, Any]]) -> str:
                 way["row_milliseconds"],
                 way["difference"],
                 *(way["interval"] or (way["difference"], way["difference"])),
-                f"{way['model']}, {way['way']}: {way['row_milliseconds']:.2f} ms, {_change(way)}",
+                f"{way['model']}, {way['way']}: {way['row_milliseconds']:.2f} ms, {change_text(way)}",
                 way["way"] if way["model"] == first else "",
                 way["is_best"],
                 way["model"] == first,
@@ -55,8 +55,10 @@ def _name(report: dict[str, Any]) -> str:
     return f"{report['recipe']}, {report['rows']:,} rows"
 
 
-def _change(way: dict[str, Any]) -> str:
-    if way["interval"] is None:
-        return f"{way['difference']:+.4f}"
-    low, high = way["interval"]
-    return f"{way['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
+def change_text(case: dict[str, Any], digits: int = 4) -> str:
+    """Write a change of a score, with its interval where there is one."""
+    change = f"{case['difference']:+.{digits}f}"
+    if case["interval"] is None:
+        return change
+    low, high = case["interval"]
+    return f"{change} ({low:+.{digits}f} to {high:+.{digits}f})"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import ROOT, environment
+from benchmarks.deploy import change_text
 from benchmarks.load import machine
 from benchmarks.schedules import read_runs
 
@@ -98,7 +99,7 @@ def pruning_part(cases: Sequence[dict[str, Any]]) -> str:
         side = first["before"] if shape == FULL else pruned.get(shape, {}).get("after")
         if side is None:
             continue
-        change = "" if shape == FULL else _change(pruned[shape]["differences"][metric])
+        change = "" if shape == FULL else change_text(pruned[shape]["differences"][metric], digits=3)
         before = 1.0 if shape == FULL else pruned[shape]["before"]["rows_per_second"]
         speed = 1.0 if shape == FULL else side["rows_per_second"] / before
         again = [case for case in cases if case["shape"] == shape and case["seed"] is not None]
@@ -116,15 +117,6 @@ def _name(shape: str, case: dict[str, Any] | None) -> str:
     found += [f"{case['intermediate']:,} neurons"] if case["intermediate"] else []
     found += [f"{case['vocabulary']:,} tokens, those of `{SHAPES[shape][-1]}`"] if case["vocabulary"] else []
     return "; ".join(found)
-
-
-def _change(difference: dict[str, Any]) -> str:
-    change = f"{difference['difference']:+.3f}"
-    return (
-        f"{change} ({' to '.join(f'{end:+.3f}' for end in difference['interval'])})"
-        if difference["interval"]
-        else change
-    )
 
 
 def _over_seeds(scores: Sequence[float]) -> str:

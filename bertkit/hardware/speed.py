@@ -67,20 +67,23 @@ def time_by_turns(
     as they do not where one function runs alone. The fastest of all times counts, since other work on the machine slows
     them down.
     """
-    torch = sys.modules.get("torch")  # which exported models do not need
     fastest = [[math.inf] * len(work) for _ in runs]
     with stage(progress, "timing", _PASSES * len(work)):
         for turn in range(_PASSES):
             for index, item in enumerate(work):
                 for run, seconds in zip(runs, fastest, strict=True):
-                    for _ in range(_IN_A_ROW):
-                        start = time.perf_counter()
-                        run(item)
-                        if torch is not None and torch.cuda.is_available():
-                            torch.cuda.synchronize()
-                        seconds[index] = min(seconds[index], time.perf_counter() - start)
+                    seconds[index] = min(seconds[index], *(_time(run, item) for _ in range(_IN_A_ROW)))
                 progress.update(turn * len(work) + index + 1, {})
     return fastest
+
+
+def _time(run: Callable[[Any], object], item: Any) -> float:
+    torch = sys.modules.get("torch")  # which exported models do not need
+    start = time.perf_counter()
+    run(item)
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def restart_peak_memory(device: str) -> bool:

@@ -12,8 +12,7 @@ from markupsafe import Markup
 from bertkit.reports import svg
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import MAX_POINTS, score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import load_template, write_page
 
 MAX_CURVES = 4  # in one picture; more could not be told apart
 COLORS = ("var(--accent)", "var(--other)", "var(--good)", "var(--bad)")
@@ -48,7 +47,7 @@ def write_compared(file: Path, page: ComparedPage) -> None:
         colors=list(zip([system.name for system in page.systems], COLORS, strict=False)),
         metrics=list(dict.fromkeys([page.metric, *page.systems[0].scores])),
     )
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, text)
 
 
 def p_text(p: float | None) -> str:

@@ -10,8 +10,7 @@ from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import load_template, write_page
 
 
 def write_deployment(file: Path, found: Any) -> None:
@@ -21,7 +20,7 @@ def write_deployment(file: Path, found: Any) -> None:
     text = load_template("deploy.html.j2", score=score_text).render(
         found=found, several=several, picture=_draw(found, names)
     )
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, text)
 
 
 def _draw(found: Any, names: Sequence[str]) -> Markup:

@@ -9,6 +9,13 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from bertkit.storage.files import write_text
+
+
+def write_page(file: Path, text: str) -> None:
+    """Write a page in ASCII, with references for all other characters, so that it reads the same in any encoding."""
+    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+
 
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:

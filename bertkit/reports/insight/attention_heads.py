@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.reports.html import score_text
 from bertkit.reports.insight.attention import pack, render_page
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import load_template, write_page
 from bertkit.storage.files import write_text
 
 _BYTE = 255
@@ -46,19 +46,17 @@ def write_importance(file: Path, found: Any) -> None:
     layers: dict[int, list[Any]] = {}
     for one in sorted(found.heads, key=lambda one: (one.layer, one.head)):
         layers.setdefault(one.layer, []).append(one)
-    template = load_template(
-        "insight/attention_importance.html.j2", share=lambda one: round(100 * abs(one.difference) / most)
-    )
-    text = template.render(
+    text = load_template("insight/attention_importance.html.j2").render(
         page=found,
         layers=list(layers.values()),
         ranked=found.ranked(),
         sure={
             (one.layer, one.head) for one in found.heads if one.interval and not one.interval[0] <= 0 <= one.interval[1]
         },
+        share=lambda one: round(100 * abs(one.difference) / most),
         score=score_text,
     )
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, text)
 
 
 def _maps(found: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from markupsafe import Markup
 from bertkit.reports import svg
 from bertkit.reports.compare import p_text
 from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import load_template, write_page
 
 MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
 _MAX_SPANS = 12
@@ -104,7 +103,7 @@ def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> 
         script=Markup(SCRIPT),
         digest=digest,
     )
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, text)
 
 
 def _picture(slices: Sequence[Any]) -> Markup | None:

@@ -10,8 +10,7 @@ from markupsafe import Markup
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
 from bertkit.reports.insight.layer_chart import LayerPoint, layer_chart
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import load_template, write_page
 
 
 def write_probe(file: Path, result: Any) -> None:
@@ -22,7 +21,7 @@ def write_probe(file: Path, result: Any) -> None:
         mixing=_draw_mixing(result),
         control=describe_control(result.control, result.group),
     )
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, text)
 
 
 def count_items(items: int, unit: str) -> str:

@@ -12,8 +12,7 @@ from markupsafe import Markup
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
 from bertkit.reports.insight.errors import SCRIPT
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import load_template, write_page
 
 SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_probe": "linear probe"}
 _MOST_CHARACTERS = 28  # of a name in the picture
@@ -31,7 +30,7 @@ def write_ranking(file: Path, found: Any) -> None:
         script=Markup(SCRIPT),
         digest=digest,
     )
-    write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
+    write_page(file, page)
 
 
 def draw_frontier(found: Any) -> Markup:
