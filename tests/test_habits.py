@@ -204,7 +204,7 @@ def test_docstrings_say_what_comes_out():
 
 def test_files_and_functions_stay_small():
     lines = {file.relative_to(PACKAGE): len(file.read_text(encoding="utf-8").splitlines()) for file in CODE}
-    assert {str(file): count for file, count in lines.items() if count > 300} == {}
+    assert {str(file): count for file, count in lines.items() if count > 400} == {}
     lengths = {
         (module, node.name): node.end_lineno - node.lineno + 1 for module in trees() for node in functions(module)
     }

@@ -18,6 +18,18 @@ def complete_recipe(incomplete: str) -> list[str]:
     return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
+def parse_number(text: str) -> float | str:
+    """Read a number, or `auto`, which a recipe may have too.
+
+    Raises:
+        typer.BadParameter: neither.
+    """
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
+
+
 FROM_RECIPE = "the recipe's"
 """The default of an option that overrides a key of the recipe."""
 
@@ -71,8 +83,9 @@ SetOption = Annotated[
         "--set", help="Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", metavar="KEY=VALUE"
     ),
 ]
-EpochsOption = Annotated[float | None, typer.Option(help="Passes over the training data.", show_default=FROM_RECIPE)]
-LearningRateOption = Annotated[float | None, typer.Option(help="Peak learning rate.", show_default=FROM_RECIPE)]
+_AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "show_default": FROM_RECIPE}
+EpochsOption = Annotated[Any, typer.Option(help="Passes over the training data.", **_AUTO)]
+LearningRateOption = Annotated[Any, typer.Option(help="Peak learning rate.", **_AUTO)]
 BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=FROM_RECIPE)]
 SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=FROM_RECIPE)]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
@@ -121,8 +134,8 @@ OutputOption = Annotated[
 def common_settings(
     data: str | None,
     limit: int | None,
-    epochs: float | None,
-    learning_rate: float | None,
+    epochs: float | str | None,
+    learning_rate: float | str | None,
     batch_size: int | None,
     max_length: int | None,
     seed: int | None,

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bertkit.data.labels import spelled_names
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Scored
-from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.metrics.baselines import strongest
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.intervals import Interval, bootstrap_intervals
+from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tasks import Task
+from bertkit.tasks import Compared, Prediction, Task
 from bertkit.tokens.features import Setup
 
 log = logging.getLogger("bertkit")
 
 BASELINES_FILE = "baselines.json"
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class ScoredBaselines:
-    """What the baselines of a run have learned, and their scores."""
+    """What the baselines of a run have learned, their judged predictions and their scores."""
 
     learned: Mapping[str, Any]
+    judged: Mapping[str, dict[str, Compared]]
+    """Split -> name of a baseline -> its predictions beside gold values."""
     scores: Mapping[str, dict[str, dict[str, float]]]
     """Split -> name of a baseline -> metric -> score."""
 
@@ -37,17 +47,19 @@ def fit_and_score(
 ) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
     learned = json.loads(to_json(task.fit_baselines(training, setup)))  # as `eval` will read it
-    return ScoredBaselines(
-        learned, {name: score_baselines(task, learned, rows, setup) for name, rows in splits.items()}
-    )
+    judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
+    scores = {name: score_baselines(task, of_split, setup) for name, of_split in judged.items()}
+    return ScoredBaselines(learned, judged, scores)
 
 
-def score_baselines(
-    task: Task, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup
-) -> dict[str, dict[str, float]]:
-    """Score each baseline on rows as a model is scored."""
-    predicted = task.baselines(learned, rows, setup)
-    return {name: task.score(task.compare(records, rows, setup), setup) for name, records in predicted.items()}
+def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, Compared]:
+    """Compare the predictions of each baseline with gold values, as a model's are."""
+    return {name: task.compare(records, rows, setup) for name, records in task.baselines(learned, rows, setup).items()}
+
+
+def score_baselines(task: Task, judged: Mapping[str, Compared], setup: Setup) -> dict[str, dict[str, float]]:
+    """Score each baseline as a model is scored."""
+    return {name: task.score(compared, setup) for name, compared in judged.items()}
 
 
 def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
@@ -75,14 +87,68 @@ def read_learned(saved: SavedCheckpoint) -> Mapping[str, Any] | None:
     return learned
 
 
-def find_warnings(
-    gold: Sequence[Any], scored: Scored, baselines: Baselines, metric: str, remedy: str = ""
-) -> list[str]:
-    """Say so where a model gives all rows one answer though gold values differ, or does not beat its baselines."""
+@dataclass(frozen=True)
+class Lead:
+    """How far a model is ahead of the strongest baseline on the same rows, with 95% intervals over these rows."""
+
+    baseline: str
+    metric: str
+    score: float
+    """Of the baseline."""
+    score_interval: Interval
+    difference: float
+    """Of the two scores, above 0 where the model is better; that is also so where lower scores are better."""
+    interval: Interval
+    is_clear: bool
+    """Whether the model is better beyond chance: the whole interval of the difference is above 0."""
+
+
+def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric: str) -> Lead | None:
+    """Compare a model with the baseline that scores best; None without one, or where a score is undefined."""
+    scores = score_baselines(task, judged, scored.setup)
+    name, least = strongest(scores, metric)
+    if least is None or not math.isfinite(scored.scores[metric]):
+        return None
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+
+    def score(rows: Any) -> dict[str, float]:
+        sides = (scored.compared, judged[name])
+        model, baseline = (task.score(take(side, rows), scored.setup)[metric] for side in sides)
+        return {"difference": sign * (model - baseline), "baseline": baseline}
+
+    units = count_units(scored.compared)
+    intervals = bootstrap_intervals(score, units)
+    difference, interval = score(np.arange(units))["difference"], intervals["difference"]
+    # without an interval, each resample of several rows has the same difference
+    is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
+    return Lead(name, metric, float(least), intervals["baseline"], float(difference), interval, bool(is_clear))
+
+
+def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:
+    """Say so where a model gives all rows one answer though gold values differ, or is not clearly above its baselines.
+
+    The latter comes last, with the remedy.
+    """
     warnings = []
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(set(map(str, gold))) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
-    if unbeaten := find_unbeaten(scored.scores, baselines, metric):
-        warnings.append(unbeaten + remedy)
-    return warnings
+    if lead is None or lead.is_clear:
+        return warnings
+    shown = {"score": scored.scores[lead.metric], "baseline": lead.score}
+    score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in shown.values())
+    if lead.difference <= _ROUNDING:  # equal counts may end in sums that differ in the last digit
+        text = f"The {lead.metric} of {score} is no better than the {baseline} of a baseline ({lead.baseline})."
+    else:
+        ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""
+        text = (
+            f"The {lead.metric} of {score} is not above the {baseline} of a baseline ({lead.baseline}) beyond chance: "
+            f"it is ahead by {lead.difference:.4f}{ends}."
+        )
+    return [*warnings, text + remedy]
+
+
+def find_missing_labels(gold: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+    """Return the gold labels that no row is given, in alphabetical order."""
+    given = spelled_names([prediction["prediction"] for prediction in predictions])
+    return sorted(set(spelled_names(list(gold))) - set(given))

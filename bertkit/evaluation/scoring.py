@@ -38,6 +38,8 @@ class Result:
     """Metric -> ``Wilson`` or ``bootstrap``."""
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
+    lead: dict[str, Any] | None = None
+    """How far the model is ahead of the strongest baseline, as `bertkit.evaluation.baselines.Lead`."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
     """``scores``, ``intervals`` or ``baselines`` -> metric -> why it is None there, in all baselines."""
     folder: str | None = None

@@ -1,7 +1,11 @@
-"""Linear models of the words of texts, for baselines that read a part of the input; a learned one is plain JSON."""
+"""Linear models of the words of texts, for baselines that read a part of the input or all of it.
+
+A learned one is plain JSON. That of TF-IDF holds no words: features are hashed, and arrays are base64.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
 import warnings
 from collections import Counter
@@ -17,6 +21,18 @@ _MOST_CHARACTERS = 1000  # of a text
 _STRENGTH = 10  # how much weights are held back
 _WORD = re.compile(r"\w+")
 
+TFIDF = "linear model over TF-IDF"
+"""What the baseline that reads whole texts is called."""
+
+_HASHES = 2**18  # of each type of feature of TF-IDF
+_MOST_FEATURES = 50_000
+_MOST_WEIGHTS = 5_000_000  # features times outputs
+_MOST_TARGETS = 1_000_000  # rows times outputs, which is what fitting takes time by
+_MOST_READ = 10_000  # characters of a text
+_WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
+_TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}  # half precision keeps files small
+
+Array = np.ndarray[Any, Any]
 Features = Mapping[str, float]
 """Name of a feature -> its value in one text or pair of texts; others are 0."""
 
@@ -71,7 +87,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     return {"classes": classes, "intercept": intercept.tolist(), "weights": dict(zip(names, rounded, strict=True))}
 
 
-def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> np.ndarray[Any, Any]:
+def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Array:
     """Return the score of each class, shape (rows, classes), or the number of each row, shape (rows, 1)."""
     weights = np.array(list(model["weights"].values()))
     return np.asarray(_as_matrix(features, list(model["weights"])) @ weights + np.array(model["intercept"]))
@@ -96,3 +112,88 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> Any:
     return csr_array(
         (np.array(values, dtype=float), np.array(columns, dtype=np.int64), edges), shape=(len(features), len(names))
     )
+
+
+def most_rows(outputs: int) -> int:
+    """Return to how many rows a model with so many outputs is fitted, which then takes some seconds."""
+    return min(_MOST_ROWS, max(1000, _MOST_TARGETS // outputs))
+
+
+def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Array) -> dict[str, str] | None:
+    """Fit a linear model that reads ``text``, and ``text_pair`` where rows have it.
+
+    Args:
+        rows: to learn from.
+        targets: 0 or 1 for each output, of whole numbers, shape (rows, outputs); or floats to predict, (rows, 1).
+
+    Returns:
+        ``features``, the hashes of those that two rows have; their ``idf``; ``weights``, shape (features, outputs);
+        and ``intercept``, (outputs,). None where there is nothing to learn.
+    """
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    counts = _count_hashes(rows)
+    frequency = counts.getnnz(axis=0)
+    most = min(_MOST_FEATURES, _MOST_WEIGHTS // targets.shape[1])
+    features = np.sort(np.argsort(-frequency, kind="stable")[:most])
+    features = features[frequency[features] > 1]
+    if not len(features) or not targets.std(axis=0).any():
+        return None
+    transformer = TfidfTransformer(sublinear_tf=True)
+    matrix = transformer.fit_transform(counts[:, features])
+    weights, intercept = _fit_outputs(matrix, targets)
+    learned = {"features": features, "idf": transformer.idf_, "weights": weights, "intercept": intercept}
+    return {name: base64.b64encode(learned[name].astype(dtype).tobytes()).decode() for name, dtype in _TYPES.items()}
+
+
+def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Array:
+    """Return the score of each output, above 0 if it is more likely than not, or the numbers: (rows, outputs)."""
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    arrays = {name: np.frombuffer(base64.b64decode(model[name]), dtype) for name, dtype in _TYPES.items()}
+    transformer = TfidfTransformer(sublinear_tf=True)
+    transformer.idf_ = arrays["idf"].astype(float)
+    matrix = transformer.transform(_count_hashes(rows)[:, arrays["features"]])
+    weights = arrays["weights"].astype(float).reshape(len(arrays["features"]), -1)
+    return np.asarray(matrix @ weights + arrays["intercept"])
+
+
+def _fit_outputs(matrix: Any, targets: Array) -> tuple[Array, Array]:
+    """Fit ridge regression to floats, else a support vector machine to each output against the others."""
+    from sklearn.linear_model import Ridge
+    from sklearn.svm import LinearSVC
+
+    if targets.dtype.kind == "f":
+        model = Ridge(alpha=1.0, solver="sparse_cg").fit(matrix, targets)
+        return model.coef_.reshape(-1, matrix.shape[1]).T, np.atleast_1d(model.intercept_)
+    weights, intercept = np.zeros((matrix.shape[1], targets.shape[1])), np.zeros(targets.shape[1])
+    for output, target in enumerate(targets.T):
+        if target.min() == target.max():  # no row has it, or each
+            intercept[output] = 2 * target[0] - 1
+            continue
+        machine = LinearSVC(random_state=0).fit(matrix, target)
+        weights[:, output], intercept[output] = machine.coef_[0], machine.intercept_[0]
+    return weights, intercept
+
+
+def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Count words, pairs of words and 2 to 4 characters in each text, and the words that both texts of a pair have.
+
+    Returns:
+        a sparse matrix of shape (rows, hashes), with a block of hashes for each kind of feature.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    counting = {"n_features": _HASHES, "norm": None, "alternate_sign": False}
+    words = HashingVectorizer(ngram_range=(1, 2), token_pattern=_WORDS_AND_MARKS, **counting)
+    characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), **counting)
+    columns = [name for name in ("text", "text_pair") if all(name in row for row in rows)]
+    blocks = []
+    for name in columns:
+        texts = [str(row[name])[:_MOST_READ] for row in rows]
+        blocks += [words.transform(texts), characters.transform(texts)]
+    if len(columns) > 1:
+        shared = [set(find_words(row["text"])) & set(find_words(row["text_pair"])) for row in rows]
+        blocks.append(HashingVectorizer(analyzer=list, **counting).transform(shared))
+    return hstack(blocks).tocsr()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -62,8 +63,9 @@ class LayerTraining(Section):
     def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
         _refuse_frozen_encoder(info)
         epochs = info.data.get("epochs", 0)
-        if value is not None and info.data.get("steps") is None and value >= epochs:
-            raise ValueError(f"must be less than training.epochs ({epochs:g}); `freeze: encoder` trains the head alone")
+        if value is not None and info.data.get("steps") is None and not value < epochs:  # `auto` is NaN
+            limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
+            raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains the head alone")
         return value
 
     @field_validator("gradual_unfreezing")

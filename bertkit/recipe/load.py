@@ -82,8 +82,9 @@ def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Reci
 def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe for fine-tuning with its parents and with changes (dotted key -> value).
 
-    The demo model brings its own training settings, which changes override. Changes that name other data or another
-    model also drop what the recipe says of its own ones, such as ``data.config``, and so does a recipe that extends it.
+    The demo model brings its own training settings, which take the place of a shipped recipe's, not of the user's.
+    Changes that name other data or another model also drop what the recipe says of its own ones, such as
+    ``data.config``, and so does a recipe that extends it.
 
     Raises:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
@@ -106,7 +107,7 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     from pydantic import ValidationError
 
     file = find_recipe(name, command)
-    values, lines = _read_with_parents(file, command, ())
+    values, lines, given = _read_with_parents(file, command, ())
     if "tasks" in values and "tasks" not in record.model_fields:
         what = "this recipe names several tasks, which only `bertkit finetune` and `bertkit predict` take together"
         raise RecipeError(what, "name the recipe of one task", file=file)
@@ -114,8 +115,8 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for of_task in (settings["any"], settings.get(str(values.get("task")), {})):
-            values = _merge(values, of_task)
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(given)):
+            values = _merge(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
         _set(values, key, value)
@@ -128,8 +129,7 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
         recipe = record.model_validate(values)
     except ValidationError as error:
         raise describe(error.errors(), record, changes, file, lines) from None
-    is_shipped = file.parent == recipe_folder() / file.parent.name
-    _note_what_was_given(recipe, "", origin, 2 if is_shipped else 1)
+    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(file) else 1)
     return recipe
 
 
@@ -204,7 +204,14 @@ def assignment(key: str, value: str) -> str:
     return shlex.quote(f"{key}={value if plain else json.dumps(value, ensure_ascii=False)}")
 
 
-def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> tuple[dict[str, Any], Lines]:
+def _is_shipped(file: Path) -> bool:
+    return file.parent == recipe_folder() / file.parent.name
+
+
+def _read_with_parents(
+    file: Path, command: str, seen: tuple[Path, ...]
+) -> tuple[dict[str, Any], Lines, dict[str, Any]]:
+    """Return the keys of a recipe and its parents, the lines of its own, and the keys that no shipped one gives."""
     if file.resolve() in seen:
         raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
@@ -212,17 +219,18 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> tupl
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     parent = values.pop("extends", None)
+    given = {} if _is_shipped(file) else values
     if parent is None:
-        return values, lines
+        return values, lines, given
     beside = file.parent / str(parent)
     parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
-    inherited, _ = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    inherited, _, given_before = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge(inherited, values), lines
+    return _merge(inherited, values), lines, _merge(given_before, given)
 
 
 def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_v
 
 from bertkit.recipe.layer_training import LayerTraining
 from bertkit.recipe.paths import Location
-from bertkit.recipe.sections import Finite, FolderName, Section
+from bertkit.recipe.sections import Epochs, Finite, FolderName, Rate, Section
 from bertkit.recipe.student_layers import read_layers
 
 
@@ -143,6 +143,8 @@ class CommonTraining(Section):
 class Training(LayerTraining, CommonTraining):
     """How a model is fine-tuned."""
 
+    epochs: Epochs = Field(3, description="a number, or `auto`: by the number of training rows")
+    learning_rate: Rate = Field(2e-5, description="a number, or `auto`: by the size of the encoder")
     batching: Literal["auto", "sorted", "random"] = Field(
         "auto",
         description="`sorted` batches rows of similar length, which leaves little padding; `auto` is that, "

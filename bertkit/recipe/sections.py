@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from annotated_types import Gt, Le, Lt
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, WrapValidator
+from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""
@@ -18,6 +20,28 @@ def _finite(value: float) -> float:
 
 
 Finite = Annotated[float, AfterValidator(_finite)]
+
+
+class Auto(float):
+    """A number that is not chosen yet: it is NaN until the rows and the encoder are known."""
+
+    def __str__(self) -> str:
+        """Return how a recipe writes it."""
+        return "auto"
+
+
+AUTO = Auto("nan")
+
+
+def _keep_auto(value: Any, check_number: ValidatorFunctionWrapHandler) -> Any:
+    return AUTO if value == "auto" or isinstance(value, Auto) else check_number(value)
+
+
+_OR_AUTO = (WrapValidator(_keep_auto), PlainSerializer(lambda value: "auto" if isinstance(value, Auto) else value))
+Epochs = Annotated[float, Gt(0), Le(10_000), *_OR_AUTO]
+"""A number of epochs, or `auto`."""
+Rate = Annotated[float, Gt(0), Lt(1), *_OR_AUTO]
+"""A learning rate, or `auto`."""
 
 
 def _folder_name(name: str) -> str:

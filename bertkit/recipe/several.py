@@ -13,7 +13,7 @@ from bertkit.errors import RecipeError
 from bertkit.recipe.load import find_recipe, load_recipe, load_record, read_values
 from bertkit.recipe.paths import Location
 from bertkit.recipe.records import Recipe, Training
-from bertkit.recipe.sections import Finite, FolderName, Section
+from bertkit.recipe.sections import Auto, Finite, FolderName, Section
 
 MEAN = "mean"
 """The score that chooses the best step: the mean of the best metrics of all tasks."""
@@ -109,5 +109,7 @@ def _check_recipe(task: str, recipe: Recipe) -> None:
         raise RecipeError(f"tasks.{task}: distillation {together}", "leave it out")
     if recipe.data.streaming:
         raise RecipeError(f"tasks.{task}: streamed rows {together}", "leave data.streaming out")
+    if isinstance(recipe.training.epochs, Auto) or isinstance(recipe.training.learning_rate, Auto):
+        raise RecipeError("training: auto is for one task at a time", "give training.epochs and training.learning_rate")
     if recipe.training.lora is not None:
         raise RecipeError("training.lora: adapters are trained for one task at a time", "leave it out")

@@ -120,6 +120,8 @@ def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
 
 def _range_of(record: type[Section], name: str) -> str:
     """Describe the numbers that a field takes, from the bounds in its record; empty where it has none."""
+    from pydantic import WrapValidator
+
     section, last = _section_of(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     bounds = [
@@ -131,4 +133,5 @@ def _range_of(record: type[Section], name: str) -> str:
     if not bounds:
         return ""
     whole = "whole " if field and int in (field.annotation, *get_args(field.annotation)) else ""
-    return f"a {whole}number {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}"
+    or_auto = ", or auto" if field and any(isinstance(part, WrapValidator) for part in field.metadata) else ""
+    return f"a {whole}number {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"

@@ -100,11 +100,12 @@ def read_value(text: str) -> Any:
     return text if value == "" or is_comment else value  # `|` alone would be an empty text, and `#text` nothing
 
 
-def write_yaml(values: dict[str, Any], file: Path | None = None) -> str:
+def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str = "") -> str:
     """Return a mapping as YAML that `read_yaml` reads back, and write it to a file if one is named."""
     text: str = yaml.dump(
         values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
     )
+    text = f"# {comment}\n{text}" if comment else text
     if file is not None:
         file.write_text(text, encoding="utf-8")
     return text

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.corpus.sentences import split_sentences
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
@@ -57,7 +58,8 @@ OPTIONS: Mapping[str, Any] = {
 precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
 combine, targets = ensembles.mean_logits, span_targets
 
-_NO_ANSWER, _OTHERS, _NO_SPAN = "no answer", "(others)", -1e4  # lower than any sum of two logits
+_NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"
+_NO_SPAN = -1e4  # lower than any sum of two logits
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -198,8 +200,12 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Predict no answer."""
-    return {_NO_ANSWER: [{"prediction": ""} for _ in rows]}
+    """Predict no answer, or the first sentence of the context."""
+    first = {context: " ".join(split_sentences(context)[:1]) for context in {row["context"] for row in rows}}
+    return {
+        _NO_ANSWER: [{"prediction": ""} for _ in rows],
+        _FIRST_SENTENCE: [{"prediction": first[row["context"]]} for row in rows],
+    }
 
 
 def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:

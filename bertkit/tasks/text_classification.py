@@ -15,7 +15,16 @@ import numpy as np
 
 from bertkit.errors import closest
 from bertkit.metrics import calibration, decisions, ensembles
-from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
+from bertkit.metrics.linear import (
+    TFIDF,
+    describe_pairs,
+    fit_linear,
+    fit_tfidf,
+    most_rows,
+    sample,
+    score_linear,
+    score_tfidf,
+)
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -244,13 +253,19 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Learn the most frequent label (or each that more than half of the rows have), and of pairs what a part tells."""
+    """Learn the most frequent label (or each that more than half of the rows have), and what the words tell.
+
+    Of pairs, also what a part of them tells.
+    """
     ids = {name: number for number, name in enumerate(setup.labels)}
-    if _is_multi_label(setup.recipe):
-        counts = Counter(ids[name] for row in training for name in row["label"])
-        return {_FREQUENT: sorted(number for number, count in counts.items() if count * 2 > len(training))}
-    learned: dict[str, Any] = {_FREQUENT: Counter(ids[row["label"]] for row in training).most_common(1)[0][0]}
-    if len(setup.labels) <= _MOST_LABELS:
+    several = _is_multi_label(setup.recipe)
+    counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
+    frequent = [number for number, count in counts.items() if count * 2 > len(training)]
+    learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
+    rows = sample(training, most_rows(len(setup.labels)))
+    gold_labels = [row["label"] if several else [row["label"]] for row in rows]
+    learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))
+    if len(setup.labels) <= _MOST_LABELS and not several:
         rows = sample(training)
         gold = [ids[row["label"]] for row in rows]
         learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
@@ -258,10 +273,16 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Predict the most frequent label; of pairs also from either text alone, and from the words that both share."""
+    """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
     frequent = learned[_FREQUENT]
-    label: Any = [setup.labels[n] for n in frequent] if isinstance(frequent, list) else setup.labels[frequent]
+    several = isinstance(frequent, list)
+    label: Any = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
     predicted = {_FREQUENT: [{"prediction": label} for _ in rows]}
+    if words := learned.get(TFIDF):
+        scores = score_tfidf(words, rows)
+        chosen = [np.flatnonzero(of_row > 0) for of_row in scores] if several else scores.argmax(axis=1)[:, None]
+        names = [[setup.labels[number] for number in numbers] for numbers in chosen]
+        predicted[TFIDF] = [{"prediction": of_row if several else of_row[0]} for of_row in names]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)

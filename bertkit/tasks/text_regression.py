@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.metrics.ensembles import mean_logits
-from bertkit.metrics.linear import describe_pairs, fit_linear, sample, score_linear
+from bertkit.metrics.linear import (
+    TFIDF,
+    describe_pairs,
+    fit_linear,
+    fit_tfidf,
+    most_rows,
+    sample,
+    score_linear,
+    score_tfidf,
+)
 from bertkit.modeling.heads.targets import Target
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -138,17 +147,20 @@ def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
-    """Learn the mean, and of pairs what the share of common words tells."""
+    """Learn the mean, and what the words tell; of pairs also what the share of common words tells."""
     learned: dict[str, Any] = {_MEAN: float(np.mean([row["label"] for row in training]))}
-    rows = sample(training)
+    rows = sample(training, most_rows(1))
+    learned[TFIDF] = fit_tfidf(rows, np.array([[float(row["label"])] for row in rows]))
     if pairs := describe_pairs(rows):
         learned[_SHARED] = fit_linear(pairs[_SHARED], [float(row["label"]) for row in rows])
     return learned
 
 
 def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
-    """Predict the mean; of pairs also from the share of words that both texts have."""
+    """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
+    if words := learned.get(TFIDF):
+        predicted[TFIDF] = [{"prediction": float(value)} for value in score_tfidf(words, rows)[:, 0]]
     pairs, model = describe_pairs(rows), learned.get(_SHARED)
     if pairs and model:
         predicted[_SHARED] = [{"prediction": float(value)} for value in score_linear(model, pairs[_SHARED])[:, 0]]

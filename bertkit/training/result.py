@@ -24,6 +24,8 @@ class FitResult:
     last: Path | None
     best_step: int
     steps: int
+    planned: int
+    """Steps, of which a run that stops early does fewer."""
     epochs: float
 
     @property
@@ -38,7 +40,7 @@ class FitResult:
 
 def untrained() -> FitResult:
     """Return the result where there was nothing to train."""
-    return FitResult([], best=None, last=None, best_step=0, steps=0, epochs=0.0)
+    return FitResult([], best=None, last=None, best_step=0, steps=0, planned=0, epochs=0.0)
 
 
 def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
@@ -63,5 +65,6 @@ def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
         last=last,
         best_step=best_step,
         steps=state["global_step"],
+        planned=state.get("max_steps", state["global_step"]),
         epochs=state["epoch"],
     )

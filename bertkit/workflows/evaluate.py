@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.evaluation.baselines import find_warnings, read_learned, score_baselines
+from bertkit.evaluation.baselines import find_lead, find_warnings, judge_baselines, read_learned, score_baselines
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.languages import (
@@ -173,9 +173,11 @@ def _score(
         start = time.perf_counter()
         scored, single = _score_split(checkpoint, saved, rows, progress)
         details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        baselines = {} if learned is None else score_baselines(task, learned, rows.rows, checkpoint.setup)
+        judged = {} if learned is None else judge_baselines(task, learned, rows.rows, checkpoint.setup)
+        baselines = score_baselines(task, judged, checkpoint.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
-        warnings = find_warnings(gold, scored, baselines, recipe.best_metric)
+        lead = find_lead(task, scored, judged, recipe.best_metric)
+        warnings = find_warnings(gold, scored, lead)
         numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
@@ -189,7 +191,8 @@ def _score(
                 training_rows=len(rows.training_rows),
                 seconds=seconds,
                 source=rows.source,
-                warnings=warnings + details.warnings,
+                lead=asdict(lead) if lead else None,
+                warnings=details.warnings + warnings,
                 tables={**single, **details.tables},
                 **numbers,
             )

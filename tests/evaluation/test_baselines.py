@@ -6,9 +6,19 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from bertkit.evaluation.baselines import BASELINES_FILE, find_warnings, fit_and_score, read_learned, write_learned
+from bertkit.evaluation.baselines import (
+    BASELINES_FILE,
+    Lead,
+    find_lead,
+    find_missing_labels,
+    find_warnings,
+    fit_and_score,
+    read_learned,
+    write_learned,
+)
 from bertkit.tasks import text_classification as task
 
 ROWS = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}, {"text": "c", "label": "good"}]
@@ -23,7 +33,8 @@ def test_baselines_are_scored_on_each_split_as_a_model_is():
         "validation": {"most frequent label": {"accuracy": pytest.approx(2 / 3)}},
         "test": {"most frequent label": {"accuracy": 0.0}},
     }
-    assert scored.learned == {"most frequent label": 1}
+    # no word is in two rows
+    assert scored.learned == {"most frequent label": 1, "linear model over TF-IDF": None}
 
 
 def saved(folder: Path, checksum: str | None = None, name: str = "text_classification") -> SimpleNamespace:
@@ -52,12 +63,49 @@ def test_what_was_fitted_is_read_as_it_was_written_or_not_at_all(tmp_path, caplo
 )
 def test_one_answer_for_all_rows_is_said_where_they_differ(answers, gold, warns):
     scored = SimpleNamespace(predictions=[{"prediction": answer} for answer in answers], scores={"f1": 0.9})
-    found = find_warnings(list(gold), scored, {"most frequent label": {"f1": 0.5}}, "f1")
+    found = find_warnings(list(gold), scored, lead_of(0.4, (0.3, 0.5)))
     assert found == ["The model gives every row the same answer, 'a': it has learned nothing yet."] * warns
 
 
-def test_a_model_that_does_not_beat_its_baselines_gets_a_remedy():
+def lead_of(difference: float, interval: tuple[float, float] | None) -> Lead:
+    return Lead("text alone", "f1", 0.5, (0.4, 0.6), difference, interval, bool(interval and interval[0] > 0))
+
+
+def test_a_model_that_does_not_beat_its_baselines_beyond_chance_gets_a_remedy():
     scored = SimpleNamespace(predictions=[{"prediction": "a"}, {"prediction": "b"}], scores={"f1": 0.5})
-    (found,) = find_warnings(["a", "b"], scored, {"text alone": {"f1": 0.5}}, "f1", " Try more --epochs.")
+    (found,) = find_warnings(["a", "b"], scored, lead_of(0, None), " Try more --epochs.")
     assert found == "The f1 of 0.5000 is no better than the 0.5000 of a baseline (text alone). Try more --epochs."
-    assert find_warnings(["a", "b"], scored, {}, "f1") == []
+    scored.scores["f1"] = 0.52
+    (found,) = find_warnings(["a", "b"], scored, lead_of(0.02, (-0.01, 0.05)), " Try more --epochs.")
+    assert found == (
+        "The f1 of 0.5200 is not above the 0.5000 of a baseline (text alone) beyond chance: it is ahead by 0.0200, "
+        "95% CI -0.0100 to 0.0500. Try more --epochs."
+    )
+    assert find_warnings(["a", "b"], scored, lead_of(0.02, (0.01, 0.05))) == []
+    assert find_warnings(["a", "b"], scored, None) == []
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "mean_absolute_error"])
+def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric):
+    """The error of a mean of differences is that of the rows' differences, however hard the rows are."""
+    rng = np.random.default_rng(0)
+    hard = rng.random(400) < 0.5  # rows that both get wrong
+    sign = 1 if metric == "accuracy" else -1
+    model, baseline = (~hard | (rng.random(400) < share) for share in (0.3, 0.1))
+    family = SimpleNamespace(score=lambda judged, _: {metric: float(sign * judged["right"].mean())})
+    scored = SimpleNamespace(compared={"right": model}, scores={metric: sign * model.mean()}, setup=None)
+    judged = {"weak": {"right": baseline & False}, "strong": {"right": baseline}}
+    lead = find_lead(family, scored, judged, metric)
+    differences = model.astype(float) - baseline
+    half = 1.96 * differences.std(ddof=1) / np.sqrt(400)
+    assert (lead.baseline, lead.is_clear) == ("strong", True)
+    assert lead.difference == pytest.approx(differences.mean())
+    assert lead.interval == pytest.approx((lead.difference - half, lead.difference + half), abs=half / 4)
+    alike = find_lead(family, SimpleNamespace(**{**vars(scored), "compared": judged["strong"]}), judged, metric)
+    assert (alike.difference, alike.is_clear) == (0, False)
+    assert find_lead(family, scored, {}, metric) is None
+
+
+def test_labels_that_no_row_is_given_are_found():
+    predictions = [{"prediction": "a"}, {"prediction": ["b", "a"]}]
+    assert find_missing_labels(["c", ["a", "d"], ["b"]], predictions) == ["c", "d"]

@@ -12,7 +12,7 @@ WRONG = {
     "training.seed=1.5": "training.seed = 1.5 is wrong - give a whole number of at least 0 and below 4,294,967,296",
     "training.seed=-1": "training.seed = -1 is out of range - give a whole number of at least 0 and below "
     "4,294,967,296",
-    "training.epochs=.nan": "training.epochs = nan is out of range - give a number above 0 and at most 10,000",
+    "training.epochs=.nan": "training.epochs = nan is out of range - give a number above 0 and at most 10,000, or auto",
     "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or a whole number",
     "training.unpad=7": "training.unpad = 7 is wrong: must be true or false or 'auto'",
     "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",

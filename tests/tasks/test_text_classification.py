@@ -8,6 +8,7 @@ import sklearn.metrics
 from scipy.special import expit, softmax
 
 from bertkit.errors import DataError
+from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
 from bertkit.tasks import CLASSIFICATION, Setup
 from bertkit.tasks import text_classification as task
@@ -166,18 +167,27 @@ def test_pairs_have_their_parts_as_baselines(tells, told):
         for second in texts
     ]
     predicted = predict(rows * 5, rows, setup_of())
+    assert predicted.pop(TFIDF)  # it reads both texts
     assert list(predicted) == ["most frequent label", "text alone", "text_pair alone", "shared words"]
     solved = tuple(name for name, found in predicted.items() if found == [row["label"] for row in rows])
     assert solved == tells
-    assert list(predict(rows, [{"text": "ada runs"}], setup_of())) == ["most frequent label"]
 
 
-def test_the_baseline_knows_the_labels_only():
-    rows = [{"label": label} for label in ("good", "bad", "good")]
-    assert predict(rows, [{}, {}], setup_of()) == {"most frequent label": ["good", "good"]}
-    rows = [{"label": ["joy"]}, {"label": ["joy", "fear"]}, {"label": ["fear"]}, {"label": ["joy"]}]
-    setup = setup_of(("joy", "fear"), **SEVERAL)
-    assert predict(rows, [{}], setup) == {"most frequent label": [["joy"]]}
+def test_baselines_know_the_labels_only_or_the_words_too():
+    rows = [{"text": text, "label": label} for text, label in (("well done", "good"), ("badly done", "bad")) * 2]
+    rows.append({"text": "well made", "label": "good"})
+    new = [{"text": "made badly"}, {"text": "very well"}]
+    assert predict(rows, new, setup_of()) == {"most frequent label": ["good", "good"], TFIDF: ["bad", "good"]}
+    rows = [
+        {"text": text, "label": label}
+        for text, label in (("a party", ["joy"]), ("a wild party", ["joy", "fear"]), ("a wild beast", ["fear"])) * 2
+    ]
+    rows.append({"text": "my party", "label": ["joy"]})
+    new = [{"text": "the party"}, {"text": "the beast"}]
+    assert predict(rows, new, setup_of(("joy", "fear"), **SEVERAL)) == {
+        "most frequent label": [["joy", "fear"]] * 2,
+        TFIDF: [["joy"], ["fear"]],
+    }
 
 
 def test_models_of_an_ensemble_are_combined_window_by_window():

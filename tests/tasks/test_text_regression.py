@@ -10,6 +10,7 @@ import scipy.stats
 import sklearn.metrics
 
 from bertkit.errors import DataError
+from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
 from bertkit.tasks import REGRESSION, Setup
 from bertkit.tasks import text_regression as task
@@ -98,8 +99,10 @@ def test_a_row_to_predict_has_no_label(setup):
 
 
 def test_the_baseline_is_the_mean(setup):
-    learned = task.fit_baselines([{"label": 1.0}, {"label": 4.0}], setup)
-    assert task.baselines(learned, [{}, {}], setup) == {"mean": [{"prediction": 2.5}] * 2}
+    rows = [{"text": "small", "label": 1.0}, {"text": "large", "label": 4.0}]
+    assert task.baselines(task.fit_baselines(rows, setup), rows, setup) == {"mean": [{"prediction": 2.5}] * 2}
+    predicted = task.baselines(task.fit_baselines(rows * 20, setup), rows, setup)[TFIDF]
+    assert [row["prediction"] for row in predicted] == pytest.approx([1, 4], abs=0.2)
 
 
 def test_pairs_have_the_shared_words_as_a_baseline(setup):

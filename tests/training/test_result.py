@@ -14,7 +14,7 @@ from bertkit.training.result import FitResult, load_best, untrained
 
 def test_the_training_loss_is_the_mean_over_all_steps():
     history = [{"step": 10, "loss": 3.0}, {"step": 10, "eval_loss": 9.0}, {"step": 40, "loss": 1.0}]
-    result = FitResult(history, best=None, last=None, best_step=40, steps=40, epochs=1.0)
+    result = FitResult(history, best=None, last=None, best_step=40, steps=40, planned=40, epochs=1.0)
     assert result.train_loss == pytest.approx((10 * 3.0 + 30 * 1.0) / 40)
     assert math.isnan(untrained().train_loss)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -183,11 +183,21 @@ def print_benchmark(scores: Sequence[BenchmarkScores], *, as_json: bool) -> None
         print_text(f"  {result.metric}  {format_number(result.score)}")
 
 
-def print_results(results: Sequence[Result], *, as_json: bool) -> None:
-    """Print the scores of every split, each with its confidence interval and its baseline."""
+def print_results(results: Sequence[Result], *, as_json: bool, next_steps: Callable[[], None] | None = None) -> None:
+    """Print the scores of every split, the next steps, and last which split is not above its baselines."""
     if as_json:
         print_json({"results": [dataclasses.asdict(result) for result in results]})
         return
+    _print_scores(results)
+    if next_steps:
+        next_steps()
+    for result in results:
+        if result.lead and not result.lead["is_clear"]:
+            print_text(f"\nWARNING ({result.split}): {result.warnings[-1]}")
+
+
+def _print_scores(results: Sequence[Result]) -> None:
+    """Print the scores of every split, each with its confidence interval and its baseline."""
     from bertkit.data.checks import share_of
     from bertkit.metrics.baselines import tabulate
     from bertkit.metrics.intervals import describe_methods
@@ -206,14 +216,26 @@ def print_results(results: Sequence[Result], *, as_json: bool) -> None:
             if name in result.baseline:
                 line += f"  baseline {format_number(result.baseline[name])}"
             print_text(line.rstrip())
+        if result.lead:
+            print_text(f"  {_describe_lead(result.lead)}")
         if result.interval_methods:
             print_text(f"  95% CI: {describe_methods(result.interval_methods)}")
         _print_undefined(result.undefined)
         print_table("baselines", tabulate(result.baselines))
         for title, table in result.tables.items():
             print_table(title, table)
-        for warning in result.warnings:
+        for warning in result.warnings[: -1 if result.lead and not result.lead["is_clear"] else None]:
             print_text(f"  {warning}")
+
+
+def _describe_lead(lead: Mapping[str, Any]) -> str:
+    """Say by how much a model is better or worse than the strongest baseline."""
+    word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
+    ends = sorted(sign * end for end in lead["interval"] or ())
+    interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
+    of_baseline = f" (95% CI {format_interval(lead['score_interval'])})" if lead["score_interval"] else ""
+    score = f"{lead['metric']} {format_number(lead['score']).strip()}{of_baseline}"
+    return f"{word} by {abs(lead['difference']):.4f}{interval} than {lead['baseline']}, {score}"
 
 
 def print_languages(scored: LanguageScores, *, as_json: bool) -> None:

@@ -116,9 +116,7 @@ def command(
         print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
         return
     results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-    print_results(results, as_json=json)
-    if not json:
-        print_next_steps(results)
+    print_results(results, as_json=json, next_steps=lambda: print_next_steps(results))
 
 
 def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:

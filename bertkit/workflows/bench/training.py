@@ -20,10 +20,11 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.load import load_tokenizer, read_config
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
+from bertkit.training.automatic import choose_training
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     with stage(progress, "loading torch and transformers"):
         setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
-    rows = len(features["train"])
+    rows, config = len(features["train"]), read_config(inputs.model_folder)
+    recipes = [choose_training(recipe, inputs.rows, len(inputs.labels), config)[0] for recipe in recipes]
     for recipe in recipes:
         if recipe.training.batch_size > rows:
             what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"

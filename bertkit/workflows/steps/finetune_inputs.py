@@ -27,6 +27,7 @@ from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
+from bertkit.training.automatic import choose_training
 from bertkit.workflows.steps.run import RunPlan
 from bertkit.workflows.steps.supervision import Supervision, make_supervision
 from bertkit.workflows.steps.training_rows import find_training_rows
@@ -96,7 +97,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
     elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    training = recipe.training
+    training = inputs.recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
     saves = training.evaluations(steps, inputs.rows["train"])
@@ -111,7 +112,9 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         labels=list(inputs.labels),
         steps=steps,
         disk_bytes=needed,
-        resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
+        resolved=write_yaml(
+            inputs.recipe.model_dump(mode="json", exclude_defaults=True), comment=inputs.plan.facts["automatic"]
+        ),
         warnings=list(inputs.warnings),
     )
 
@@ -134,6 +137,10 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         _report_stream(recipe, task, splits["train"])
+    rows = _count_rows(splits, stream)
+    recipe, chosen = choose_training(recipe, rows, len(labels), config)
+    if chosen:
+        say_once(chosen)
     supervision = supervision.checked(task, labels, model_folder)
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
@@ -148,8 +155,9 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
         identity=identity,
         facts={
             "model": recipe.model,
-            "rows": _count_rows(splits, stream),
+            "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
+            "automatic": chosen,
         },
         model_type=config["model_type"],
         widths=product_widths(config),

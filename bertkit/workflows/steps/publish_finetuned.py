@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.evaluation.baselines import BASELINES_FILE, ScoredBaselines, find_warnings, write_learned
+from bertkit.evaluation.baselines import (
+    BASELINES_FILE,
+    ScoredBaselines,
+    find_lead,
+    find_missing_labels,
+    find_warnings,
+    score_baselines,
+    write_learned,
+)
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
 from bertkit.metrics.baselines import tabulate
@@ -21,7 +29,7 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
-from bertkit.tasks import Answer, Details, example_row
+from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.workflows.steps.finetune_inputs import FinetuneInputs
 from bertkit.workflows.steps.run import Run, export_model, finish, finished_record, write_settings
@@ -63,7 +71,10 @@ def publish(
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
-    results = [_result(inputs, name, scored[name], details[name], baselines.scores[name], seconds) for name in scored]
+    results = [
+        _result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
+        for name, split in scored.items()
+    ]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
     published = export_model(checkpoint.model, setup.tokenizer, folder)
     with_rows = [
@@ -93,33 +104,54 @@ def publish(
 
 def _result(
     inputs: FinetuneInputs,
-    name: str,
     scored: Scored,
     details: Details,
-    baselines: Mapping[str, dict[str, float]],
+    judged: Mapping[str, Compared],
+    fit_result: FitResult,
+    name: str,
     seconds: float,
 ) -> Result:
-    warnings, metric = _find_warnings(inputs, name, scored, baselines), inputs.recipe.best_metric
+    recipe, metric = inputs.recipe, inputs.recipe.best_metric
+    lead = find_lead(inputs.task, scored, judged, metric)
+    warnings = _find_warnings(inputs, fit_result)
     if name == inputs.validation.name and (tuned := _tuned(inputs, scored.setup.recipe)):
         warnings.append(
             f"{', '.join(tuned)} was chosen on these rows: their scores and intervals are a little too high."
         )
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
+    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
+    missing = find_missing_labels(gold, scored.predictions) if inputs.task.NAMED else []
     return Result(
-        recipe=inputs.recipe.name,
-        model=inputs.recipe.model_name,
+        recipe=recipe.name,
+        model=recipe.model_name,
         split=name,
         rows=len(scored.predictions),
         training_rows=len(inputs.splits[name].training_rows),
         seconds=seconds,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
-        warnings=warnings + details.warnings,
+        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, _remedy(recipe, fit_result, missing)),
         data_warnings=list(inputs.warnings),
         tables=details.tables,
-        **describe_scores(inputs.task, scored, baselines),
+        lead=asdict(lead) if lead else None,
+        **describe_scores(inputs.task, scored, score_baselines(inputs.task, judged, scored.setup)),
     )
+
+
+def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str]) -> str:
+    """Say what to try where a model is not above its baselines, what helps most first."""
+    training, steps = recipe.training, []
+    if missing and training.class_weights is None:
+        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        steps.append(f"--set training.class_weights=balanced (no row is given the label {names})")
+    if fit_result.best_step == fit_result.steps:
+        longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
+        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
+    else:
+        steps.append(f"another --learning-rate than {training.learning_rate:g}")
+    steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
+    return f" Try {', then '.join([*steps, 'more rows'])}."
 
 
 def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
@@ -127,19 +159,18 @@ def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
 
 
-def _find_warnings(
-    inputs: FinetuneInputs, name: str, scored: Scored, baselines: Mapping[str, dict[str, float]]
-) -> list[str]:
-    """Return what a reader of the scores must know."""
+def _find_warnings(inputs: FinetuneInputs, fit_result: FitResult) -> list[str]:
+    """Return what a reader of any scores of the run must know."""
     recipe, warnings = inputs.recipe, list[str]()
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
-    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
-    layers = ", more --student-layers" if recipe.distillation and recipe.distillation.student_layers else ""
-    remedy = f" Try more --epochs, another --learning-rate{layers}, or more rows."
-    warnings += find_warnings(gold, scored, baselines, recipe.best_metric, remedy)
     if recipe.data.limit is not None:
         warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
+    if fit_result.steps < fit_result.planned:
+        warnings.append(
+            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned:,} steps: "
+            f"{recipe.best_metric} was no better in {recipe.training.patience} evaluations."
+        )
     return warnings
 
 

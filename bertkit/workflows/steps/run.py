@@ -159,7 +159,8 @@ def write_settings(
     It names the `private` files, which hold rows of the data, and all that only a resume needs.
     """
     folder = run.plan.folder
-    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
+    values, chosen = recipe.model_dump(mode="json", exclude_defaults=True), run.record.get("automatic", "")
+    write_yaml(values, folder / _RECIPE, comment=chosen)
     if fit_result.last is not None:
         shutil.copyfile(fit_result.last / "trainer_state.json", folder / "trainer_state.json")
     if not (folder / _IGNORE).exists():  # one of the user's own stays

@@ -54,14 +54,14 @@ def test_tokens_and_padding_are_those_of_the_batches_of_a_training(tiny_model, r
     report = bench([recipe], steps=5)
     (speed,) = report.speeds
     batches = timed_batches(recipe, 5)
-    assert (report.rows, report.tokens, report.epochs) == (12, sum(LENGTHS), 3)
+    assert (report.rows, report.tokens, report.epochs) == (12, sum(LENGTHS), 20)  # `auto` of few rows
     assert speed.steps == 5
     tokens, padded = sum(map(sum, batches)), sum(len(batch) * max(batch) for batch in batches)
     assert speed.padding_share == pytest.approx(1 - tokens / padded)
     assert speed.rows_per_second == pytest.approx(speed.tokens_per_second * 20 / tokens)
     assert speed.epoch_seconds == pytest.approx(sum(LENGTHS) / speed.tokens_per_second)
-    evaluations = 3 * 6 / speed.evaluation_rows_per_second
-    assert speed.recipe_seconds == pytest.approx(3 * speed.epoch_seconds + evaluations + speed.preparing_seconds)
+    evaluation = 6 / speed.evaluation_rows_per_second  # one, at the end
+    assert speed.recipe_seconds == pytest.approx(20 * speed.epoch_seconds + evaluation + speed.preparing_seconds)
 
 
 def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formula_does(tiny_model, rows, monkeypatch):
@@ -86,7 +86,7 @@ def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, ti
     ended = run("bench", "classify", "--model", tiny_model, "--data", rows, *options)
     assert ended.code == 0, ended.err
     first, over, head, *lines, last = ended.out.splitlines()
-    assert first == f"classify, {tiny_model}: 12 rows of 102 tokens, 3 epochs"
+    assert first == f"classify, {tiny_model}: 12 rows of 102 tokens, 20 epochs"
     assert over == "  training speed, measured over 2 steps"
     assert head.split()[:3] == ["precision", "batch", "tokens/s"]
     assert [line.split()[:2] for line in lines[:4]] == [["fp32", "4"], ["bf16", "4"], ["fp32", "6"], ["bf16", "6"]]

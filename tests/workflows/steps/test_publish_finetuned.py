@@ -14,7 +14,9 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from bertkit.workflows.steps.publish_finetuned import _find_warnings
+from bertkit.recipe import load_recipe
+from bertkit.training.result import FitResult
+from bertkit.workflows.steps.publish_finetuned import _find_warnings, _remedy
 from tests.kills import read_lines
 
 
@@ -68,25 +70,30 @@ def test_the_resolved_recipe_runs_again(trained, run):
     assert printed["data"]["columns"] == identity["data"]["columns"]
 
 
-@pytest.mark.parametrize(("layers", "remedy"), [(None, "--learning-rate, or"), (1, "--learning-rate, more --student-")])
-def test_a_model_that_is_no_better_than_a_baseline_says_so_and_what_to_try(layers, remedy):
-    recipe = SimpleNamespace(
-        best_metric="f1",
-        distillation=layers and SimpleNamespace(student_layers=layers),
-        model="m",
-        data=SimpleNamespace(source="d", limit=None),
-    )
-    rows = [{"label": "a"}, {"label": "b"}]
-    inputs = SimpleNamespace(
-        recipe=recipe,
-        task=SimpleNamespace(COLUMNS=SimpleNamespace(gold="label")),
-        splits={"validation": SimpleNamespace(rows=rows)},
-    )
-    scored = SimpleNamespace(predictions=[{"prediction": "a"}] * 2, scores={"f1": 0.5})
-    same, unbeaten = _find_warnings(inputs, "validation", scored, {"text alone": {"f1": 0.5}})
-    assert same == "The model gives every row the same answer, 'a': it has learned nothing yet."
-    assert unbeaten.startswith("The f1 of 0.5000 is no better than the 0.5000 of a baseline (text alone). Try more")
-    assert remedy in unbeaten
+@pytest.mark.parametrize(
+    ("changes", "best_step", "missing", "remedy"),
+    [
+        ({}, 30, [], "another --learning-rate than 2e-05, then more rows"),
+        ({}, 40, [], "--epochs 6 (f1_macro was best at the last evaluation), then more rows"),
+        ({"training.steps": 40}, 40, [], "--set training.steps=80 (f1_macro was best at the last evaluation), then"),
+        ({}, 30, ["b", "c"], "--set training.class_weights=balanced (no row is given the label b, c), then another"),
+        ({"training.class_weights": "balanced"}, 30, ["b"], "another --learning-rate than 2e-05, then more rows"),
+        ({"distillation.student_layers": 1}, 30, [], "another --learning-rate than 2e-05, then more --student-layers"),
+    ],
+)
+def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, remedy):
+    numbers = {"training.epochs": 3, "training.learning_rate": 2e-5}
+    recipe = load_recipe("classify", {**numbers, **changes})
+    fit_result = FitResult([], None, None, best_step, steps=40, planned=40, epochs=3.0)
+    assert _remedy(recipe, fit_result, missing).startswith(f" Try {remedy}")
+
+
+def test_a_run_that_stops_early_says_so():
+    recipe = load_recipe("classify", {"training.patience": 4})
+    stopped = FitResult([], None, None, best_step=20, steps=40, planned=60, epochs=2.0)
+    assert _find_warnings(SimpleNamespace(recipe=recipe), stopped) == [
+        "Training stopped early, after 40 of 60 steps: f1_macro was no better in 4 evaluations."
+    ]
 
 
 KEPT_HERE = {".lock", ".gitignore", "baselines.json", "predictions.jsonl", "report.html"}

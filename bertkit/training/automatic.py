@@ -1,0 +1,99 @@
+"""What `auto` stands for in a recipe: how long and how fast an encoder is fine-tuned, by its rows and its size.
+
+The rule and the experiment that it comes from are in docs/training.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.hardware.precision import product_widths
+from bertkit.modeling.layers import count_layers
+from bertkit.recipe import Recipe
+from bertkit.recipe.sections import Auto
+
+STEPS, STEPS_PER_LABEL = 600, 20  # that a run should have, whichever is more
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+EVALUATIONS = 10  # of a run, where its epochs are short
+PATIENCE = 4  # evaluations without improvement
+FEWEST_TO_CHOOSE = 100  # validation rows; the best of ten scores of fewer is the luckiest one
+_BASE_RATE, _BASE_WIDTH, _BASE_LAYERS = 3e-5, 768, 12
+_LOWEST_RATE, _HIGHEST_RATE = 1e-5, 5e-4
+
+
+def choose_epochs(steps_per_epoch: int, labels: int = 0) -> int:
+    """Return the number of epochs that makes enough steps for so many labels, between 3 and 20.
+
+    Few steps are what makes fine-tuning on few rows fail (Mosbach et al. 2021, section 6, who advise 20 epochs).
+
+    >>> [choose_epochs(steps) for steps in (7, 32, 157, 2105)], choose_epochs(157, labels=77)
+    ([20, 19, 4, 3], 10)
+    """
+    steps = max(STEPS, STEPS_PER_LABEL * labels)
+    return min(max(math.ceil(steps / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def choose_rate(width: int, layers: int) -> float:
+    """Return the learning rate for an encoder of this hidden size and number of layers, to two digits.
+
+    BERT base gets 3e-5, the middle of the three rates of Devlin et al. (2019, appendix A.3). A narrower or shallower
+    encoder gets more, in proportion to 1 / width and to the fourth root of 1 / layers.
+
+    >>> [choose_rate(*size) for size in ((384, 6), (768, 12), (1024, 24), (128, 2))]
+    [7.1e-05, 3e-05, 1.9e-05, 0.00028]
+    """
+    rate = _BASE_RATE * _BASE_WIDTH / width * (_BASE_LAYERS / layers) ** 0.25
+    return float(f"{min(max(rate, _LOWEST_RATE), _HIGHEST_RATE):.1e}")
+
+
+def choose_training(
+    recipe: Recipe, rows: Mapping[str, int | None], labels: int, config: Mapping[str, Any]
+) -> tuple[Recipe, str]:
+    """Return a recipe with numbers in place of `auto`, and what was chosen and why, in one line; empty without `auto`.
+
+    Where the number of epochs is chosen, so are the steps between evaluations and the patience, unless they are given.
+
+    Args:
+        recipe: as it was loaded.
+        rows: how many each split has; None for a stream of training rows, which has steps in place of epochs.
+        labels: how many there are; 0 for numbers and other answers.
+        config: of the encoder; where it names no sizes, these count as BERT base's.
+    """
+    training, chosen, reasons = recipe.training, dict[str, Any](), list[str]()
+    if isinstance(training.epochs, Auto):
+        epochs, why = _choose_length(recipe, rows, labels)
+        chosen |= epochs
+        reasons += why
+    if isinstance(training.learning_rate, Auto):
+        width, _ = product_widths(config) or (_BASE_WIDTH, 0)
+        student = recipe.distillation.student_layers if recipe.distillation else None
+        layers = (len(student) if isinstance(student, list) else student) or count_layers(config) or _BASE_LAYERS
+        chosen["learning_rate"] = rate = choose_rate(width, layers)
+        reasons.append(f"learning rate {rate:g} (an encoder of {layers} layers of {width})")
+    if not chosen:
+        return recipe, ""
+    resolved = recipe.model_copy(update={"training": training.model_copy(update=chosen)})
+    return resolved, f"auto: {'; '.join(reasons)}" if reasons else ""
+
+
+def _choose_length(recipe: Recipe, rows: Mapping[str, int | None], labels: int) -> tuple[dict[str, Any], list[str]]:
+    """Choose the epochs, how often a run is evaluated, and when it stops early; return them with the reasons."""
+    training, count = recipe.training, rows["train"]
+    if training.steps is not None or count is None:
+        return {"epochs": FEWEST_EPOCHS}, []  # which do not count
+    per_epoch = training.steps_per_epoch(count)
+    epochs = choose_epochs(per_epoch, labels)
+    chosen: dict[str, Any] = {"epochs": epochs}
+    of_labels = f", {labels} labels" if STEPS_PER_LABEL * labels > STEPS else ""
+    reasons = [f"{epochs} epochs of {per_epoch:,} steps ({count:,} training rows{of_labels})"]
+    can_choose = (rows["validation"] or 0) >= FEWEST_TO_CHOOSE
+    if training.evaluate_every == "epoch" and (epochs > EVALUATIONS or not can_choose):
+        chosen["evaluate_every"] = math.ceil(epochs * per_epoch / (EVALUATIONS if can_choose else 1))
+    if not can_choose:
+        reasons.append(f"scored at the end ({rows['validation']} validation rows are too few to choose a step by)")
+    elif training.patience is None:
+        chosen["patience"] = PATIENCE
+        reasons.append(f"fewer if {recipe.best_metric} is no better in {PATIENCE} evaluations")
+    return chosen, reasons
