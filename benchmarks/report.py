@@ -21,6 +21,7 @@ from benchmarks.deploy import deploy_part, deploy_picture
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.long_texts import long_texts_part
+from benchmarks.own_data import own_data_part
 from benchmarks.parts import Report
 from benchmarks.pruning import pruning_part
 from benchmarks.schedules import read_runs, schedules_part
@@ -51,6 +52,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str], str]] = {
 OTHER_PAGES: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
     "encoders": ("encoders.md", encoder_parts.encoders_part),
     "pruning": ("pruning.md", pruning_part),
+    "own_data": ("training.md", own_data_part),
 }
 
 
@@ -79,7 +81,7 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("embedding", "deploy"):
         files = sorted(results.glob(f"{name}-*.json"))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules", "pruning"):
+    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules", "pruning", "own_data"):
         reports[name] = read_runs(results / f"{name}.jsonl")
     return reports
 
