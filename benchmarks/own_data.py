@@ -91,7 +91,7 @@ def run_or_read(key: Report, model: Path, data: Path, output: Path) -> Report:
 def own_data_part(runs: Sequence[Report]) -> str:
     """Build a table of mean scores over seeds, with the paired difference of `auto` and fixed numbers."""
     lines = [
-        "| set | rows | layers | metric | linear model | `auto` | fixed numbers | `auto` minus fixed, by seed | seconds |",
+        "| set | rows | layers | metric | baseline | `auto` | fixed numbers | `auto` minus fixed, by seed | seconds |",
         "|---|---:|---:|---|---:|---:|---|---|---:|",
     ]
     groups: dict[tuple[Any, ...], dict[str, dict[int, Report]]] = {}

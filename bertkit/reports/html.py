@@ -55,6 +55,8 @@ class Facts:
     no_interval: Mapping[str, str] = field(default_factory=dict)
     """Metric -> why it has no interval."""
     baselines: Baselines = field(default_factory=dict)
+    lead: Mapping[str, Any] | None = None
+    """How far the model is ahead of the strongest of them; see `bertkit.evaluation.baselines.Lead`."""
     published: list[dict[str, Any]] = field(default_factory=list)
     """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)

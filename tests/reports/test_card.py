@@ -207,10 +207,10 @@ def test_one_baseline_is_named_and_several_are_listed() -> None:
     assert "| text alone | n/a | 0.7100 |\n" in page
 
 
-@pytest.mark.parametrize(("low", "says"), [(-0.05, True), (0.52, False), (float("nan"), False)])
-def test_an_interval_over_the_baseline_is_a_limitation(low: float, says: bool) -> None:
-    facts = replace(FACTS, intervals={"matthews_correlation": (low, 0.63)})
-    assert ("includes the baseline" in model_card(facts, CARD)) is says
+@pytest.mark.parametrize(("lead", "says"), [({"is_clear": False}, True), ({"is_clear": True}, False), (None, False)])
+def test_a_model_that_is_not_above_its_baseline_beyond_chance_is_a_limitation(lead: dict | None, says: bool) -> None:
+    facts = replace(FACTS, lead=lead and {**lead, "baseline": "most frequent label"})
+    assert ("than its strongest baseline, most frequent label." in model_card(facts, CARD)) is says
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -223,6 +223,7 @@ def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
         interval_methods=first.interval_methods,
         no_interval=first.undefined.get("intervals", {}),
         baselines=first.baselines,
+        lead=first.lead,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
         history=outcome.fit_result.history,
