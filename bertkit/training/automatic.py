@@ -15,7 +15,7 @@ from bertkit.recipe import Recipe
 from bertkit.recipe.sections import Auto
 
 STEPS, STEPS_PER_LABEL = 600, 20  # that a run should have, whichever is more
-FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+FEWEST_EPOCHS, MOST_EPOCHS, MOST_OF_LABELS = 3, 20, 30
 EVALUATIONS = 10  # of a run, where its epochs are short
 PATIENCE = 4  # evaluations without improvement
 FEWEST_TO_CHOOSE = 100  # validation rows; the best of ten scores of fewer is the luckiest one
@@ -24,15 +24,16 @@ _LOWEST_RATE, _HIGHEST_RATE = 1e-5, 5e-4
 
 
 def choose_epochs(steps_per_epoch: int, labels: int = 0) -> int:
-    """Return the number of epochs that makes enough steps for so many labels, between 3 and 20.
+    """Return the number of epochs that makes enough steps, from 3 to 20, or up to 30 where there are many labels.
 
     Few steps are what makes fine-tuning on few rows fail (Mosbach et al. 2021, section 6, who advise 20 epochs).
 
-    >>> [choose_epochs(steps) for steps in (7, 32, 157, 2105)], choose_epochs(157, labels=77)
-    ([20, 19, 4, 3], 10)
+    >>> [choose_epochs(steps) for steps in (7, 32, 157, 2105)], choose_epochs(57, labels=77)
+    ([20, 19, 4, 3], 28)
     """
-    steps = max(STEPS, STEPS_PER_LABEL * labels)
-    return min(max(math.ceil(steps / steps_per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+    for_rows = min(math.ceil(STEPS / steps_per_epoch), MOST_EPOCHS)
+    for_labels = min(math.ceil(STEPS_PER_LABEL * labels / steps_per_epoch), MOST_OF_LABELS)
+    return max(for_rows, for_labels if STEPS_PER_LABEL * labels > STEPS else 0, FEWEST_EPOCHS)
 
 
 def choose_rate(width: int, layers: int) -> float:

@@ -27,7 +27,7 @@ def test_few_rows_get_enough_steps_and_many_rows_few_epochs(rows):
 
 def test_many_labels_get_more_steps():
     assert choose_epochs(32, labels=20) == choose_epochs(32) == 19
-    assert choose_epochs(157, labels=150) == 20 > choose_epochs(157, labels=77) > choose_epochs(157)
+    assert choose_epochs(57, labels=150) == 30 > choose_epochs(57, labels=77) > choose_epochs(57) == 11
 
 
 def test_rates_fall_with_width_and_depth_and_stay_in_the_range_of_the_literature():
