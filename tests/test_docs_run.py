@@ -125,7 +125,8 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         "tokenizer",
         "sizes",
     }:
-        return words
+        # a run that was shortened has a limit of its own, and so few rows show no precision
+        return [*words, "--limit", "500"] if command == "calibrate" else words
     more = ["--limit", "300" if command == "pretrain" else "40"] if not {"--limit", "--fix"} & set(words) else []
     if fresh and command in {"finetune", "distill", "pretrain"}:
         more += ["--fresh"]

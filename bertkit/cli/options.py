@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,31 @@ def parse_number(text: str) -> float | str:
         raise typer.BadParameter(f"{text!r} is neither a number nor auto") from None
 
 
+_EXAMPLES = {"predict": "RUN", "eval": "RUN", "calibrate": "RUN", "recipe": "mlm", "ablate": "mlm"}
+"""Command -> what may stand where a recipe is expected."""
+
+
+def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
+    """Return the name of a recipe, and where it is that of a file with rows, refuse it with the right command line.
+
+    Raises:
+        UsageError: it is.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.recipe.load import is_other_file
+
+    if recipe is None or not is_other_file(recipe):
+        return recipe
+    parameters = {parameter.name for parameter in context.command.params}
+    rows = " " if "file" in parameters else " --data " if "data" in parameters else ""
+    of_rows = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
+    example = _EXAMPLES.get(str(context.info_name), of_rows)
+    line = f"{context.command_path} {example}" + (rows and rows + shlex.quote(recipe))
+    expected, listing = ("run or a recipe", "runs") if example == "RUN" else ("recipe", "recipes")
+    what = f"{recipe} is a file, and a {expected} is expected"
+    raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
+
+
 FROM_RECIPE = "the recipe's"
 """The default of an option that overrides a key of the recipe."""
 
@@ -39,6 +65,17 @@ RecipeArgument = Annotated[
         metavar="RECIPE",
         help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
         autocompletion=complete_recipe,
+        callback=refuse_rows,
+        show_default=False,
+    ),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+        autocompletion=complete_recipe,
+        callback=refuse_rows,
         show_default=False,
     ),
 ]
@@ -52,12 +89,12 @@ ModelOption = Annotated[
     ),
 ]
 CheckpointOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--model",
-        help="Fine-tuned checkpoint: run folder, directory or hub name.",
+        help="Fine-tuned checkpoint of a recipe: run folder, directory or hub name.",
         metavar="CKPT",
-        show_default=False,
+        show_default="the run",
     ),
 ]
 DataOption = Annotated[
@@ -158,6 +195,30 @@ def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> 
 
     changes = {key: value for key, value in settings.items() if value is not None}
     return load_recipe(name, {**changes, **parse_changes(assignments or [])})
+
+
+def find_trained(name: str, model: str | None) -> tuple[str, str]:
+    """Return the recipe and the checkpoint of a run folder, or of a recipe and --model; shipped recipes come first.
+
+    Raises:
+        UsageError: a run folder and --model, or a recipe without it.
+    """
+    from bertkit.errors import UsageError
+    from bertkit.recipe import find_recipe, recipe_names, typed_path
+    from bertkit.storage.recipes import recipe_of
+
+    if name in recipe_names() or not typed_path(name).is_dir():
+        if model is None:
+            if "/" in name and not typed_path(name).exists():
+                raise UsageError(f"no such run: {name}", "`bertkit runs list` shows those below runs/")
+            find_recipe(name, "finetune")
+            raise UsageError(f"{name} is a recipe, which has no checkpoint", "add --model RUN, or name a run instead")
+        return name, model
+    recipe = recipe_of(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
+    if model is not None:
+        what = f"{name} is a run, and --model {model} is another checkpoint"
+        raise UsageError(what, f"leave --model out, or name the recipe: {shlex.quote(recipe)}")
+    return recipe, name
 
 
 _FAMILIES_OF_LABELS = ("text_classification", "few_shot", "zero_shot")

@@ -50,6 +50,10 @@ def find_recipe(name: str, command: str = "") -> Path:
     Raises:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
+    if is_other_file(name):
+        raise RecipeError(
+            "a file, and a recipe is expected", "`bertkit recipes list` shows the shipped ones", file=name
+        )
     if name.endswith((".yaml", ".yml")) or "/" in name:
         file = typed_path(name)
         if not file.is_file():
@@ -62,6 +66,12 @@ def find_recipe(name: str, command: str = "") -> Path:
     raise RecipeError(
         f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands)))
     )
+
+
+def is_other_file(name: str) -> bool:
+    """Tell whether a name is that of a file which is not YAML, such as one with rows."""
+    file = typed_path(name)
+    return file.suffix not in ("", ".yaml", ".yml") and file.is_file()
 
 
 def recipe_command(name: str) -> str:

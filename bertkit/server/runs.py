@@ -13,13 +13,12 @@ from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several, typed_path
 from bertkit.recipe.load import recipe_command
-from bertkit.storage import runs, seeds
+from bertkit.storage import runs
 from bertkit.storage.exports import is_exported
+from bertkit.storage.recipes import find_recipe
 
 if TYPE_CHECKING:
     from bertkit.evaluation.checkpoint import SavedCheckpoint
-
-_RECIPE = "recipe.yaml"
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     for name in names:
         given, equals, path = name.partition("=")
         found += _find(path if equals else name, given if equals else None, recipe)
-    if recipe is not None and all(_find_recipe(model.folder) for model in found):
+    if recipe is not None and all(find_recipe(model.folder) for model in found):
         what = f"--recipe {recipe}, and each of these models has a recipe of its own"
         raise UsageError(what, "leave --recipe out")
     for number, model in enumerate(found):
@@ -72,7 +71,7 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
             remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
             raise ModelError(f"no such run: {path}", remedy) from None
     name = name or folder.resolve().name
-    own = _find_recipe(folder)
+    own = find_recipe(folder)
     if own is None:
         return [_find_foreign(folder, path, name, recipe)]
     if names_several(str(own)):
@@ -83,18 +82,6 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
     saved = find_members(load_recipe(str(own), {"model": str(folder)}))
     return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
-
-
-def _find_recipe(folder: Path) -> Path | None:
-    """Find the recipe of a run, or of the first run of several seeds; None for a model of another program."""
-    if (folder / _RECIPE).is_file():
-        return folder / _RECIPE
-    if not seeds.is_seeds_folder(folder):
-        return None
-    return next(
-        (file for seed in seeds.find_seeds(folder) if (file := seeds.seed_folder(folder, seed) / _RECIPE).is_file()),
-        None,
-    )
 
 
 def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> SavedModel:

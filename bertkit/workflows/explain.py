@@ -16,7 +16,6 @@ from bertkit.insight.settings import Settings
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.storage.seeds import is_seeds_folder
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 from bertkit.workflows.predict import input_files, open_records, read_chunks, with_columns_of
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.insight.explanations import Answered, Explanation
     from bertkit.insight.faithfulness import Faithfulness
 
-_RECIPE = "recipe.yaml"
 _SEED = 0
 _PLAIN = Settings()
 
@@ -58,20 +56,6 @@ class FaithfulnessResult:
     methods: list[Faithfulness]
     complete: int
     """How many rows have integrated gradients that add up within 1 %."""
-
-
-def recipe_of(run: str) -> str:
-    """Return the recipe of a run folder.
-
-    Raises:
-        UsageError: it has none.
-    """
-    folder = typed_path(run)
-    if is_seeds_folder(folder):
-        raise UsageError("a folder of several seeds", "name one of its run folders", file=folder)
-    if not (folder / _RECIPE).is_file():
-        raise UsageError(f"no {_RECIPE}", "name a run folder, or say --recipe RECIPE", file=folder)
-    return str(folder / _RECIPE)
 
 
 def explain(

@@ -16,6 +16,7 @@ from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import Export, refuse_exported
 from bertkit.storage.outputs import building
+from bertkit.storage.recipes import recipe_of
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
-_RECIPE = "recipe.yaml"
 _COMPARED = 64  # rows whose vectors are compared
 
 
@@ -107,7 +107,7 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     refuse_existing(folder)
     found = hub.find_model(source.model)
     refuse_exported(found)
-    loaded = recipe_of(source.model, source.recipe, data=source.data, limit=source.limit)
+    loaded = load_recipe_of(source.model, source.recipe, data=source.data, limit=source.limit)
     return folder, open_checkpoint(loaded, load_task(loaded), found)
 
 
@@ -142,21 +142,15 @@ def refuse_different(parity: Parity) -> None:
         raise ModelError(what, "nothing was written; try the other --to")
 
 
-def recipe_of(model: str, recipe: str | None, *, data: str | None, limit: int | None) -> Recipe:
+def load_recipe_of(model: str, recipe: str | None, *, data: str | None, limit: int | None) -> Recipe:
     """Load the recipe of a run, which is in its folder; of another checkpoint, the one that is named.
 
     Raises:
         UsageError: nothing says what the model was trained for.
     """
-    folder = typed_path(model)
-    files = [folder / _RECIPE, folder.resolve().parent / _RECIPE]
-    found = next((file for file in files[: 2 if folder.name.startswith("checkpoint-") else 1] if file.is_file()), None)
-    if recipe is None and found is None:
-        what = "no recipe.yaml beside the model, so nothing says what it was trained for"
-        raise UsageError(what, "name the recipe: --recipe RECIPE", file=model)
     settings = {"model": model, "data.source": data, "data.limit": limit}
     changes = {name: value for name, value in settings.items() if value is not None}
-    return load_recipe(recipe or str(found), changes)
+    return load_recipe(recipe or recipe_of(model), changes)
 
 
 def refuse_existing(folder: Path) -> None:

@@ -35,7 +35,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.outputs import building
 from bertkit.tasks import load_task
-from bertkit.workflows.export import export, recipe_of, refuse_existing
+from bertkit.workflows.export import export, load_recipe_of, refuse_existing
 
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
@@ -104,7 +104,7 @@ def package(
         exported, is_graph = found, is_exported(found)
         if is_graph:
             _check_backend(found, to)
-        loaded = recipe_of(model, recipe, data=None, limit=None)
+        loaded = load_recipe_of(model, recipe, data=None, limit=None)
         if not is_graph:
             refuse_family(open_checkpoint(loaded, load_task(loaded), found))
             staging = held.enter_context(tempfile.TemporaryDirectory())

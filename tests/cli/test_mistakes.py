@@ -270,7 +270,9 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         (["finetun", "cola"], "no command is called 'finetun' - did you mean finetune?"),
         (["finetune", "cola", "--nope"], "no option is called --nope - see `bertkit finetune --help`"),
         (["finetune"], "Missing argument 'RECIPE' - see `bertkit finetune --help`"),
-        (["predict", "cola"], "Missing option '--model' - see `bertkit predict --help`"),
+        (["predict", "cola"], "cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"),
+        (["predict", "colla"], "no recipe is called 'colla' - did you mean cola?"),
+        (["eval", "runs/colla"], "no such run: runs/colla - `bertkit runs list` shows those below runs/"),
         (
             ["predict", "cola", "x.csv", "--model", "m", "--text", "a"],
             "a FILE and --text or --row - give one or the other",
@@ -284,6 +286,41 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
 def test_bad_command_lines(run, arguments, expected):
     ended = run(*arguments)
     assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["predict", "new rows.csv", "--text", "a"], "bertkit predict RUN 'new rows.csv'`; see `bertkit runs list`"),
+        (["eval", "rows.tsv"], "bertkit eval RUN --data rows.tsv`; see `bertkit runs list`"),
+        (["calibrate", "rows.tsv"], "bertkit calibrate RUN --data rows.tsv`; see `bertkit runs list`"),
+        (["pretrain", "text.txt"], "bertkit pretrain recipe mlm --data text.txt`; see `bertkit recipes list`"),
+        (
+            ["probe", "words.conll", "--model", "demo"],
+            "bertkit probe tag --data words.conll`; see `bertkit recipes list`",
+        ),
+        (["recipes", "show", "rows.tsv"], "bertkit recipes show classify`; see `bertkit recipes list`"),
+        *(
+            ([command, "rows.tsv"], f"bertkit {command} classify --data rows.tsv`; see `bertkit recipes list`")
+            for command in ("finetune", "check", "bench", "distill", "rank")
+        ),
+    ],
+)
+def test_a_file_of_rows_in_the_place_of_a_recipe_is_answered_by_the_command_line(run, arguments, expected):
+    file = next(name for name in arguments if "." in name)
+    Path(file).write_text("text\ta\n")
+    ended = run(*arguments)
+    what = "run or a recipe" if "RUN" in expected else "recipe"
+    assert (ended.code, ended.last) == (
+        2,
+        f"error: {file} is a file, and a {what} is expected - write e.g. `{expected}",
+    )
+
+
+def test_a_file_of_rows_as_the_option_recipe_is_refused(run):
+    Path("rows.tsv").write_text("text\ta\n")
+    ended = run("explain", "demo", "--recipe", "rows.tsv", "--text", "a")
+    assert (ended.code, ended.last[:58]) == (2, "error: a file, and a recipe is expected (rows.tsv) - `bert")
 
 
 def test_errors_as_json(run):

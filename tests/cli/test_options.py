@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.options import common_settings, complete_recipe, load, load_pretraining, zero_shot_task
+from bertkit.cli.options import common_settings, complete_recipe, find_trained, load, load_pretraining, zero_shot_task
 from bertkit.errors import RecipeError, UsageError
 
 OWN = """extends: classify
@@ -53,6 +53,24 @@ def test_epochs_replace_the_steps_of_a_pretraining_recipe():
 def test_an_unknown_recipe_is_refused():
     with pytest.raises(RecipeError, match="colla"):
         load("colla", {}, None)
+
+
+def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):
+    for folder in ("runs/mine", "cola"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "recipe.yaml").write_text("extends: classify\n")
+    assert find_trained("runs/mine", None) == ("runs/mine/recipe.yaml", "runs/mine")
+    assert find_trained("runs/mine/recipe.yaml", "demo") == ("runs/mine/recipe.yaml", "demo")
+    assert find_trained("cola", "demo") == ("cola", "demo")  # the shipped recipe, not the folder
+    assert find_trained("./cola", None) == ("cola/recipe.yaml", "./cola")
+    with pytest.raises(UsageError, match="cola is a recipe, which has no checkpoint - add --model RUN"):
+        find_trained("cola", None)
+    with pytest.raises(
+        UsageError, match=r"runs/mine is a run, and --model demo is another checkpoint - leave --model "
+    ):
+        find_trained("runs/mine", "demo")
+    with pytest.raises(UsageError, match=r"no recipe.yaml .* \(runs\) - name the recipe, .*: RECIPE --model runs"):
+        find_trained("runs", None)
 
 
 def test_labels_are_described_only_for_a_recipe_that_classifies_texts():

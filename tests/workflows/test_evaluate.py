@@ -34,6 +34,18 @@ def test_eval_gives_the_numbers_of_training(run, trained, rows):
     assert (ours["split"], ours["rows"]) == ("all", 60)
 
 
+def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
+    by_run = scores(run("eval", trained, "--data", rows, "--json"))
+    by_recipe = scores(run("eval", "classify", "--model", trained, "--data", rows, "--json"))
+    assert by_run.pop("seconds") and by_recipe.pop("seconds") and by_run == by_recipe
+    ended = run("eval", trained, "--model", trained)
+    assert (ended.code, ended.last) == (
+        2,
+        f"error: {trained} is a run, and --model {trained} is another checkpoint - leave --model out, "
+        f"or name the recipe: {trained}/recipe.yaml",
+    )
+
+
 def test_eval_agrees_with_a_plain_loop(run, trained, rows):
     model = AutoModelForSequenceClassification.from_pretrained(trained).eval()
     tokenizer = AutoTokenizer.from_pretrained(trained)

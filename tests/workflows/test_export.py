@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.workflows.export import export, find_split, recipe_of, refuse_existing
+from bertkit.workflows.export import export, find_split, load_recipe_of, refuse_existing
 from tests.conftest import toy_rows, write_csv
 from tests.exported.hand_made import write_exported
 
@@ -75,16 +75,18 @@ def test_the_recipe_is_that_of_the_run_or_named(tmp_path):
     checkpoint = tmp_path / "checkpoint-3"
     checkpoint.mkdir()
     for folder in (tmp_path, checkpoint):
-        recipe = recipe_of(str(folder), None, data="rows.csv", limit=5)
+        recipe = load_recipe_of(str(folder), None, data="rows.csv", limit=5)
         assert (recipe.task, recipe.model, recipe.data.source, recipe.data.limit) == (
             "text_classification",
             str(folder),
             "rows.csv",
             5,
         )
-    assert recipe_of(str(tmp_path), "stsb", data=None, limit=None).task == "text_regression"
-    with pytest.raises(UsageError, match=r"nothing says what it was trained for .* - name the recipe: --recipe RECIPE"):
-        recipe_of("demo", None, data=None, limit=None)
+    assert load_recipe_of(str(tmp_path), "stsb", data=None, limit=None).task == "text_regression"
+    with pytest.raises(
+        UsageError, match=r"nothing says what it was trained for .* - name a run folder, or say --recipe RECIPE"
+    ):
+        load_recipe_of("demo", None, data=None, limit=None)
 
 
 def test_an_output_that_exists_is_not_replaced(tmp_path):
@@ -98,7 +100,7 @@ def test_rows_that_are_not_at_hand_are_a_note_unless_they_were_named(trained, tm
     from bertkit.evaluation.checkpoint import open_checkpoint
     from bertkit.tasks import load_task
 
-    recipe = recipe_of(str(trained), None, data=str(tmp_path / "none.csv"), limit=None)
+    recipe = load_recipe_of(str(trained), None, data=str(tmp_path / "none.csv"), limit=None)
     saved = open_checkpoint(recipe, load_task(recipe), trained)
     split, notes = find_split(saved, required=False)
     assert split is None and notes[0].startswith("No scores: ")

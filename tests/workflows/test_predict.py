@@ -29,6 +29,12 @@ def predict(run, trained, *options, **keywords):
     return [json.loads(line) for line in ended.out.splitlines()]
 
 
+def test_a_run_predicts_by_its_own_recipe(run, trained):
+    write_csv(Path("new.csv"), toy_rows(5, seed=3))
+    by_run = run("predict", trained, "new.csv")
+    assert (by_run.code, by_run.out) == (0, run("predict", "classify", "new.csv", "--model", trained).out)
+
+
 def test_one_text(run, trained):
     (record,) = predict(run, trained, "--text", "a superb song")
     assert record["prediction"] == "good"

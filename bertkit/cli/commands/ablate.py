@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FROM_RECIPE, DryRunOption, JsonOption, SeedOption, SetOption
+from bertkit.cli.options import FROM_RECIPE, DryRunOption, JsonOption, SeedOption, SetOption, refuse_rows
 from bertkit.cli.output import (
     end_with_error,
     format_duration,
@@ -65,7 +65,9 @@ def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RE
 
 
 def command(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A pretraining recipe or a YAML file.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A pretraining recipe or a YAML file.", callback=refuse_rows)
+    ],
     space: SpaceOption,
     then: ThenOption,
     data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,

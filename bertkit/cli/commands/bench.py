@@ -18,6 +18,7 @@ from bertkit.cli.options import (
     SetOption,
     complete_recipe,
     load,
+    refuse_rows,
 )
 from bertkit.cli.output import (
     format_duration,
@@ -62,6 +63,7 @@ def command(
             help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
             show_default="cola",
             autocompletion=complete_recipe,
+            callback=refuse_rows,
         ),
     ] = None,
     model: ModelOption = None,

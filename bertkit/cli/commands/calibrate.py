@@ -13,8 +13,9 @@ from bertkit.cli.options import (
     JsonOption,
     LimitOption,
     MaxLengthOption,
-    RecipeArgument,
+    RunArgument,
     SetOption,
+    find_trained,
     load,
 )
 from bertkit.cli.output import format_interval, format_rows, print_json, print_table, print_text
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 
 NAME = "calibrate"
 ORDER = 3
-EXAMPLE = "bertkit calibrate cola --model runs/cola --data demo"
+EXAMPLE = "bertkit calibrate runs/cola"
 
 
 def command(
-    recipe: RecipeArgument,
-    model: CheckpointOption,
+    run: RunArgument,
+    model: CheckpointOption = None,
     data: DataOption = None,
     split: Annotated[
         str | None,
@@ -66,7 +67,8 @@ def command(
     They are kept in calibration.json beside the weights; `eval` and `predict` apply them and say so. A folder of seeds
     is calibrated as an ensemble.
     """
-    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    recipe, checkpoint = find_trained(run, model)
+    settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 

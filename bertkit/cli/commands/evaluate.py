@@ -18,7 +18,9 @@ from bertkit.cli.options import (
     SetOption,
     ZeroShotOption,
     complete_recipe,
+    find_trained,
     load,
+    refuse_rows,
     zero_shot_task,
 )
 from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
@@ -32,15 +34,16 @@ if TYPE_CHECKING:
 
 NAME = "eval"
 ORDER = 3
-EXAMPLE = "bertkit eval cola --model runs/cola --data demo"
+EXAMPLE = "bertkit eval runs/cola --split test"
 
-
-OptionalRecipe = Annotated[
+OptionalRun = Annotated[
     str | None,
     typer.Argument(
-        metavar="RECIPE",
-        help="A shipped recipe (see `bertkit recipes list`) or a YAML file; none with --benchmark.",
+        metavar="RUN",
+        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file. None "
+        "with --benchmark.",
         autocompletion=complete_recipe,
+        callback=refuse_rows,
         show_default=False,
     ),
 ]
@@ -80,8 +83,8 @@ OracleOption = Annotated[
 
 
 def command(
-    recipe: OptionalRecipe = None,
-    model: CheckpointOption = ...,  # type: ignore[assignment]
+    run: OptionalRun = None,
+    model: CheckpointOption = None,
     data: DataOption = None,
     split: SplitOption = None,
     max_length: MaxLengthOption = None,
@@ -101,29 +104,30 @@ def command(
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Score a fine-tuned checkpoint on a recipe's data.
+    """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
-    The checkpoint may come from bertkit or be any Hugging Face model that has a trained head for the task. Options
-    override the recipe.
+    A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        _refuse_rows(
-            {"a RECIPE": recipe, "--data": data, "--split": split, "--limit": limit, "--output": output},
+        encoder = _check_benchmark(
+            model,
+            {"a RUN": run, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
             {"--zero-shot": zero_shot or None, "--languages": languages, "--oracle": oracle or None},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
-        scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
+        scores = evaluate_benchmark(benchmark, encoder, max_length=max_length, progress=TerminalProgress())
         print_benchmark(scores, as_json=json)
         return
-    if recipe is None:
-        raise UsageError("no recipe", "name one, e.g. `bertkit eval cola --model runs/cola`")
+    if run is None:
+        raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if oracle and languages is None:
         raise UsageError("--oracle without --languages", "name the languages with commas, e.g. --languages en,de,fr")
-    settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    recipe, checkpoint = find_trained(run, model)
+    settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
     rows: Any = {"split": split, "output": output, "training_rows": training_rows}
     if languages is not None:
@@ -159,17 +163,21 @@ def _load_languages(
     return recipes
 
 
-def _refuse_rows(*given: Mapping[str, object]) -> None:
-    """Check that no option is about rows, which a benchmark has itself.
+def _check_benchmark(model: str | None, *given: Mapping[str, object]) -> str:
+    """Return the encoder to score; no option may be about rows, which a benchmark has itself.
 
     Raises:
-        UsageError: one is.
+        UsageError: one is, or there is no encoder.
     """
     from bertkit.errors import UsageError
+
+    if model is None:
+        raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
 
     for name, value in (option for options in given for option in options.items()):
         if value is not None:
             raise UsageError(f"{name} with --benchmark", "leave it out: a benchmark has its own rows")
+    return model
 
 
 def print_benchmark(scores: Sequence[BenchmarkScores], *, as_json: bool) -> None:

@@ -109,6 +109,7 @@ def command(
     from bertkit.errors import UsageError
     from bertkit.insight.settings import Settings
     from bertkit.storage.outputs import check_page_name
+    from bertkit.storage.recipes import recipe_of
     from bertkit.workflows import explain
 
     single = parse_row(text, row)
@@ -125,7 +126,7 @@ def command(
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
     if output is not None:
         check_page_name(output, "why.html")
-    loaded = load(recipe or explain.recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
+    loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()
     if faithfulness and data is not None:

@@ -71,8 +71,8 @@ def print_export(result: ExportResult) -> None:
     print_parity(result.parity, "torch", result.backend)
     print_line()
     print_line("Next:")
-    print_line(f"  bertkit eval {result.folder}/recipe.yaml --model {result.folder}")
-    print_line(f"  bertkit predict {result.folder}/recipe.yaml --model {result.folder} FILE")
+    print_line(f"  bertkit eval {result.folder}")
+    print_line(f"  bertkit predict {result.folder} FILE")
 
 
 def print_parity(parity: Parity, before: str, after: str) -> None:

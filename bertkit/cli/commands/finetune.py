@@ -135,11 +135,9 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
         rows = {example_row(load_task(own), own) for own in several.recipes.values()}
         print_line("\nNext:")
         # tasks that read different columns are predicted from a file that has them all
-        print_line(
-            f"  bertkit predict {folder}/recipe.yaml --model {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
-        )
+        print_line(f"  bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}")
         for name in several.recipes:
-            print_line(f"  bertkit eval {folder}/{name}/recipe.yaml --model {folder}/{name}")
+            print_line(f"  bertkit eval {folder}/{name}")
 
 
 def _finetune_seeds(
@@ -189,10 +187,9 @@ def print_next_steps(results: Sequence[Result]) -> None:
     from bertkit.tasks import example_row, load_task
 
     folder = shlex.quote(str(results[0].folder))
-    recipe_file = f"{folder}/recipe.yaml"
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
-    print_line(f"  bertkit predict {recipe_file} --model {folder} {example_row(load_task(recipe), recipe)}")
-    print_line(f"  bertkit eval {recipe_file} --model {folder}")
+    print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}")
+    print_line(f"  bertkit eval {folder}")
     print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")

@@ -11,12 +11,13 @@ from bertkit.cli.options import (
     CheckpointOption,
     JsonOption,
     MaxLengthOption,
-    RecipeArgument,
     RecordsOption,
     RowOption,
+    RunArgument,
     SetOption,
     TextOption,
     ZeroShotOption,
+    find_trained,
     load,
     load_tasks,
     names_several,
@@ -28,7 +29,7 @@ from bertkit.cli.progress import TerminalProgress
 
 NAME = "predict"
 ORDER = 4
-EXAMPLE = 'bertkit predict cola --model runs/cola --text "The dog chased old the bird."'
+EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
     bool,
@@ -68,9 +69,9 @@ FileArgument = Annotated[
 
 
 def command(
-    recipe: RecipeArgument,
+    run: RunArgument,
     file: FileArgument = None,
-    model: CheckpointOption = ...,  # type: ignore[assignment]
+    model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,
     precision: PrecisionOption = None,
@@ -96,7 +97,8 @@ def command(
         raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
-    settings = {"model": model, "training.max_length": max_length, "options.abstain_below": abstain_below}
+    recipe, checkpoint = find_trained(run, model)
+    settings = {"model": checkpoint, "training.max_length": max_length, "options.abstain_below": abstain_below}
     to_records, to_file, loaded = _find_predictors(
         recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage
     )

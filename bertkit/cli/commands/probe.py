@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe
+from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe, refuse_rows
 from bertkit.cli.output import format_interval, print_found, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
@@ -26,6 +26,7 @@ TaskArgument = Annotated[
         help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
         autocompletion=complete_recipe,
+        callback=refuse_rows,
         show_default=False,
     ),
 ]

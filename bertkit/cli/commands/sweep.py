@@ -151,7 +151,7 @@ def print_sweep(summary: SweepSummary) -> None:
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
     if summary.best:
-        print_line(f"  bertkit eval {folder}/{summary.best}/recipe.yaml --model {folder}/{summary.best}")
+        print_line(f"  bertkit eval {folder}/{summary.best}")
 
 
 def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported
 from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
 from bertkit.tasks import Task, load_task
-from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, recipe_of
+from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, load_recipe_of
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def write_page(found: Deployment, file: Path) -> None:
 
 
 def _open(model: str, recipe: str | None, data: str | None, limit: int | None) -> SavedCheckpoint:
-    loaded = recipe_of(model, recipe, data=data, limit=limit)
+    loaded = load_recipe_of(model, recipe, data=data, limit=limit)
     return open_checkpoint(loaded, load_task(loaded), hub.find_model(model))
 
 

@@ -309,7 +309,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
         dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
         rows=inputs.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
-        predict_command=f"bertkit predict recipe.yaml --model . {example_row(inputs.task, recipe)}",
+        predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
         dataset_id=recipe.data.source if on_hub else None,

@@ -177,7 +177,8 @@ def test_languages_that_go_nowhere_are_refused(run, options, message):
 
 def test_a_checkpoint_must_be_named(run):
     ended = run("eval", "cola")
-    assert (ended.code, ended.last) == (2, "error: Missing option '--model' - see `bertkit eval --help`")
+    expected = "error: cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"
+    assert (ended.code, ended.last) == (2, expected)
 
 
 def test_a_benchmark_has_its_main_score_and_as_json_all(capsys):
@@ -197,10 +198,10 @@ def test_a_benchmark_has_its_main_score_and_as_json_all(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cola", "--benchmark", "mteb:STS12"], "a RECIPE with --benchmark - leave it out"),
+        (["cola", "--benchmark", "mteb:STS12"], "a RUN with --benchmark - leave it out"),
         (["--benchmark", "mteb:STS12", "--split", "test"], "--split with --benchmark - leave it out"),
         (["--benchmark", "mteb:STS12", "--training-rows", "keep"], "--training-rows with --benchmark"),
-        ([], "no recipe - name one, e.g. `bertkit eval cola"),
+        ([], "no run - name one, e.g. `bertkit eval runs/cola"),
     ],
 )
 def test_a_recipe_or_a_benchmark_is_scored(run, arguments, message):

@@ -19,7 +19,10 @@ from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
         (["--text", "a", "--faithfulness"], "--faithfulness without --data - name a file of rows"),
         (["--data", "b.csv", "--faithfulness", "-o", "c.html"], "--faithfulness and --output"),
         (["--text", "a", "-o", "why.txt"], "a page ends in .html (why.txt)"),
-        (["--text", "a"], "no recipe.yaml (nothing) - name a run folder, or say --recipe RECIPE"),
+        (
+            ["--text", "a"],
+            "nothing says what it was trained for (nothing) - name a run folder, or say --recipe RECIPE",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(run, options, message):

@@ -49,7 +49,7 @@ def test_the_table_the_best_and_its_luck_are_printed(capsys):
     ]
     assert lines[13:] == [
         "open 'runs/x y'/report.html",
-        "bertkit eval 'runs/x y'/trial-0001/recipe.yaml --model 'runs/x y'/trial-0001",
+        "bertkit eval 'runs/x y'/trial-0001",
     ]
 
 

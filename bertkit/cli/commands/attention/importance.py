@@ -41,8 +41,8 @@ def command(
     A head is left out by zeros in place of its output (Michel et al. 2019). Beside the change of the recipe's best
     metric stands the estimate by gradient, which `prune` goes by.
     """
+    from bertkit.storage.recipes import recipe_of
     from bertkit.workflows.attention import rank_by_importance
-    from bertkit.workflows.explain import recipe_of
 
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)

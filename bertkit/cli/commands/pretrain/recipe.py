@@ -20,6 +20,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load_pretraining,
+    refuse_rows,
 )
 from bertkit.cli.output import format_duration, format_number, print_json, print_line, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -41,7 +42,9 @@ def command(
     recipe: Annotated[
         str,
         typer.Argument(
-            metavar="RECIPE", help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file."
+            metavar="RECIPE",
+            help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+            callback=refuse_rows,
         ),
     ],
     data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,

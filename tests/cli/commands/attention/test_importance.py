@@ -29,4 +29,4 @@ def test_a_page_never_replaces_a_file_of_the_run(run, trained):
 
 def test_a_plain_encoder_is_refused_in_one_line(run, tiny_model):
     ended = run("attention", "importance", tiny_model)
-    assert (ended.code, ended.last[:23]) == (2, "error: no recipe.yaml (")
+    assert (ended.code, ended.last[:40]) == (2, "error: no recipe.yaml beside the model, ")

@@ -1,0 +1,41 @@
+"""The recipe that a trained model brings along: in the folder of its run, of an export, or of several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bertkit.errors import UsageError
+from bertkit.recipe import typed_path
+from bertkit.storage.checksums import check_model
+from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+
+RECIPE = "recipe.yaml"
+
+
+def find_recipe(folder: Path) -> Path | None:
+    """Find the recipe of a run, of one of its checkpoints, or of the first finished run of several seeds.
+
+    Returns:
+        its file; None for a model of another program.
+    """
+    folders = [folder]
+    if folder.name.startswith("checkpoint-"):
+        folders.append(folder.resolve().parent)
+    elif is_seeds_folder(folder):
+        folders += [seed_folder(folder, seed) for seed in find_seeds(folder)]
+    return next((file for file in (holder / RECIPE for holder in folders) if file.is_file()), None)
+
+
+def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
+    """Return the recipe that a trained model brings along.
+
+    Raises:
+        ModelError: its run is not finished.
+        UsageError: it has none; the remedy says how to name one.
+    """
+    folder = typed_path(model)
+    file = find_recipe(folder)
+    if file is None:
+        check_model(folder)
+        raise UsageError(f"no {RECIPE} beside the model, so nothing says what it was trained for", remedy, file=model)
+    return str(file)

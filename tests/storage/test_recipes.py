@@ -1,0 +1,30 @@
+"""Where the recipe of a trained model is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bertkit.errors import ModelError, UsageError
+from bertkit.storage.recipes import find_recipe, recipe_of
+
+
+def test_the_recipe_is_in_the_folder_of_the_run_above_a_checkpoint_and_in_a_seed(tmp_path):
+    run, seeds = tmp_path / "run", tmp_path / "seeds"
+    for folder in (run / "checkpoint-3", run / "other", seeds / "seed-1", seeds / "seed-2"):
+        folder.mkdir(parents=True)
+    for folder in (run, seeds / "seed-2"):
+        (folder / "recipe.yaml").touch()
+    assert find_recipe(run) == run / "recipe.yaml" == find_recipe(run / "checkpoint-3")
+    assert find_recipe(seeds) == seeds / "seed-2" / "recipe.yaml"
+    assert find_recipe(run / "other") is None
+    assert recipe_of(str(run)) == str(run / "recipe.yaml")
+    with pytest.raises(UsageError, match=r"no recipe.yaml beside the model, .* - name a run folder, or say --recipe"):
+        recipe_of(str(run / "other"))
+
+
+def test_a_run_that_is_not_finished_says_so(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"status": "running", "identity": {}}))
+    with pytest.raises(ModelError, match="not finished"):
+        recipe_of(str(tmp_path))
