@@ -11,12 +11,13 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ResourceError, UsageError
+from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
+from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
 from bertkit.storage.outputs import sweep_temporaries
@@ -24,9 +25,6 @@ from bertkit.storage.outputs import sweep_temporaries
 log = logging.getLogger("bertkit")
 
 Records = Iterable[dict[str, Any]]
-
-SEPARATED = (".csv", ".tsv")
-"""Endings of the files whose cells a spreadsheet may take for formulas."""
 
 _CHUNK_ROWS = 4096
 _SPOOL_BYTES = 1 << 26  # kept in memory; what is larger goes to disk
@@ -38,7 +36,7 @@ _ValueType = tuple[type | str, Any]
 """What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
 
 
-def write_records(records: Records, file: Path, *, escape_formulas: bool = False) -> int:
+def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> int:
     """Write records to a .jsonl, .csv, .tsv or .parquet file and return their number.
 
     The file appears only when all of it is written. In csv, tsv and Parquet, a list or an object becomes JSON; a
@@ -48,15 +46,34 @@ def write_records(records: Records, file: Path, *, escape_formulas: bool = False
     Args:
         records: what to write.
         file: its ending chooses the format.
-        escape_formulas: in csv and tsv, put a ' before text that a spreadsheet would take for a formula.
+        layout: the columns to write, and in csv and tsv how.
 
     Raises:
-        UsageError: the file has another ending.
+        UsageError: the file has another ending, or the records have no such column.
+        DataError: a character is not in the encoding of the layout.
         ResourceError: the file cannot be written.
     """
-    write = writer_for(file, escape_formulas=escape_formulas)
+    write = writer_for(file)
+    layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
     with _whole(file) as temporary:
-        return write(records, temporary)
+        try:
+            return write(_choose(records, layout.columns) if layout.columns else records, temporary, layout)
+        except UnicodeEncodeError as error:
+            what = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
+            raise DataError(what, "--encoding utf-8", file=file) from None
+
+
+def _choose(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield records with these columns alone, in this order.
+
+    Raises:
+        UsageError: the first record lacks one.
+    """
+    for number, record in enumerate(records):
+        unknown = next((name for name in columns if name not in record), None)
+        if number == 0 and unknown is not None:
+            raise UsageError(f"--columns: there is no column {unknown!r}", closest(unknown, record))
+        yield {name: record[name] for name in columns if name in record}
 
 
 def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
@@ -95,40 +112,51 @@ def _whole(file: Path) -> Iterator[Path]:
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 
-def writer_for(file: Path, *, escape_formulas: bool = False) -> Callable[[Records, Path], int]:
+def writer_for(file: Path) -> Callable[[Records, Path, FileLayout], int]:
     """Return the function that writes the format of a file's ending.
 
     Raises:
-        UsageError: no format has this ending, or `escape_formulas` with one that spreadsheets do not read formulas in.
+        UsageError: no format has this ending.
     """
-    separated = partial(_write_separated, escape=_escape if escape_formulas else _keep)
-    writers: dict[str, Callable[[Records, Path], int]] = {
+    writers: dict[str, Callable[[Records, Path, FileLayout], int]] = {
         ".jsonl": _write_jsonl,
-        ".csv": partial(separated, delimiter=","),
-        ".tsv": partial(separated, delimiter="\t"),
+        ".csv": _write_separated,
+        ".tsv": _write_separated,
         ".parquet": _write_parquet,
     }
     if file.suffix not in writers:
         raise UsageError(f"--output {file}: unknown ending {file.suffix!r}", f"one of {', '.join(writers)}")
-    if escape_formulas and file.suffix not in SEPARATED:
-        raise UsageError(f"--escape-formulas with --output {file}", f"it is for {' and '.join(SEPARATED)} only")
     return writers[file.suffix]
 
 
-def spread_probabilities(prediction: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a prediction with a field for the probability of each label, as files with columns have it.
+def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, Any]:
+    """Return a prediction as files with columns have it: one column per label, and numbers with so many decimals.
 
-    >>> spread_probabilities({"prediction": "good", "probabilities": {"good": 0.75}})
-    {'prediction': 'good', 'probability_good': 0.75}
+    The probability of the label that is predicted comes first, as ``confidence``.
+
+    >>> as_columns({"prediction": "good", "probabilities": {"bad": 0.24999, "good": 0.75001}}, 4)
+    {'prediction': 'good', 'confidence': 0.75, 'probability_bad': 0.25, 'probability_good': 0.75}
     """
     spread: dict[str, Any] = {}
     for name, value in prediction.items():
-        by_label = value if name == "probabilities" and isinstance(value, Mapping) else {}
-        spread.update({f"probability_{label}": number for label, number in by_label.items()} or {name: value})
-    return spread
+        if name == "probabilities" and isinstance(value, Mapping):
+            if isinstance(prediction["prediction"], str):
+                spread["confidence"] = value[prediction["prediction"]]
+            spread.update({f"probability_{label}": number for label, number in value.items()})
+        else:
+            spread[name] = value
+    return spread if digits is None else _round(spread, digits)
 
 
-def _write_jsonl(records: Records, file: Path) -> int:
+def _round(value: Any, digits: int) -> Any:
+    if isinstance(value, float):
+        return round(value, digits)
+    if isinstance(value, dict):
+        return {name: _round(inner, digits) for name, inner in value.items()}
+    return [_round(inner, digits) for inner in value] if isinstance(value, list) else value
+
+
+def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
     count = 0
     with file.open("w", encoding="utf-8") as stream:
         for record in records:
@@ -137,10 +165,11 @@ def _write_jsonl(records: Records, file: Path) -> int:
     return count
 
 
-def _write_separated(records: Records, file: Path, *, delimiter: str, escape: Callable[[Any], Any]) -> int:
-    count = 0
-    with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, delimiter=delimiter)
+def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
+    count, escape = 0, _escape if layout.escape_formulas else _keep
+    encoding = layout.encoding or "utf-8"
+    with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding=encoding, newline="") as stream:
+        writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
         for chunk in chunks:
             writer.writerows([escape(record.get(name)) for name in types_by_column] for record in chunk)
@@ -148,7 +177,7 @@ def _write_separated(records: Records, file: Path, *, delimiter: str, escape: Ca
     return count
 
 
-def _write_parquet(records: Records, file: Path) -> int:
+def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     import pyarrow
     from pyarrow import parquet
 

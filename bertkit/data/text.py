@@ -85,6 +85,12 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             breaks.update({mark: text.count(mark) for mark in "\n\r"})
 
 
+def starts_with_mark(file: Path, encoding: str) -> bool:
+    """Tell whether a file is UTF-8 with a byte order mark."""
+    with _open(file) as stream:
+        return codecs.lookup(encoding).name == "utf-8" and stream.read(3) == codecs.BOM_UTF8
+
+
 def guess_encoding(start: bytes) -> str:
     """Guess the encoding of text that is not UTF-8 from its byte order mark or its zero bytes.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
+from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records
 from bertkit.data.rows import NO_TEXT, Split
 from bertkit.data.sources import files_by_split, single_file
@@ -63,7 +64,8 @@ def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterab
 def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: Path) -> dict[str, int]:
     """Write the files without the rows that go, and return why -> how many went.
 
-    A copy has the format of its file, or is .jsonl where that is not one that bertkit writes.
+    A copy has the format, the delimiter and the encoding of its file, or is .jsonl where that format is not one that
+    bertkit writes.
 
     Raises:
         ResourceError: the folder cannot be written.
@@ -91,7 +93,8 @@ def _write_copy(file: Path, copy: Path, data: Data, gone: Iterable[int]) -> None
     if file.suffix == copy.suffix == ".parquet":
         copy_parquet(file, copy, _kept(file, left_out))
         return
-    write_records((record for line, record in read_records(file, data) if line not in left_out), copy)
+    kept = (record for line, record in read_records(file, data) if line not in left_out)
+    write_records(kept, copy, follow_source(PLAIN, copy, file, data))
 
 
 def _kept(file: Path, left_out: set[int]) -> Sequence[bool]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records, writer_for
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress
@@ -248,12 +249,13 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
 
 
 def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Path) -> None:
-    """Write the rows that stay; a Parquet file keeps its types where the other one is Parquet too."""
+    """Write the rows that stay; a Parquet file keeps its types, and a csv or tsv file is written as it was."""
     cleaned = scanned.files[-1]
     if cleaned.path.suffix == output.suffix == ".parquet":
         copy_parquet(cleaned.path, output, [row not in gone for row in range(scanned.fixed, len(scanned.digests))])
         return
-    write_records((row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in gone), output)
+    kept = (row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in gone)
+    write_records(kept, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))
 
 
 def _count_files(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> dict[str, int]:

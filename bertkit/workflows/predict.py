@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.output import spread_probabilities, write_records, writer_for
+from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
+from bertkit.data.output import as_columns, write_records, writer_for
 from bertkit.data.rows import canonical_records, is_blank
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
@@ -50,23 +51,27 @@ def predict_to_file(
     *,
     source: str | Path | None = None,
     row: Row | None = None,
-    escape_formulas: bool = False,
+    layout: FileLayout = PLAIN,
     progress: Progress = SILENT,
 ) -> int:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
+    In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows.
+
     Raises:
-        UsageError: the output is a file that is read: the rows, the recipe's data, or a file of the model folder.
+        UsageError: the layout does not fit the output, or that is a file that is read: the rows, the recipe's data, or
+            a file of the model folder.
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     output = typed_path(output)
-    writer_for(output, escape_formulas=escape_formulas)
+    writer_for(output)
+    layout = check_layout(layout, output)
     saved = find_members(recipe)
     refuse_inputs(output, input_files(source, saved))
     with claimed(output):
-        records = _predict(saved, source, row, progress, in_columns=output.suffix != ".jsonl")
-        return write_records(records, output, escape_formulas=escape_formulas)
+        records = _predict(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
+        return write_records(records, output, follow_source(layout, output, source, recipe.data))
 
 
 def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
@@ -88,35 +93,35 @@ def _predict(
     source: str | Path | None,
     row: Row | None,
     progress: Progress,
-    *,
-    in_columns: bool = False,
+    columns: FileLayout | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Do what `predict` does; `in_columns` gives each probability a field of its own."""
+    """Do what `predict` does; with the layout of a file with `columns`, each record has one field per column."""
     if row is not None:
         saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
     records = open_records(source, row, saved.recipe)
-    return predict_records(saved, records, str(source or "--row"), progress, in_columns=in_columns)
+    return predict_records(saved, records, str(source or "--row"), progress, columns)
 
 
 def predict_records(
-    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress, *, in_columns: bool = False
+    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress, columns: FileLayout | None = None
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does with rows that are read elsewhere; errors call them by `name`."""
     chunks = read_chunks(records, saved, name)
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
-    refuse_clash(first[0][0], predicted_fields(saved, in_columns), name)
+    refuse_clash(first[0][0], predicted_fields(saved, columns), name)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
-    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, in_columns)
+    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, columns)
 
 
-def predicted_fields(saved: SavedCheckpoint, in_columns: bool) -> Iterable[str]:
+def predicted_fields(saved: SavedCheckpoint, columns: FileLayout | None) -> Iterable[str]:
     """Return the fields that every prediction of a checkpoint has."""
     fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
     if "probabilities" in fields:
         fields["probabilities"] = dict.fromkeys(saved.labels)
-    return spread_probabilities(fields) if in_columns else fields
+        fields["prediction"] = None if saved.recipe.options.get("multi_label") else saved.labels[0]
+    return fields if columns is None else as_columns(fields, None)
 
 
 def refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
@@ -191,7 +196,7 @@ def _predict_chunks(
     checkpoint: Checkpoint,
     progress: Progress,
     source: str,
-    in_columns: bool,
+    columns: FileLayout | None,
 ) -> Iterator[dict[str, Any]]:
     task, number = checkpoint.task, itertools.count()
     for originals, rows in chunks:
@@ -199,7 +204,16 @@ def _predict_chunks(
         outputs, _ = run_model(checkpoint, features, progress, "predicting")
         predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
         for original, row, prediction in zip(originals, rows, predictions, strict=True):
-            fields = spread_probabilities(prediction) if in_columns else prediction
+            fields = prediction if columns is None else as_columns(prediction, columns.digits)
             refuse_clash(original, fields, source)  # also those that only some predictions have
-            position = next(number)
-            yield {"id": row.get("id", original.get("id", position)), **original, **fields}
+            yield {**identify(next(number), original, row.get("id"), columns), **original, **fields}
+
+
+def identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:
+    """Return the field ``id`` of a prediction: the row's, or its number; none where another column has it already.
+
+    Records of JSON always have one, so that programs find it.
+    """
+    if columns is not None and (given is not None or any(name.lower() == "id" for name in original)):
+        return {}
+    return {"id": number if given is None else given}

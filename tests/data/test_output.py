@@ -14,8 +14,9 @@ from hypothesis import strategies as some
 
 from bertkit.data import output
 from bertkit.data.files import read_records
-from bertkit.data.output import spread_probabilities, write_records, writer_for
-from bertkit.errors import ResourceError, UsageError
+from bertkit.data.layout import FileLayout
+from bertkit.data.output import as_columns, write_records, writer_for
+from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.recipe import Data
 
 PREDICTION = {"prediction": "good", "probabilities": {"bad": 0.25, "good": 0.75}}
@@ -64,9 +65,38 @@ def test_parquet_is_flat(tmp_path):
 
 
 def test_probabilities_become_columns():
-    assert spread_probabilities(PREDICTION) == {"prediction": "good", "probability_bad": 0.25, "probability_good": 0.75}
+    of_labels = {"probability_bad": 0.25, "probability_good": 0.75}
+    assert as_columns(PREDICTION, None) == {"prediction": "good", "confidence": 0.75, **of_labels}
+    several = {**PREDICTION, "prediction": ["good"]}  # each label has a probability of its own
+    assert as_columns(several, None) == {"prediction": ["good"], **of_labels}
     own = {"prediction": 1, "probabilities": [0.5]}
-    assert spread_probabilities(own) == own
+    assert as_columns(own, None) == own
+
+
+def test_numbers_are_rounded_wherever_they_are():
+    prediction = {
+        "prediction": 0.123456,
+        "rank": 7,
+        "entities": [{"type": "PER", "probability": 0.98765}],
+        "text": None,
+    }
+    rounded = {"prediction": 0.12, "rank": 7, "entities": [{"type": "PER", "probability": 0.99}], "text": None}
+    assert as_columns(prediction, 2) == rounded
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_columns_are_chosen_in_their_order(tmp_path, ending):
+    write_records(iter(FLAT), tmp_path / f"a{ending}", FileLayout(columns=["tokens", "id"]))
+    rows = [values for _, values in read_records(tmp_path / f"a{ending}", Data())]
+    assert [list(row) for row in rows] == [["tokens", "id"]] * 2
+    assert [row["tokens"] for row in rows] == [row["tokens"] for row in FLAT]
+
+
+def test_csv_has_the_delimiter_and_the_encoding_of_its_layout(tmp_path):
+    write_records(iter(FLAT), tmp_path / "a.csv", FileLayout(delimiter=";", encoding="utf-8-sig"))
+    first, second, _ = (tmp_path / "a.csv").read_bytes().split(b"\r\n")[:3]
+    assert first == b"\xef\xbb\xbfid;prediction;tokens"
+    assert second.decode() == '1;good;"[""a"", ""é""]"'
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,7 @@ def test_formulas_are_escaped_where_asked(tmp_path, ending):
     records = [{"=id": value, "number": -1.5} for value in formulas + harmless]
     file = tmp_path / f"a{ending}"
     for escape in (False, True):
-        write_records(iter(records), file, escape_formulas=escape)
+        write_records(iter(records), file, FileLayout(escape_formulas=escape))
         mark = "'" if escape else ""
         rows = [values for _, values in read_records(file, Data())]
         assert [row[f"{mark}=id"] for row in rows] == [*(mark + value for value in formulas), *harmless]
@@ -191,8 +221,11 @@ def test_a_fault_among_the_records_leaves_the_old_file(tmp_path, ending):
 def test_what_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match=r"unknown ending '\.xlsx' - one of \.jsonl, \.csv, \.tsv, \.parquet"):
         writer_for(tmp_path / "a.xlsx")
-    with pytest.raises(UsageError, match=r"--escape-formulas with --output \S+a.jsonl - it is for .csv and .tsv only"):
-        writer_for(tmp_path / "a.jsonl", escape_formulas=True)
+    with pytest.raises(DataError, match=r"'é' cannot be written in ascii \(\S+a.csv\) - --encoding utf-8"):
+        write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(encoding="ascii"))
+    with pytest.raises(UsageError, match=r"--columns: there is no column 'label' - there are: id, prediction, tokens"):
+        write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(columns=["id", "label"]))
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(ResourceError, match="cannot be written"):
         write_records(iter(RECORDS), tmp_path / "nowhere" / "a.csv")
 

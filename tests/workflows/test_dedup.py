@@ -64,6 +64,12 @@ def test_a_parquet_file_keeps_its_types(run, tmp_path):
     assert clean.schema.metadata[b"x"] == b"y"
 
 
+def test_a_csv_file_stays_as_it_was(run):
+    Path("a.csv").write_bytes("text;n\r\ngrün;1,5\r\nGrün;2\r\n".encode("utf-8-sig"))
+    assert run("dedup", "a.csv", "--output", "b.csv").code == 0
+    assert Path("b.csv").read_bytes() == "text;n\r\ngrün;1,5\r\n".encode("utf-8-sig")
+
+
 def test_rows_that_leak_are_named(run, file):
     test = write_csv(Path("test.csv"), [{"text": "new"}, {"text": "A CAT."}, {"text": "New"}])
     ended = run("dedup", test, "--against", file, "--report", "leaks.jsonl")

@@ -20,7 +20,34 @@ def test_predictions_can_be_opened_as_csv(run, trained):
     with Path("out.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [row["prediction"] for row in rows] == ["good", "bad"]
-    assert list(rows[0]) == ["id", "name", "text", "prediction", "probability_bad", "probability_good"]
+    probabilities = ["confidence", "probability_bad", "probability_good"]
+    assert list(rows[0]) == ["id", "name", "text", "prediction", *probabilities]
+    assert all(row["confidence"] == max(row["probability_bad"], row["probability_good"]) for row in rows)
+    assert all(len(row[name].partition(".")[2]) <= 4 for row in rows for name in probabilities)
+
+
+def test_csv_goes_out_as_it_came_in(run, trained):
+    Path("new.csv").write_bytes("Ticket;text;n\n7;superb größe;1,5\n".encode("utf-8-sig"))
+    given = ["predict", trained, "new.csv", "--output", "out.csv"]
+    assert run(*given, "--set", "data.columns.id=Ticket").code == 0
+    head, row = Path("out.csv").read_bytes().decode("utf-8").splitlines()
+    assert head == "\ufeffTicket;text;n;prediction;confidence;probability_bad;probability_good"  # the id only once
+    assert row.startswith("7;superb größe;1,5;good;0.")
+    asked = ["--columns", "n,prediction", "--delimiter", "|", "--encoding", "utf-8"]
+    assert run(*given, *asked).code == 0
+    assert Path("out.csv").read_bytes() == b"n|prediction\r\n1,5|good\r\n"
+    ended = run(*given, "--columns", "n,label")
+    assert (ended.code, ended.last[:50]) == (2, "error: --columns: there is no column 'label' - the")
+    assert Path("out.csv").read_bytes() == b"n|prediction\r\n1,5|good\r\n"
+
+
+def test_numbers_of_the_rows_are_never_rounded(run, trained):
+    write_jsonl(Path("new.jsonl"), [{"ID": 3, "text": "superb", "price": 1.23456789}])
+    assert run("predict", trained, "new.jsonl", "--output", "out.csv", "--digits", 1).code == 0
+    with Path("out.csv").open() as stream:
+        (row,) = csv.DictReader(stream)
+    assert (row["price"], row["confidence"]) == ("1.23456789", row["probability_good"])
+    assert len(row["confidence"]) == 3 and next(iter(row)) == "ID"
 
 
 def predict(run, trained, *options, **keywords):
@@ -102,6 +129,7 @@ def never_loaded(monkeypatch):
         ("prediction", []),
         ("probabilities", ["-o", "out.jsonl"]),
         ("probability_bad", ["-o", "out.csv"]),
+        ("confidence", ["-o", "out.csv"]),
         ("probability_good", ["-o", "out.parquet"]),
     ],
 )
@@ -204,7 +232,7 @@ def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(run, train
 def test_formulas_are_escaped_only_in_files_of_cells(run, trained, never_loaded):
     asked = ["predict", "classify", "--text", "=1+1 good", "--model", trained, "--escape-formulas"]
     assert run(*asked, "-o", "out.jsonl").code == 2
-    assert run(*asked).last.endswith("--escape-formulas without --output - name a .csv or .tsv file with --output")
+    assert run(*asked).last.endswith("or --escape-formulas without --output - name a file with --output")
 
 
 def test_a_spreadsheet_is_given_no_formula(run, trained):

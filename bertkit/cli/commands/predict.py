@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -36,6 +37,32 @@ EscapeOption = Annotated[
     typer.Option(
         "--escape-formulas",
         help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns to write, in this order: names with commas, e.g. id,prediction,confidence.",
+        metavar="LIST",
+        show_default="all",
+    ),
+]
+DelimiterOption = Annotated[
+    str | None,
+    typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE"),
+]
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.",
+        metavar="NAME",
+        show_default="that of FILE",
+    ),
+]
+DigitsOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Decimals of predicted numbers in a .csv or .tsv file.", metavar="N", min=0, max=17, show_default="4"
     ),
 ]
 PrecisionOption = Annotated[
@@ -78,6 +105,10 @@ def command(
     coverage: CoverageOption = None,
     abstain_below: AbstainOption = None,
     output: RecordsOption = None,
+    columns: ColumnsOption = None,
+    delimiter: DelimiterOption = None,
+    encoding: EncodingOption = None,
+    digits: DigitsOption = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,
@@ -88,13 +119,16 @@ def command(
 
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
+    from bertkit.data.layout import PLAIN, FileLayout
     from bertkit.errors import UsageError
 
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
-    if escape_formulas and output is None:
-        raise UsageError("--escape-formulas without --output", "name a .csv or .tsv file with --output")
+    layout = FileLayout(split_names(columns), delimiter, encoding, digits, escape_formulas)
+    if output is None and layout != PLAIN:
+        what = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
+        raise UsageError(what, "name a file with --output")
     if precision is not None and abstain_below is not None:
         raise UsageError("--precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)
@@ -106,8 +140,17 @@ def command(
     if output is None:
         print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
-    rows = to_file(loaded, output, source=file, row=single_row, escape_formulas=escape_formulas, progress=progress)
+    rows = to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
     print_file(output, rows, as_json=json)
+
+
+def split_names(text: str | None) -> tuple[str, ...]:
+    """Return the names of a list with commas; a name with a comma is in double quotes.
+
+    >>> split_names('id, "a, b"')
+    ('id', 'a, b')
+    """
+    return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))
 
 
 def _find_predictors(

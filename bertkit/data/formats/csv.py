@@ -7,9 +7,19 @@ import io
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import MAX_CHARS, Record, Source, excerpt, nul_remedy, read_lines, refuse_duplicates
+from bertkit.data.text import (
+    MAX_CHARS,
+    Record,
+    Source,
+    excerpt,
+    nul_remedy,
+    read_lines,
+    refuse_duplicates,
+    starts_with_mark,
+)
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 
@@ -36,6 +46,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         raise DataError("the file is empty", "give it a header line and rows", file=name)
     csv.field_size_limit(MAX_CHARS)  # before the first line is read: Python's default is 131,072
     dialect = _find_dialect(head[-1], data, name)
+    if data.delimiter is None and dialect["delimiter"] != ",":
+        logging.getLogger("bertkit").info("%s is separated by %r", name, dialect["delimiter"])
     # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
     record_lines: list[str] = []
     reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)
@@ -64,6 +76,32 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
         raise DataError("the file has a header but no rows", hint, file=name)
+
+
+def find_dialect(file: Path, data: Data) -> tuple[str, str]:
+    """Return the delimiter and the encoding of a csv or tsv file; ``utf-8-sig`` is UTF-8 with a byte order mark.
+
+    Raises:
+        DataError, RecipeError: as `read` does.
+    """
+    head = _up_to_first_text(read_lines(file, data.encoding, str(file)))
+    encoding = "utf-8-sig" if starts_with_mark(file, data.encoding) else data.encoding
+    return _find_dialect(head[-1], data, str(file))["delimiter"], encoding
+
+
+def parse_delimiter(text: str, name: str) -> str:
+    """Return the character that a delimiter is, which may be spelled ``tab``.
+
+    Raises:
+        RecipeError: it is more than one character, or ends a line; the message calls it by `name`.
+    """
+    delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
+    if len(delimiter) != 1 or delimiter in '\0\r\n"':
+        example = """--set 'data.delimiter="|"'""" if name == "data.delimiter" else f"{name} '|'"
+        raise RecipeError(
+            f"{name} must be one character, not {text!r}", f"write tab for a tab; for | put it in quotes: {example}"
+        )
+    return delimiter
 
 
 def looks_like_data(header: list[str]) -> bool:
@@ -109,11 +147,7 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
     quoting = csv.QUOTE_NONE if data.quoting == "none" else csv.QUOTE_MINIMAL
     dialects = {mark: {"delimiter": mark, "quoting": quoting} for mark in _DELIMITERS}
     if data.delimiter is not None:
-        delimiter = {"tab": "\t", "\\t": "\t"}.get(data.delimiter, data.delimiter)
-        if len(delimiter) != 1 or delimiter in '\0\r\n"':
-            hint = "write tab for a tab; for | put it in quotes: --set 'data.delimiter=\"|\"'"
-            raise RecipeError(f"data.delimiter must be one character, not {data.delimiter!r}", hint)
-        return {"delimiter": delimiter, "quoting": quoting}
+        return {"delimiter": parse_delimiter(data.delimiter, "data.delimiter"), "quoting": quoting}
     if name.lower().removesuffix(".gz").endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
@@ -121,9 +155,7 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
     fits = [mark for mark in _DELIMITERS if widths[mark] in allowed - {1}]
     if "," in fits or not fits:
         return dialects[","]
-    delimiter = max(fits, key=lambda mark: widths[mark])
-    logging.getLogger("bertkit").info("%s is separated by %r", name, delimiter)
-    return dialects[delimiter]
+    return dialects[max(fits, key=lambda mark: widths[mark])]
 
 
 def _count_fields(text: str, dialect: dict[str, Any]) -> int:

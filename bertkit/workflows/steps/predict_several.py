@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.data.output import spread_probabilities, write_records, writer_for
+from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
+from bertkit.data.output import as_columns, write_records, writer_for
 from bertkit.data.text import Record
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint
@@ -18,7 +19,15 @@ from bertkit.recipe import Row, SeveralTasks, typed_path
 from bertkit.storage import runs
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import drop_private_keys, load_task
-from bertkit.workflows.predict import CHUNK, input_files, open_records, read_chunks, refuse_clash, with_columns_of
+from bertkit.workflows.predict import (
+    CHUNK,
+    identify,
+    input_files,
+    open_records,
+    read_chunks,
+    refuse_clash,
+    with_columns_of,
+)
 
 if TYPE_CHECKING:
     from bertkit.evaluation.together import Together
@@ -41,7 +50,7 @@ def predict_several_to_file(
     *,
     source: str | Path | None = None,
     row: Row | None = None,
-    escape_formulas: bool = False,
+    layout: FileLayout = PLAIN,
     progress: Progress = SILENT,
 ) -> int:
     """Predict as `predict_several` does, write the records, and return their number.
@@ -49,13 +58,15 @@ def predict_several_to_file(
     In a file with columns, those of a task begin with its name. Raises what `predict_to_file` does.
     """
     output = typed_path(output)
-    writer_for(output, escape_formulas=escape_formulas)
+    writer_for(output)
+    layout = check_layout(layout, output)
     saved = _find_tasks(several)
     for of_task in saved.values():
         refuse_inputs(output, input_files(source, of_task))
     with claimed(output):
-        records = _predict(saved, source, row, progress, in_columns=output.suffix != ".jsonl")
-        return write_records(records, output, escape_formulas=escape_formulas)
+        records = _predict(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
+        data = next(iter(saved.values())).recipe.data  # of all tasks
+        return write_records(records, output, follow_source(layout, output, source, data))
 
 
 def _find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
@@ -87,8 +98,7 @@ def _predict(
     source: str | Path | None,
     row: Row | None,
     progress: Progress,
-    *,
-    in_columns: bool = False,
+    columns: FileLayout | None = None,
 ) -> Iterator[dict[str, Any]]:
     if row is not None:
         saved = {
@@ -104,7 +114,7 @@ def _predict(
         from bertkit.evaluation.together import load_together
 
         together = load_together(saved)
-    return _predict_chunks(itertools.chain([first], chunks), together, progress, in_columns)
+    return _predict_chunks(itertools.chain([first], chunks), together, progress, columns)
 
 
 def _split(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -130,7 +140,7 @@ def _predict_chunks(
     chunks: Iterable[tuple[list[dict[str, Any]], dict[str, list[Row]]]],
     together: Together,
     progress: Progress,
-    in_columns: bool,
+    columns: FileLayout | None,
 ) -> Iterator[dict[str, Any]]:
     tasks, count = together.tasks, itertools.count()
     for originals, rows in chunks:
@@ -141,20 +151,19 @@ def _predict_chunks(
         }
         for number, original in enumerate(originals):
             fields = {name: drop_private_keys(predictions[name][number]) for name in tasks}
-            named = _in_columns(fields) if in_columns else fields
+            named = fields if columns is None else _as_columns(fields, columns.digits)
             given = next((of_task[number]["id"] for of_task in rows.values() if "id" in of_task[number]), None)
-            position = next(count)
-            yield {"id": original.get("id", position) if given is None else given, **original, **named}
+            yield {**identify(next(count), original, given, columns), **original, **named}
 
 
-def _in_columns(predictions: Mapping[str, Any]) -> dict[str, Any]:
+def _as_columns(predictions: Mapping[str, Any], digits: int | None) -> dict[str, Any]:
     """Return the predictions of a row by column.
 
-    >>> _in_columns({"topic": {"prediction": "a", "probabilities": {"a": 0.9}}, "names": {"prediction": []}})
-    {'topic_prediction': 'a', 'topic_probability_a': 0.9, 'names_prediction': []}
+    >>> _as_columns({"topic": {"prediction": "a", "probabilities": {"a": 0.96}}, "names": {"prediction": []}}, 1)
+    {'topic_prediction': 'a', 'topic_confidence': 1.0, 'topic_probability_a': 1.0, 'names_prediction': []}
     """
     return {
         f"{name}_{field}": value
         for name, prediction in predictions.items()
-        for field, value in spread_probabilities(prediction).items()
+        for field, value in as_columns(prediction, digits).items()
     }

@@ -114,7 +114,8 @@ def test_a_file_with_columns_names_the_task_in_each(finished, tmp_path):
     file = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
     assert predict_several_to_file(several_of(finished), tmp_path / "out.csv", source=file) == len(TEXTS)
     header = (tmp_path / "out.csv").read_text().splitlines()[0]
-    assert header.startswith("id,text,topic_prediction,topic_probability_bad,topic_probability_good,words_prediction")
+    topic = "topic_prediction,topic_confidence,topic_probability_bad,topic_probability_good"
+    assert header.startswith(f"id,text,{topic},words_prediction")
 
 
 def test_the_same_text_goes_through_the_encoder_once(finished, tmp_path):
