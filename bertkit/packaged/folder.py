@@ -55,7 +55,7 @@ _MAIN = '''"""`python -m {name}`."""
 from . import Model
 from .packaged.program import main
 
-raise SystemExit(main(Model, "{name}"))
+raise SystemExit(main(Model, "{name}", "{version}"))
 '''
 
 
@@ -80,6 +80,8 @@ class PackageFacts:
     version: str = bertkit.__version__
     """Of bertkit."""
     embeds: bool = False
+    wheel: str | None = None
+    """Version of the package, if it has one."""
 
 
 def check_name(name: str) -> None:
@@ -127,7 +129,9 @@ def copy_code(facts: PackageFacts, task: Task) -> dict[str, str]:
         f"{_RUNTIME}.program": ("main",),
     }
     opening = _OPENING.format(name=facts.name, module=module, model=model)
-    return {**copy_sources(roots), "__init__.py": opening, "__main__.py": _MAIN.format(name=facts.name)}
+    version = f"{facts.name} {facts.wheel or ''}".strip() + f", bertkit {facts.version}"
+    program = _MAIN.format(name=facts.name, version=version)
+    return {**copy_sources(roots), "__init__.py": opening, "__main__.py": program}
 
 
 def write_code(folder: Path, code: Mapping[str, str]) -> None:

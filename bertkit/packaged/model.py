@@ -27,7 +27,7 @@ SETTINGS = "settings.json"
 CHUNK = 4096  # rows in memory at a time, as `predict` has
 
 ROWS = "row"  # what stands before the number of a row in messages
-_MODEL = Path(__file__).parents[1] / "model"
+MODEL = Path(__file__).parents[1] / "model"
 
 
 class PackagedSettings(SimpleNamespace):
@@ -50,7 +50,7 @@ class PackagedModel:
         UnavailableError: the package that runs the graph is not installed.
     """
 
-    def __init__(self, folder: Path = _MODEL, *, check: bool = False) -> None:
+    def __init__(self, folder: Path = MODEL, *, check: bool = False) -> None:
         export = read_export(folder)
         check_export(folder, contents=check)
         for package in (PACKAGES[export.backend], "tokenizers"):

@@ -84,6 +84,15 @@ def listed_files(folder: Path) -> dict[str, Any]:
     return dict(_read(folder)["files"])
 
 
+def read_checksum(folder: Path) -> str:
+    """Return the SHA-256 of an exported model: that of its manifest, which has those of all its files.
+
+    Raises:
+        ModelError: the manifest is damaged.
+    """
+    return json_fingerprint(_read(folder))
+
+
 def check_export(folder: Path, *, contents: bool = True) -> None:
     """Compare the files of an exported model with their checksums; without `contents`, only their sizes.
 

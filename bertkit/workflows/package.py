@@ -146,6 +146,7 @@ def _write(
         precision=described.precision,
         license=find_license(found),
         embeds=makes_vectors(exported),
+        wheel=wheel,
     )
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None

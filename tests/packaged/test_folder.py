@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.packaged.folder import PackageFacts, check_name, copy_code, license_text, requirements_of, write_beside
+from bertkit.tasks import text_classification
 
 FACTS = PackageFacts(
     "made", "runs/a", "text_classification", "onnx", "int8", ("numpy>=2.0,<3",), {"text": 'It\'s "so".'}
@@ -32,6 +34,12 @@ def test_requirements_are_ranges_up_to_the_next_major_release():
 def test_a_family_of_ones_own_is_refused():
     with pytest.raises(ModelError, match=r"the task family text_classification is a module of your own"):
         copy_code(FACTS, SimpleNamespace(__name__="mine"))
+
+
+@pytest.mark.parametrize(("wheel", "version"), [("1.2", "made 1.2, bertkit 0.1.0"), (None, "made, bertkit 0.1.0")])
+def test_the_program_knows_its_version(wheel, version):
+    facts = replace(FACTS, wheel=wheel, version="0.1.0")
+    assert f'main(Model, "made", "{version}")' in copy_code(facts, text_classification)["__main__.py"]
 
 
 def test_the_readme_says_how_it_is_used(tmp_path):

@@ -79,4 +79,4 @@ def print_package(result: PackageResult) -> None:
         print_text(f"  wheel: {Path(result.wheel).name}")
     print_line()
     print_line("Next:")
-    print_line(f"  cd {quote(result.folder)} && python -m {result.name} < FILE")
+    print_line(f"  cd {quote(result.folder)} && python -m {result.name} --file FILE")

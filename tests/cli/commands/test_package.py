@@ -35,7 +35,7 @@ def test_size_and_cold_start_are_printed(capsys):
         "  wheel: a_model-1.0-py3-none-any.whl",
         "",
         "Next:",
-        "  cd packages/a && python -m a_model < FILE",
+        "  cd packages/a && python -m a_model --file FILE",
     ]
     print_package(replace(RESULT, cold_start=None, wheel=None))
     assert "first answer" not in capsys.readouterr().out
