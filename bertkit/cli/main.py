@@ -158,7 +158,8 @@ def _fail(message: str, code: int, details: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG"):
         traceback.print_exc()
     if is_main_process():
-        sys.stderr.write(printable(f"error: {message}\n"))
+        # through the log, which may be JSON lines
+        logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
         if "--json" in sys.argv:
             from bertkit.cli.output import print_json
 

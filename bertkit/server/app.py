@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from bertkit import __version__
-from bertkit.errors import UsageError
+from bertkit.errors import BertkitError, UsageError
 from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
 from bertkit.server.page import page_response
@@ -28,28 +31,37 @@ RUNS, KEY = "BERTKIT_RUNS", "BERTKIT_API_KEY"
 """Variables of the environment: the runs that `from_environment` serves, and the key that requests must carry."""
 
 
-def create_app(runs: Sequence[str], *, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+def create_app(
+    runs: Sequence[str], *, limits: Limits | None = None, api_key: str | None = None, root_path: str = ""
+) -> FastAPI:
     """Build the app of some runs, each ``RUN`` or ``NAME=RUN``, with its models loaded.
+
+    Behind a proxy that shows it below a prefix, `root_path` is the prefix.
 
     Raises:
         BertkitError: a run is missing, damaged, or cannot be served.
     """
-    return app_of(load_service(find_models(runs), limits or Limits(), api_key=api_key))
+    return app_of(load_service(find_models(runs), limits or Limits(), api_key=api_key), root_path=root_path)
 
 
 def from_environment() -> FastAPI:
-    """Build the app of the runs in BERTKIT_RUNS, separated as paths are: what ``uvicorn --factory`` and others call.
+    """Build the app of the runs in BERTKIT_RUNS, separated as in PATH: what ``uvicorn --factory`` and others call.
 
     Raises:
-        UsageError: it names none.
+        UsageError: it names none, or something else.
     """
-    runs = [run for run in os.environ.get(RUNS, "").split(os.pathsep) if run]
+    runs = [run.strip() for run in os.environ.get(RUNS, "").split(os.pathsep) if run.strip()]
+    example = f"separate runs by {os.pathsep!r}: {RUNS}=runs/a{os.pathsep}name=runs/b"
     if not runs:
-        raise UsageError(f"{RUNS} names no run", f"{RUNS}=runs/a{os.pathsep}runs/b")
-    return create_app(runs, api_key=os.environ.get(KEY) or None)
+        raise UsageError(f"{RUNS} names no run", example)
+    try:
+        found = find_models(runs)
+    except BertkitError as error:
+        raise UsageError(f"{RUNS}: {error.what}", f"{error.remedy}; {example}", file=error.file) from None
+    return app_of(load_service(found, Limits(), api_key=os.environ.get(KEY) or None))
 
 
-def app_of(service: Service, cors_origins: Sequence[str] = ()) -> FastAPI:
+def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = "") -> FastAPI:
     """Build the app of loaded models; it computes from its start-up to its shutdown."""
 
     @asynccontextmanager
@@ -61,13 +73,15 @@ def app_of(service: Service, cors_origins: Sequence[str] = ()) -> FastAPI:
     about = (
         "Models trained with bertkit. Errors are `{error, error_type}`; at `/v1/embeddings` they have OpenAI's shape."
     )
-    app = FastAPI(title="bertkit", version=__version__, description=about, lifespan=lifespan)
+    # for the button of /docs; `Guard` checks the key
+    keyed = [Depends(HTTPBearer(auto_error=False))] if service.api_key else []
+    app = FastAPI(title="bertkit", version=__version__, description=about, lifespan=lifespan, dependencies=keyed)
     app.state.service = service
     app.add_exception_handler(HTTPException, _answer_refusal)
     app.add_exception_handler(RequestValidationError, _answer_faults)
     if cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"])
-    app.add_middleware(Guard, service=service)
+    app.add_middleware(Guard, service=service, root_path=root_path)
     add_routes(app, service)
     _add_state(app, service)
     return app
@@ -111,7 +125,10 @@ def _add_state(app: FastAPI, service: Service) -> None:
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
     """Return what is to be known of a model to ask it something, in OpenAI's shape with fields of its own."""
-    content: dict[str, Any] = {"id": model.name, "object": "model", "created": 0, "owned_by": "bertkit"}
+    finished = model.identity.finished
+    created = int(datetime.fromisoformat(finished).timestamp()) if finished else 0
+    content: dict[str, Any] = {"id": model.name, "object": "model", "created": created, "owned_by": "bertkit"}
+    content |= asdict(model.identity)
     content["routes"] = model.routes
     if model.predictor is not None:
         setup, task = model.predictor.checkpoint.setup, model.predictor.checkpoint.task

@@ -23,6 +23,9 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 OPEN_TO_ALL = ("/", "/health", "/ready")
 """Addresses that need no key: probes, and the page, which has nothing of the models in it."""
 
+_OF_BROWSERS = ("/docs", "/redoc", "/openapi.json")
+"""Addresses of pages that cannot ask for a key themselves, so that the browser does."""
+
 _DISCARDED = 1 << 26  # bytes of a body that is too large, read before it is refused
 
 NOTES = "bertkit"
@@ -30,17 +33,27 @@ NOTES = "bertkit"
 
 
 class Guard:
-    """ASGI middleware around all routes."""
+    """ASGI middleware around all routes.
 
-    def __init__(self, app: App, service: Service) -> None:
+    Args:
+        app: what it guards.
+        service: whose key and limits count.
+        root_path: prefix under which a proxy shows the server, whether or not the proxy removes it.
+    """
+
+    def __init__(self, app: App, service: Service, root_path: str = "") -> None:
         self.app = app
         self.service = service
+        self.root_path = root_path
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass a request on, unless it is refused here."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope["root_path"] = self.root_path or scope.get("root_path", "")
+        if scope["path"] == scope["root_path"]:
+            scope["path"] += "/"
         began, status = time.perf_counter(), CLIENT_GONE
         headers = dict(scope["headers"])
         number = _request_id(headers.get(b"x-request-id", b""))
@@ -75,10 +88,13 @@ class Guard:
 
     def _check(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""
-        if scope["path"] not in OPEN_TO_ALL and scope["method"] != "OPTIONS":
+        path = _below_root(scope)
+        if path not in OPEN_TO_ALL and scope["method"] != "OPTIONS":
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             if not self.service.admits(authorization):
-                raise RefusedError(401, "no API key, or a wrong one: send Authorization: Bearer KEY")
+                what = "no API key, or a wrong one: send Authorization: Bearer KEY"
+                scheme = 'Basic realm="bertkit: the password is the API key"' if path in _OF_BROWSERS else "Bearer"
+                raise RefusedError(401, what, {"WWW-Authenticate": scheme})
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.service.limits.body_bytes:
             raise self._too_large()
@@ -122,6 +138,12 @@ class Guard:
         return receive_limited
 
 
+def _below_root(scope: Message) -> str:
+    """Return the address of a request without the prefix under which a proxy shows the server, if it has left it."""
+    path, root = str(scope["path"]), str(scope["root_path"])
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
+
+
 def _request_id(given: bytes) -> str:
     """Return the number that a client gave its request, if it is a sane one, or a new one."""
     text = given.decode("latin-1")
@@ -140,4 +162,5 @@ def _log_request(scope: Message, number: str, status: int, seconds: float) -> No
         "client": (scope.get("client") or ("",))[0],
         **scope[NOTES],
     }
-    log.debug("request", extra={"fields": fields})
+    level = logging.INFO if status < 400 else logging.WARNING if status < 500 else logging.ERROR
+    log.log(level, "request", extra={"fields": fields})

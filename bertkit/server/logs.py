@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
+from bertkit.progress import Silent
 from bertkit.storage.files import to_json
 
 
@@ -20,8 +21,16 @@ class JsonLines(logging.Formatter):
         return to_json(content)
 
 
+class LoggedProgress(Silent):
+    """Logs the beginning of each stage."""
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Log what begins."""
+        logging.getLogger("bertkit").info(f"{what} ...")
+
+
 def log_json_lines() -> None:
-    """Write every event as a JSON line, and one for every request."""
+    """Write every event as a JSON line, and one for every request, whose level is that of its status."""
     logger = logging.getLogger("bertkit")
     logger.setLevel(logging.DEBUG)
     for handler in logger.handlers:

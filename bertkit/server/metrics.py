@@ -30,6 +30,7 @@ class ServerMetrics:
         self.batch_rows = histogram("batch_rows", "Rows of a batch.", ["model"], buckets=_ROWS)
         self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"])
         self.tokens = counter("tokens", "Tokens that were computed.", ["model"])
+        self.models = gauge("model_info", "The models, each 1.", ["model", "sha256", "finished", "version"])
 
     def observer(self, model: str) -> Callable[[Batch], None]:
         """Return what counts the batches of a model."""
@@ -42,6 +43,10 @@ class ServerMetrics:
             tokens.inc(batch.tokens)
 
         return observe
+
+    def identify(self, model: str, **identity: str) -> None:
+        """Show which model has a name: its checksum, when its run ended, and with which bertkit."""
+        self.models.labels(model=model, **identity).set(1)
 
     def watch(self, model: str, lanes: Sequence[Lane]) -> None:
         """Show how many rows of a model are waiting or computed, whenever that is read."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
+from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.server.batching import Computer, Lane, Limits
 from bertkit.server.engines import Predictor, Vectorizer
@@ -17,10 +19,23 @@ from bertkit.tasks import Task
 
 
 @dataclass(frozen=True)
+class ModelIdentity:
+    """Which model answers."""
+
+    sha256: str
+    """Of its config, weights and vocabulary; of an ensemble, of those of its members."""
+    finished: str
+    """When its run ended, in ISO format; of an ensemble, the last one. Empty for a model that is no run."""
+    version: str
+    """Of the bertkit that trained it; empty for a model that is no run."""
+
+
+@dataclass(frozen=True)
 class ServedModel:
     """A loaded model with the lanes of what it computes."""
 
     name: str
+    identity: ModelIdentity
     predictor: Predictor | None
     vectorizer: Vectorizer | None
     rows: Lane | None
@@ -63,7 +78,20 @@ class Service:
         """Tell whether a request may enter, by its header ``Authorization``."""
         if self.api_key is None:
             return True
-        return hmac.compare_digest(authorization.encode(), f"Bearer {self.api_key}".encode())
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() == "basic":  # of a browser that has asked its user
+            given = _read_password(given)
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.encode(), self.api_key.encode())
+
+
+def _read_password(given: str) -> str:
+    """Return the password of HTTP's scheme Basic, whatever the user name; empty where it cannot be read."""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def load_service(
@@ -99,4 +127,15 @@ def _load(one: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedMode
     rows = Lane(predictor, limits, observe) if predictor else None
     texts = Lane(vectorizer, limits, observe) if vectorizer else None
     metrics.watch(one.name, [lane for lane in (rows, texts) if lane])
-    return ServedModel(one.name, predictor, vectorizer, rows, texts)
+    identity = _identify(one)
+    metrics.identify(one.name, **asdict(identity))
+    return ServedModel(one.name, identity, predictor, vectorizer, rows, texts)
+
+
+def _identify(one: SavedModel) -> ModelIdentity:
+    if one.saved is None:
+        return ModelIdentity(fingerprint_all(one.folder), "", "")
+    records = [member.record for member in one.saved.members] or [one.saved.record]
+    checksum = fingerprint_all(one.saved.folder, one.saved.member_folders)
+    finished = max(record.get("finished", "") for record in records)
+    return ModelIdentity(checksum, finished, records[0].get("versions", {}).get("bertkit", ""))

@@ -30,6 +30,8 @@ class Address:
     port: int = 8000
     api_key: str | None = None
     cors_origins: Sequence[str] = field(default=())
+    root_path: str = ""
+    """Prefix below which a proxy shows the server."""
 
 
 def serve(
@@ -38,7 +40,6 @@ def serve(
     limits: Limits,
     *,
     recipe: str | None = None,
-    json_log: bool = False,
     progress: Progress = SILENT,
 ) -> None:
     """Serve runs until a signal asks to stop, and then answer what has come.
@@ -56,14 +57,12 @@ def serve(
 
     with bind(address.host, address.port) as server:
         from bertkit.server.app import app_of
-        from bertkit.server.logs import log_json_lines, share_log
+        from bertkit.server.logs import share_log
         from bertkit.server.service import load_service
 
-        if json_log:
-            log_json_lines()
         share_log()
         service = load_service(found, limits, api_key=address.api_key, progress=progress)
-        app = app_of(service, address.cors_origins)
+        app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
         run_server(app, server, partial(_announce, url, service))
     log.info("stopped; every request was answered")

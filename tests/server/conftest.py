@@ -104,8 +104,8 @@ def changed_client(service):
 
     from bertkit.server.app import app_of
 
-    def build(cors_origins=(), limits=None, **fields) -> Client:
+    def build(cors_origins=(), limits=None, root_path="", **fields) -> Client:
         fields["limits"] = replace(service.limits, **(limits or {}))
-        return Client(app_of(replace(service, **fields), cors_origins))
+        return Client(app_of(replace(service, **fields), cors_origins, root_path))
 
     return build

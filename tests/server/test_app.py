@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from bertkit.errors import UsageError
+from bertkit.modeling.load import fingerprint
 from bertkit.server.app import from_environment
 
 
@@ -30,6 +35,32 @@ def test_models_are_listed_with_what_a_form_needs(client):
     assert client.get("/v1/models/nix").status == 404
 
 
+def test_a_model_says_which_one_it_is(client, trained, service):
+    listed = {model["id"]: model for model in client.get("/v1/models").json["data"]}
+    record = json.loads((trained / "run.json").read_text())
+    of_run, foreign = listed["run"], listed["vectors"]
+    assert (of_run["finished"], of_run["version"]) == (record["finished"], record["versions"]["bertkit"])
+    assert datetime.fromtimestamp(of_run["created"], UTC).isoformat() == record["finished"]
+    assert of_run["sha256"] == fingerprint(trained) != foreign["sha256"]
+    assert (foreign["created"], foreign["finished"], foreign["version"]) == (0, "", "")
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").body.decode())}
+    labels = {sample.labels["model"]: sample.labels for sample in families["bertkit_model_info"].samples}
+    assert labels["run"]["sha256"] == of_run["sha256"] and labels["vectors"]["finished"] == ""
+
+
+@pytest.mark.parametrize("prefix", ["", "/bert"], ids=["removed by the proxy", "kept by it"])
+def test_a_server_below_a_prefix_answers_there(changed_client, prefix):
+    below = changed_client(root_path="/bert", api_key="key")
+    keyed = {"authorization": "Bearer key"}
+    assert [below.get(prefix + path).status for path in ("/", "/health", "/v1/models")] == [200, 200, 401]
+    assert below.get("/bert").status == 200
+    assert below.post(f"{prefix}/predict", {"inputs": "a"}, **keyed).status == 200
+    assert "url: '/bert/openapi.json'" in below.get(f"{prefix}/docs", **keyed).body.decode()
+    assert below.get(f"{prefix}/openapi.json", **keyed).json["servers"] == [{"url": "/bert"}]
+    refused = below.post(f"{prefix}/v1/embeddings", {"model": "vectors"}, **keyed)
+    assert (refused.status, refused.json["error"]["code"]) == (422, 422)  # in OpenAI's shape
+
+
 def test_health_and_readiness_differ_while_the_server_stops(client, changed_client):
     assert (client.get("/health").status, client.get("/ready").status) == (200, 200)
     stopping = changed_client(is_draining=True)
@@ -49,7 +80,14 @@ def test_what_is_no_json_is_named(client):
     assert client.get("/nowhere").json == {"error": "Not Found", "error_type": "not_found"}
 
 
-def test_a_factory_takes_runs_from_the_environment(monkeypatch):
+def test_a_factory_takes_runs_from_the_environment(monkeypatch, trained):
     monkeypatch.delenv("BERTKIT_RUNS", raising=False)
-    with pytest.raises(UsageError, match="BERTKIT_RUNS names no run"):
+    with pytest.raises(UsageError, match="BERTKIT_RUNS names no run - separate runs by ':': BERTKIT_RUNS=runs/a:name="):
         from_environment()
+    monkeypatch.setenv("BERTKIT_RUNS", f"a={trained}:./runs/x,runs/y")
+    with pytest.raises(UsageError, match=r"BERTKIT_RUNS: no such run: ./runs/x,runs/y - .*; separate runs by ':'"):
+        from_environment()
+    monkeypatch.setenv("BERTKIT_RUNS", f"a={trained}: b={trained}:")
+    monkeypatch.setenv("BERTKIT_API_KEY", "key")
+    service = from_environment().state.service
+    assert (list(service.models), service.api_key) == (["a", "b"], "key")

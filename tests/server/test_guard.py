@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 
 HEADERS = {"content-type": "application/json"}
@@ -30,6 +31,29 @@ def test_a_key_is_asked_for_where_there_is_one(changed_client):
     assert [locked.get(path).status for path in ("/", "/health", "/ready")] == [200, 200, 200]
     assert [locked.get(path).status for path in ("/metrics", "/v1/models", "/docs", "/openapi.json")] == [401] * 4
     assert changed_client(api_key="key").post("/predict", {"inputs": "a"}, authorization="Bearer key").status == 200
+
+
+def test_a_browser_asks_for_the_key_of_the_documentation(changed_client):
+    locked = changed_client(api_key="key")
+    assert locked.get("/docs").headers["www-authenticate"].startswith("Basic realm=")
+    assert locked.get("/v1/models").headers["www-authenticate"] == "Bearer"  # the page at / asks for it itself
+    typed = {name: f"Basic {base64.b64encode(name.encode()).decode()}" for name in ("me:key", ":key", "key:", "me:no")}
+    assert [locked.get("/openapi.json", authorization=value).status for value in typed.values()] == [200, 200, 401, 401]
+    assert [locked.get("/docs", authorization=f"{scheme} key").status for scheme in ("Basic", "Digest")] == [401, 401]
+    schema = locked.get("/openapi.json", authorization="Bearer key").json
+    assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+
+
+def test_a_request_is_logged_by_its_status(client, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertkit"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("bertkit"), "handlers", [])
+    with caplog.at_level(logging.DEBUG, "bertkit"):
+        client.get("/health")
+        client.get("/nowhere")
+        monkeypatch.setattr("bertkit.server.routes._label_scores", None)
+        client.post("/predict", {"inputs": "a"})
+    levels = [(record.fields["status"], record.levelname) for record in caplog.records if hasattr(record, "fields")]
+    assert levels == [(200, "INFO"), (404, "WARNING"), (500, "ERROR")]
 
 
 def test_a_request_keeps_the_number_that_it_came_with(client):

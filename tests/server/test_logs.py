@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 
-from bertkit.server.logs import JsonLines
+from bertkit.progress import stage
+from bertkit.server.logs import JsonLines, LoggedProgress
 
 
 def record(**extra):
@@ -22,3 +23,11 @@ def test_an_event_is_one_object():
         raise ValueError("why")
     except ValueError:
         assert "ValueError: why" in record(exc_info=sys.exc_info())["traceback"]
+
+
+def test_stages_are_events(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertkit"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("bertkit"), "handlers", [])
+    with caplog.at_level(logging.INFO, "bertkit"), stage(LoggedProgress(), "loading a"):
+        pass
+    assert caplog.messages == ["loading a ..."]

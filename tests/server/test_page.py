@@ -23,11 +23,12 @@ def test_the_page_is_whole_in_itself(client):
 @pytest.mark.slow
 @pytest.mark.enable_socket
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
-def test_a_browser_shows_what_models_answer(tmp_path, trained):
+@pytest.mark.parametrize("prefix", ["", "/bert"])
+def test_a_browser_shows_what_models_answer(tmp_path, trained, prefix):
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
-    with serving(tmp_path, trained) as server:
+    with serving(tmp_path, trained, "--root-path", "/bert") as server:
         text = "a lovely <b>film</b> & song"
-        address = f"{server.url}/?{urlencode({'model': 'run', 'text': text})}"
+        address = f"{server.url}{prefix}/?{urlencode({'model': 'run', 'text': text})}"
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         page = subprocess.run(
             [CHROMIUM, *options, profile, address], capture_output=True, text=True, timeout=120

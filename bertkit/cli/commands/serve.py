@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Literal
 
 import typer
@@ -50,6 +51,15 @@ OriginOption = Annotated[
     list[str] | None,
     typer.Option("--cors-origin", help="Website whose pages may ask this server; repeatable.", metavar="URL"),
 ]
+RootOption = Annotated[
+    str,
+    typer.Option(
+        "--root-path",
+        help="Prefix below which a proxy shows the server, such as /bert.",
+        metavar="PATH",
+        show_default=False,
+    ),
+]
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
 RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]
 BodyOption = Annotated[int, typer.Option(help="Bytes of a request; more get 413.", metavar="BYTES", min=1024)]
@@ -75,6 +85,7 @@ def command(
     port: PortOption = 8000,
     api_key_file: KeyOption = None,
     cors_origin: OriginOption = None,
+    root_path: RootOption = "",
     queue: QueueOption = 1024,
     request_rows: RequestRowsOption = 256,
     body_bytes: BodyOption = 1 << 20,
@@ -92,8 +103,11 @@ def command(
     try each model at.
     """
     from bertkit.errors import UsageError
+    from bertkit.server.logs import LoggedProgress, log_json_lines
     from bertkit.workflows.serve import Address, check_packages, serve, serve_elsewhere
 
+    if log == "json":  # before anything is logged
+        log_json_lines()
     if for_server is not None:
         found = serve_elsewhere(runs, for_server, recipe)
         if json:
@@ -116,9 +130,22 @@ def command(
         connections=connections,
         drain_seconds=drain,
     )
-    address = Address(host, port, _read_key(api_key_file), cors_origin or ())
-    progress = TerminalProgress()
-    serve(runs, address, limits, recipe=recipe, json_log=log == "json", progress=progress)
+    address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path))
+    progress = LoggedProgress() if log == "json" else TerminalProgress()
+    serve(runs, address, limits, recipe=recipe, progress=progress)
+
+
+def _check_root(path: str) -> str:
+    """Return a prefix of addresses without a slash at its end.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from bertkit.errors import UsageError
+
+    if path.strip("/") and not re.fullmatch(r"(/[\w.~-]+)+/?", path, re.ASCII):
+        raise UsageError(f"--root-path {path!r} is no prefix of an address", "write it like /bert")
+    return path.rstrip("/")
 
 
 def _read_key(file: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 
@@ -30,6 +31,27 @@ def test_mistakes_end_in_one_line(arguments, code, message, run, trained):
     assert ended.code == code
     assert message in ended.last
     assert "Traceback" not in ended.err
+
+
+@pytest.mark.enable_socket
+def test_the_log_is_json_from_its_first_line(run, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("bertkit"), "level", logging.INFO)  # is set back
+    monkeypatch.setattr("bertkit.server.running.run_server", lambda *_: None)
+    ended = run("serve", trained, "--port", 0, "--log", "json")
+    lines = list(map(json.loads, ended.err.splitlines()))
+    assert (ended.code, lines[0]["level"], lines[0]["message"]) == (0, "info", "loading run ...")
+    ended = run("serve", tmp_path / "nix", "--log", "json")
+    (line,) = map(json.loads, ended.err.splitlines())
+    assert (ended.code, line["level"], line["message"][:13]) == (4, "error", "no such run: ")
+
+
+@pytest.mark.parametrize("path", ["bert", "/a b", "/bert?x", "//bert", "http://a/b"])
+def test_a_prefix_that_is_none_is_refused(run, path):
+    ended = run("serve", "runs/a", "--root-path", path)
+    assert (ended.code, ended.last) == (
+        2,
+        f"error: --root-path {path!r} is no prefix of an address - write it like /bert",
+    )
 
 
 def test_missing_packages_end_in_one_line(run, monkeypatch):
