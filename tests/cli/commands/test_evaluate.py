@@ -195,6 +195,11 @@ def test_a_benchmark_has_its_main_score_and_as_json_all(capsys):
     assert json.loads(capsys.readouterr().out)["results"][0]["scores"] == scores
 
 
+def test_a_benchmark_needs_an_encoder(run):
+    ended = run("eval", "--benchmark", "mteb:STS12")
+    assert (ended.code, ended.last) == (2, "error: --benchmark without --model - name the encoder: --model MODEL")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
