@@ -195,7 +195,7 @@ def test_a_checkpoint_without_a_head_is_not_scored(run, tiny_model):
 @pytest.mark.parametrize("value", ["nan", "inf", "-1.0", "0.0", "100000.0"])
 def test_learning_rates_out_of_range(run, value):
     ended = run("finetune", "cola", "--learning-rate", value)
-    expected = f"error: training.learning_rate = {value} is out of range - give a number above 0 and below 1"
+    expected = f"error: training.learning_rate = {value} is out of range - give a number above 0 and below 1, or auto"
     assert (ended.code, ended.last) == (2, expected)
 
 

@@ -229,11 +229,21 @@ def _print_scores(results: Sequence[Result]) -> None:
         if result.interval_methods:
             print_text(f"  95% CI: {describe_methods(result.interval_methods)}")
         _print_undefined(result.undefined)
-        print_table("baselines", tabulate(result.baselines))
+        print_table("baselines", _with_interval(tabulate(result.baselines), result.lead))
         for title, table in result.tables.items():
             print_table(title, table)
         for warning in result.warnings[: -1 if result.lead and not result.lead["is_clear"] else None]:
             print_text(f"  {warning}")
+
+
+def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the table of baselines with the interval of the strongest one."""
+    if not lead or not lead["score_interval"]:
+        return table
+    interval = format_interval(lead["score_interval"])
+    return [
+        {**row, f"95% CI ({lead['metric']})": interval if row["baseline"] == lead["baseline"] else ""} for row in table
+    ]
 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
@@ -241,9 +251,7 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     ends = sorted(sign * end for end in lead["interval"] or ())
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
-    of_baseline = f" (95% CI {format_interval(lead['score_interval'])})" if lead["score_interval"] else ""
-    score = f"{lead['metric']} {format_number(lead['score']).strip()}{of_baseline}"
-    return f"{word} by {abs(lead['difference']):.4f}{interval} than {lead['baseline']}, {score}"
+    return f"{lead['metric']}: {word} than {lead['baseline']} by {abs(lead['difference']):.4f}{interval}"
 
 
 def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
