@@ -236,7 +236,7 @@ RECIPES = {
     "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - remove one `extends:`"),
     "range": (
         "extends: classify\ntraining: {epochs: -2}\n",
-        "training.epochs = -2 is out of range (r.yaml:2) - give a number above 0 and at most 10,000",
+        "training.epochs = -2 is out of range (r.yaml:2) - give a number above 0 and at most 10,000, or auto",
     ),
     "task": (
         "extends: classify\ntask: text_clasification\n",
