@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from bertkit.data.checks import share_of
 from bertkit.data.labels import spelled_names
 from bertkit.data.row_digests import digest_text
-from bertkit.data.rows import Split
+from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
-from bertkit.recipe import Row
+from bertkit.recipe import Data, Recipe, Row
 
 log = logging.getLogger("bertkit")
 
-HOLD_OUT = "by text and label"
-"""How rows are drawn; a run keeps it in its identity, so that no run is resumed or scored with other rows."""
+DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
+"""``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,27 @@ class _Group:
     labels: Counter[str]
 
 
-def hold_out(split: Split, share: float, gold: str, *, named: bool, together: Sequence[str] = ()) -> dict[str, Split]:
-    """Split rows into ``train`` and ``validation``, which holds a share of them.
+def with_draw_of(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
+    """Return a recipe that holds out rows as the run with an identity did, if that has held out any."""
+    draw = next((name for name, known in DRAWS.items() if known == identity.get("hold_out")), recipe.data.hold_out)
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"hold_out": draw})})
+
+
+def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:
+    """Split rows into ``train`` and ``validation``, which holds about a share of them (``data.validation_share``).
 
     A row is drawn by a hash of its text, so that neither order nor limit nor seed decides. Rows with one text are on
-    one side, each label gives up its share of rows, and a larger share holds out the same rows and more. A label never
-    leaves training.
+    one side, and a larger share holds out the same rows and more. A label never leaves training.
+
+    ``data.hold_out`` says which rows. `by_hash`: those whose hash, as a number from 0 to 1, is below the share, and at
+    least one. So no row changes sides when others join it, but the share is met only about. `by_label`: an even share
+    of each label, to the row. Each row that joins may move others.
 
     Args:
         split: the rows.
-        share: of them to hold out.
-        gold: the column of gold answers, which is no part of the text.
+        data: how many to hold out, and how.
+        columns: those of the task family.
         named: whether gold answers are label names, or lists of them.
-        together: columns that stand for the text, such as the query of several passages.
 
     Raises:
         DataError: no row can be held out.
@@ -49,14 +59,14 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool, together: Se
     if count < 2:
         what = "one row cannot be split into training and validation"
         raise DataError(what, "give more rows", file=split.source)
-    groups = _group_by_text(split.rows, gold, named, together)
-    held_out = set(_choose(groups, min(max(1, round(count * share)), count - 1)))
+    groups = _group_by_text(split.rows, columns, named)
+    held_out = set(_choose(groups, data, count))
     if not held_out:
         what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
         raise DataError(
             what, "check which column holds the labels, give more rows, or name a validation file", file=split.source
         )
-    log.info(f"no validation split: {len(held_out):,} of {count:,} rows of {split.source} are held out for it")
+    log.info(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
     return {
         name: replace(split.select(indices), name=name, is_held_out=True)
@@ -64,23 +74,28 @@ def hold_out(split: Split, share: float, gold: str, *, named: bool, together: Se
     }
 
 
-def _group_by_text(rows: Sequence[Row], gold: str, named: bool, together: Sequence[str]) -> list[_Group]:
+def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_Group]:
     groups: dict[bytes, _Group] = {}
     for index, row in enumerate(rows):
-        draw = digest_text({name: row[name] for name in together or row}, gold)
+        names = columns.together or [name for name in row if name not in columns.beside]
+        draw = digest_text({name: row[name] for name in names}, columns.gold)
         group = groups.setdefault(draw, _Group([], draw, Counter()))
         group.rows.append(index)
-        group.labels.update(set(spelled_names(row.get(gold))) if named else ())
+        group.labels.update(set(spelled_names(row.get(columns.gold))) if named else ())
     return list(groups.values())
 
 
-def _choose(groups: Sequence[_Group], count: int) -> Iterator[int]:
-    """Yield the indices of at least `count` rows to hold out, whole groups of them."""
+def _choose(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
+    """Yield the indices of rows to hold out, whole groups of them."""
     left = Counter(label for group in groups for label in group.labels.elements())
+    by_hash, share = data.hold_out == "by_hash", data.validation_share
+    ordered = sorted(groups, key=lambda group: group.draw) if by_hash else _in_order(groups, left.copy())
+    most = min(max(1, round(count * share)), count - 1)
     kept: set[str] = set()
     rest, chosen = len(groups), 0
-    for group in _in_order(groups, left.copy()):
-        if chosen >= count or rest == 1:
+    for group in ordered:
+        is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
+        if is_enough or rest == 1:
             break
         last = {label for label, rows in group.labels.items() if left[label] == rows}
         if last:
@@ -92,6 +107,11 @@ def _choose(groups: Sequence[_Group], count: int) -> Iterator[int]:
     if kept:
         names = ", ".join(sorted(kept)[:5]) + (", ..." if len(kept) > 5 else "")
         log.info(f"fewer rows of {names} are held out: a label never leaves training")
+
+
+def _as_share(draw: bytes) -> float:
+    """Return a draw as a number from 0 to 1; all draws are spread evenly between them."""
+    return float(int.from_bytes(draw, "big") / (1 << 8 * len(draw)))
 
 
 def _in_order(groups: Sequence[_Group], rows_of: Counter[str]) -> Iterable[_Group]:

@@ -6,18 +6,16 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.formats import format_of
-from bertkit.data.formats.csv import looks_like_data
-from bertkit.data.text import Record, source_column
-from bertkit.errors import DataError, closest
-from bertkit.recipe import Data, Row, assignment
+from bertkit.data.columns import missing_column, names_recur, no_header
+from bertkit.data.text import Record
+from bertkit.errors import DataError
+from bertkit.recipe import Data, Row
 
 log = logging.getLogger("bertkit")
 
@@ -44,6 +42,8 @@ class Columns:
     """Whether it may replace it in labeled rows too."""
     together: tuple[str, ...] = ()
     """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
+    beside: tuple[str, ...] = ()
+    """Those that the model does not read: they may be blank, and no draw depends on them."""
     predicted: tuple[str, ...] = ()
     """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
 
@@ -104,8 +104,8 @@ def canonical_records(
             try:
                 names = map_columns(list(values), data, columns, source)
             except DataError:
-                if _names_recur(values, records):
-                    raise _no_header(list(values), source) from None
+                if names_recur(values, records):
+                    raise no_header(list(values), source) from None
                 raise
         row = {
             canonical: [values[name] for name in actual] if len(actual) > 1 else values[actual[0]]
@@ -122,7 +122,7 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
     Raises:
         DataError: a column is missing, two canonical columns share one, or the header is a row of data.
     """
-    optional = [name for name in (*columns.optional, "id") if name in data.columns]
+    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in data.columns]
     gold = [columns.gold] if columns.gold else []
     mapping = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
     _replace_missing(mapping, source_names, data, columns)
@@ -131,7 +131,7 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
         for name in actual:
             if name not in source_names:
-                raise _missing_column(canonical, name, source_names, source, data)
+                raise missing_column(canonical, name, source_names, source, data)
     used = [name for actual in mapping.values() for name in actual]
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:
@@ -235,7 +235,7 @@ def is_dropped(row: Row, data: Data, columns: Columns) -> bool:
     """
     if data.empty_text == "keep":
         return False
-    may_be_blank = (columns.gold, *columns.blank)
+    may_be_blank = (columns.gold, *columns.blank, *columns.beside)
     blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
     if blank is not None and data.empty_text == "refuse":
         raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
@@ -258,42 +258,3 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
         if not set(mapping[name]) <= set(source_names) and set(_actual(instead, data)) <= set(source_names):
             del mapping[name]
             mapping[instead] = _actual(instead, data)
-
-
-def _has_lines(source: str, data: Data) -> bool:
-    """Tell whether a source is read as one text per line."""
-    found = format_of(source)[0]
-    return (found.NAME if found and data.format == "auto" else data.format) in ("txt", "lines")
-
-
-def _missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:
-    if looks_like_data(source_names):
-        return _no_header(source_names, source)
-    if source_names == [source_column("text", data)] and _has_lines(source, data):
-        what = f"no column {actual!r}: each line is one text, and there are no other columns"
-        return DataError(what, "if tabs separate columns: --set data.format=tsv", file=source)
-    near = closest(actual, source_names)
-    guess = near.removeprefix("did you mean ").split(" or ")[0].rstrip("?") if near.startswith("did") else "COLUMN"
-    return DataError(
-        f"no column {actual!r}; there are {', '.join(map(repr, source_names))}",
-        f"--set {assignment(f'data.columns.{canonical}', guess)}",
-        file=source,
-    )
-
-
-def _names_recur(first: dict[str, Any], records: Iterator[Record]) -> bool:
-    """Tell whether a column's name is one of its values in the first rows, as that of a label would be."""
-    rows = [first]
-    with suppress(DataError):
-        rows += [row for _, row in islice(records, 100)]
-    return any(row.get(name) == name for row in rows for name in first)
-
-
-def _no_header(source_names: list[str], source: str) -> DataError:
-    example = ", ".join(["text", "label", "c", "d", "e"][: len(source_names)])
-    return DataError(
-        f"no header: the first line looks like data ({', '.join(map(repr, source_names[:4]))[:120]})",
-        f"name the columns: --set 'data.header=[{example}]'",
-        file=source,
-        row=1,
-    )

@@ -129,7 +129,7 @@ def _without_limit(data: Data) -> Data:
 
 
 def _hold_out(split: Split, data: Data, columns: Columns, named: bool) -> dict[str, Split]:
-    both = hold_out(split, data.validation_share, columns.gold, named=named, together=columns.together)
+    both = hold_out(split, data, columns, named=named)
     return {name: part.first(data.limit) for name, part in both.items()}
 
 

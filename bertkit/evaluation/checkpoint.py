@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
+from bertkit.data.hold_out import with_draw_of
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
@@ -216,8 +217,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     # an encoder for sentence vectors has no head, which only labels need
     if not hasattr(task, "find_labels") and (task.NAMED or not is_sentence_folder(folder)):
         check_head(config, folder)
-    labels = _labels_of(config, recipe, task, folder)
-    return SavedCheckpoint(recipe, task, folder, labels, runs.read_record(folder) or {})
+    return _saved(recipe, task, folder, config, runs.read_record(folder) or {})
 
 
 def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
@@ -226,8 +226,14 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
     config = read_json_object(folder / "config.json") if task.NAMED else {}
+    return _saved(recipe, task, folder, config, export.record)
+
+
+def _saved(
+    recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
+) -> SavedCheckpoint:
     labels = _labels_of(config, recipe, task, folder)
-    return SavedCheckpoint(recipe, task, folder, labels, export.record)
+    return SavedCheckpoint(with_draw_of(recipe, record.get("identity", {})), task, folder, labels, record)
 
 
 def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:

@@ -19,11 +19,12 @@ def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Sequence[Row]
     Raises:
         DataError: no such column, or the data set has other rows now.
     """
-    if column in rows[0]:
-        return [row.get(column) for row in rows]
     recipe, columns = scorer.recipe, scorer.task.COLUMNS
+    canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
+    if canonical in rows[0]:
+        return [row.get(canonical) for row in rows]
     data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
-    own = replace(columns, optional=(*columns.optional, column))
+    own = replace(columns, beside=(column,))
     split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
     try:
         read = read_splits(

@@ -41,6 +41,11 @@ class Data(Section):
     )
     split_column: str | None = Field(None, description="single file: column with the split of each row")
     validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
+    hold_out: Literal["by_hash", "by_label"] = Field(
+        "by_hash",
+        description="single file: `by_hash` holds out about the share, and no row changes sides when the file grows; "
+        "`by_label` holds out the share of each label to the row",
+    )
     limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
     per_class: int | None = Field(
         None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"

@@ -68,7 +68,7 @@ def distill(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = read_inputs(_with_distillation(recipe), output)
+        inputs = read_inputs(_with_distillation(recipe), output, fresh=fresh)
     return distill_inputs(inputs, fresh=fresh, progress=progress)
 
 

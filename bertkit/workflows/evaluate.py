@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.hold_out import HOLD_OUT
 from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
@@ -243,7 +242,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spli
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:
         split = ALL  # not the file whose rows the run held out, so all of it is new
-    if is_own and saved.record["identity"].get("hold_out") != HOLD_OUT:
+    if is_own and "hold_out" not in saved.record["identity"]:
         what = "the run is of a release that held out other rows of this file: some of today's it was trained on"
         raise DataError(what, "train it again, or score rows that are new to it: --data FILE", file=file)
     splits = read_splits(

@@ -52,7 +52,7 @@ def finetune(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = read_inputs(recipe, output)
+        inputs = read_inputs(recipe, output, fresh=fresh)
     return run_inputs(inputs, fresh=fresh, progress=progress)
 
 

@@ -33,7 +33,7 @@ from bertkit.storage.records import without_folder
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
-from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, as_begun, read_inputs
 from bertkit.workflows.steps.seeds import use_threads
 from bertkit.workflows.steps.tpe import Tried, check_optuna, propose
 
@@ -212,7 +212,8 @@ def _choose(job: _Sweep, number: int) -> Point:
 def _read(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
-    return read_inputs(job.recipe(settings), storage.trial_folder(job.folder, number))
+    trials = (storage.trial_folder(job.folder, trial) for trial in storage.find_trials(job.folder))
+    return read_inputs(as_begun(job.recipe(settings), trials), storage.trial_folder(job.folder, number))
 
 
 def _train(job: _Sweep, number: int, progress: Progress) -> None:

@@ -48,17 +48,6 @@ def test_columns_that_do_not_fit(names, columns, line):
     assert str(caught.value).startswith(line)
 
 
-@pytest.mark.parametrize(("name", "format_name"), [("d.txt", "auto"), ("d.txt.gz", "auto"), ("d", "lines")])
-def test_lines_of_text_have_no_other_column(name, format_name):
-    data = Data(columns={"text": "sentence_A", "text_pair": "sentence_B"}, format=format_name)
-    with pytest.raises(DataError) as caught:
-        map_columns(["sentence_A"], data, COLUMNS, name)
-    assert str(caught.value) == (
-        f"no column 'sentence_B': each line is one text, and there are no other columns ({name}) - "
-        "if tabs separate columns: --set data.format=tsv"
-    )
-
-
 def test_faults_of_one_sort_are_listed_together():
     rows = [{"text": text, "label": 1} for text in ("a", " ", "b", "", "\t")]
     with pytest.raises(DataError, match=r"no text \(also in lines 5, 6\) \(d.csv:3, column 'text'\)"):
@@ -96,13 +85,3 @@ def test_equal_rows_have_equal_fingerprints():
     other = Split("train", "b.jsonl", [{"label": 1, "text": "a"}], [1])
     assert one.fingerprint() == other.fingerprint()
     assert one.fingerprint() != Split("train", "a.csv", [{"text": "b", "label": 1}], [2]).fingerprint()
-
-
-def test_a_header_whose_name_is_a_value_below_it_is_data():
-    rows = [{"Great film": text, "positive": label} for text, label in [("Bad", "negative"), ("Fine", "positive")]]
-    with pytest.raises(DataError) as caught:
-        rows_of(rows)
-    assert str(caught.value) == (
-        "no header: the first line looks like data ('Great film', 'positive') (d.csv:1) - "
-        "name the columns: --set 'data.header=[text, label]'"
-    )

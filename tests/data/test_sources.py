@@ -31,7 +31,7 @@ def test_a_directory_with_splits_under_their_usual_names(tmp_path):
 
 def test_a_directory_without_validation_gives_up_a_share(tmp_path):
     write_csv(tmp_path / "train.csv", toy_rows(50, 1))
-    splits = read({"data.source": str(tmp_path), "data.validation_share": 0.2})
+    splits = read({"data.source": str(tmp_path), "data.validation_share": 0.2, "data.hold_out": "by_label"})
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 40, "validation": 10}
 
 
@@ -41,7 +41,7 @@ def test_a_single_file_is_split_the_same_way_every_time(tmp_path):
     assert first["validation"].lines == second["validation"].lines
     lines = sorted(first["train"].lines + first["validation"].lines)
     assert lines == list(range(2, 102))
-    assert len(first["validation"].rows) == 10
+    assert 3 <= len(first["validation"].rows) <= 18  # by the binomial distribution, in 99 of 100 files
 
 
 def test_a_column_may_name_the_split(tmp_path):

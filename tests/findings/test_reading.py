@@ -42,7 +42,8 @@ def test_one_label_is_a_finding(tmp_path):
 
 def test_a_file_is_read_once_whichever_splits_it_has(tmp_path):
     file = write_csv(tmp_path / "all.csv", rows(*"abab" * 10))
-    assert {name: len(split.rows) for name, split in read(file).splits.items()} == {"train": 36, "validation": 4}
+    whole = read(file).splits
+    assert list(whole) == ["train", "validation"] and sum(len(split.rows) for split in whole.values()) == 40
     parts = [{**row, "part": part} for row, part in zip(rows(*"abab"), ("train", "train", "dev", "test"), strict=True)]
     splits = read(write_csv(tmp_path / "parts.csv", parts), **{"data.split_column": "part"}).splits
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 2, "validation": 1, "test": 1}

@@ -102,7 +102,7 @@ def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_n
     ended = run(*command)
     assert ended.code == 2
     assert "the folder holds another run (data.validation: 000" in ended.last
-    assert "hold_out: None there, by text and label asked" in ended.last
+    assert "hold_out: None there, by hash of text asked" in ended.last
     Path("runs/classify/run.json").write_text(json.dumps(record))
     ended = run("eval", "classify", "--model", "runs/classify", "--data", file)
     assert ended.code == 3
@@ -110,6 +110,45 @@ def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_n
     Path("runs/classify/training_rows.npy").unlink()
     ended = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "all")
     assert (ended.code, "runs/classify does not tell its training rows" in ended.err) == (0, True)
+
+
+def test_a_run_of_a_release_with_another_draw_keeps_it(run, tiny_model, tmp_path):
+    """Resumed, scored, compared, sliced and repeated: its held-out rows are those of its record, whatever is asked."""
+    rows = [{**row, "genre": "abc"[n % 3]} for n, row in enumerate(toy_rows(80, seed=6))]
+    file = write_csv(tmp_path / "all.csv", rows)
+    command = ("finetune", "classify", "--model", tiny_model, "--data", file, "--epochs", 1)
+    assert run(*command, "--set", "data.hold_out=by_label", "--output", "old").code == 0
+    assert run(*command, "--output", "new").code == 0
+    recipe = Path("old/recipe.yaml").read_text()
+    assert "hold_out: by_label" in recipe and "hold_out" not in Path("new/recipe.yaml").read_text()
+    record = json.loads(Path("old/run.json").read_text())
+    assert record["identity"]["hold_out"] == "by text and label"
+    assert "hold_out" not in record["identity"]["recipe"]["data"]
+    record.pop("sha256"), record["files"].pop("recipe.yaml")
+    Path("old/recipe.yaml").write_text(recipe.replace("  hold_out: by_label\n", ""))  # it had no such key
+    Path("old/run.json").write_text(json.dumps(record))
+    held_out = [json.loads(line)["text"] for line in Path("old/predictions.jsonl").read_text().splitlines()]
+    assert held_out != [json.loads(line)["text"] for line in Path("new/predictions.jsonl").read_text().splitlines()]
+    ended = run(*command, "--output", "old", "--json")
+    assert (ended.code, json.loads(ended.out)["results"][0]["rows"]) == (0, len(held_out))  # as a finished run
+    scored = scores(run("eval", "old/recipe.yaml", "--model", "old", "--output", "scored", "--json"))
+    assert (scored["rows"], scored["training_rows"]) == (len(held_out), 0)
+    assert [json.loads(line)["text"] for line in Path("scored/predictions.jsonl").read_text().splitlines()] == held_out
+    for ended in (run("errors", "old", "--by", "genre", "--json"), run("compare", "old", "scored", "--by", "genre")):
+        assert ended.code == 0, ended.err
+    again = run("rerun", "old", "--json")
+    assert (again.code, json.loads(again.out)["scores_agree"]) == (0, True), again.err
+    fresh = run(*command, "--output", "old", "--fresh", "--json")
+    assert "hold_out" not in Path("old/recipe.yaml").read_text(), fresh.err
+
+
+def test_a_file_that_has_grown_has_its_new_held_out_rows_beside_the_old_ones(run, tiny_model, tmp_path):
+    file = write_csv(tmp_path / "all.csv", toy_rows(80, seed=6))
+    assert run("finetune", "classify", "--model", tiny_model, "--data", file, "--epochs", 1).code == 0
+    write_csv(file, [*toy_rows(80, seed=8), *toy_rows(80, seed=6)])
+    ended = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "validation", "--json")
+    assert ended.code == 0, ended.err
+    assert scores(ended)["rows"] > 8 and scores(ended)["training_rows"] == 0
 
 
 def test_unlabelled_rows_cannot_be_scored(run, trained, tmp_path):

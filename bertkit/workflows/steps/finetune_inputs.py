@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit import hub
 from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
 from bertkit.data.draw import draw_per_label
-from bertkit.data.hold_out import HOLD_OUT
-from bertkit.data.labels import find_names, name_row, name_split
+from bertkit.data.hold_out import DRAWS, with_draw_of
+from bertkit.data.labels import find_names, name_split
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
-from bertkit.data.streams import RowStream, open_stream
+from bertkit.data.streams import RowStream
 from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
@@ -30,7 +31,7 @@ from bertkit.tasks import Task, load_task
 from bertkit.training.automatic import choose_training
 from bertkit.workflows.steps.run import RunPlan
 from bertkit.workflows.steps.supervision import Supervision, make_supervision
-from bertkit.workflows.steps.training_rows import find_training_rows
+from bertkit.workflows.steps.training_rows import find_training_rows, open_training_rows, report_head
 
 if TYPE_CHECKING:
     from bertkit.data.row_digests import Digests
@@ -40,7 +41,7 @@ log = logging.getLogger("bertkit")
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": {"keep_all_checkpoints"}}
-_LOCATION = {"source", "files", "config", "revision", "cache", "label_range"}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class DryRun:
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
     with hub.without_weights() as left_out:
-        inputs = read_inputs(recipe, output)
+        inputs = read_inputs(recipe, output, fresh=fresh)
         weights = loaded_weight_bytes(inputs.model_folder)
     if left_out:  # without them, it is not known whether a run in the folder is this one
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
@@ -119,8 +120,14 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     )
 
 
-def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
-    """Find the model, read and check the rows, and settle the identity of the run."""
+def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = False) -> FinetuneInputs:
+    """Find the model, read and check the rows, and settle the identity of the run.
+
+    Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out.
+    """
+    # a student does not go where its teacher of the same recipe lies by default
+    folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
+    recipe = recipe if fresh else as_begun(recipe, [folder])
     task, supervision = load_task(recipe), make_supervision(recipe)
     if recipe.data.per_class is not None and (recipe.data.streaming or not task.NAMED):
         why = "a stream is not known whole" if recipe.data.streaming else f"the rows of {recipe.task} have no labels"
@@ -136,7 +143,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     stream, splits = _read_splits(recipe, task)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
-        _report_stream(recipe, task, splits["train"])
+        report_head(recipe, task, splits["train"])
     rows = _count_rows(splits, stream)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
@@ -147,11 +154,9 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     _log(known)
     identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
-    # a student does not go where its teacher of the same recipe lies by default
-    name = f"{recipe.name}-distilled" if recipe.distillation else recipe.name
     plan = RunPlan(
         recipe=recipe,
-        folder=runs.run_folder(output, name),
+        folder=folder,
         identity=identity,
         facts={
             "model": recipe.model,
@@ -165,6 +170,12 @@ def read_inputs(recipe: Recipe, output: str | Path | None) -> FinetuneInputs:
     return FinetuneInputs(
         plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
     )
+
+
+def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
+    """Return a recipe that holds out rows as the first run did that one of the folders holds."""
+    record = next(filter(None, map(runs.read_record, folders)), None)
+    return with_draw_of(recipe, record["identity"]) if record else recipe
 
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:
@@ -208,7 +219,7 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
     def read(row: Row) -> Row | None:
         return task.read(row, recipe)
 
-    stream = _open_stream(recipe, task) if recipe.data.streaming else None
+    stream = open_training_rows(recipe, task) if recipe.data.streaming else None
     splits = read_splits(
         recipe,
         task.COLUMNS,
@@ -266,40 +277,10 @@ def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...],
         "data": {name: split.fingerprint() for name, split in splits.items()},
         "model": fingerprint(model_folder),
         "labels": list(labels),
-        **({"hold_out": HOLD_OUT} if splits["validation"].is_held_out else {}),
+        **({"hold_out": DRAWS[recipe.data.hold_out]} if splits["validation"].is_held_out else {}),
     }
 
 
 def _count_rows(splits: dict[str, Split], stream: RowStream | None) -> dict[str, int | None]:
     counts: dict[str, int | None] = {name: len(split.rows) for name, split in splits.items()}
     return {**counts, "train": None} if stream else counts
-
-
-def _open_stream(recipe: Recipe, task: Task) -> RowStream:
-    """Open the training rows of a recipe that states what is otherwise found in the rows.
-
-    Raises:
-        RecipeError: it does not.
-    """
-    if recipe.training.steps is None:
-        raise RecipeError("training.steps is missing: the length of a stream is unknown", "--set training.steps=20000")
-    if task.NAMED and not recipe.labels:
-        raise RecipeError("labels is missing: label names are not found in a stream", "--set 'labels=[no, yes]'")
-    if recipe.training.class_weights == "balanced":
-        what = "training.class_weights = balanced needs all labels counted, which a stream does not allow"
-        raise RecipeError(what, "name the weights: --set 'training.class_weights={no: 1, yes: 9}'")
-
-    def read(row: Row) -> Row | None:
-        checked = task.read(row, recipe)
-        if checked and task.NAMED and recipe.labels:
-            return name_row(checked, task.COLUMNS.gold, recipe.labels)
-        return checked
-
-    return open_stream(recipe.data, task.COLUMNS, read, recipe.training.batch_size)
-
-
-def _report_stream(recipe: Recipe, task: Task, head: Split) -> None:
-    log.info(f"training rows are streamed: the baseline knows only the first {len(head.rows):,} of them")
-    labels = {str(row[task.COLUMNS.gold]) for row in head.rows}
-    if task.NAMED and len(labels) == 1 and len(head.rows) > 1:
-        log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")

@@ -56,6 +56,7 @@ def finetune_seeds(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = _check(recipe, seeds, output)
+    recipe = recipe if fresh else _as_begun(recipe, folder)
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
     with stage(progress, "reading the data", total=1):
@@ -81,6 +82,7 @@ def finetune_seeds(
 def dry_run(recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
     folder = _check(recipe, seeds, output)
+    recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
     plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
@@ -93,6 +95,10 @@ def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None) -> P
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     storage.check_folder(folder)
     return folder
+
+
+def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
+    return finetune_inputs.as_begun(recipe, (storage.seed_folder(folder, seed) for seed in storage.find_seeds(folder)))
 
 
 def _with_seed(recipe: Recipe, seed: int) -> Recipe:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.hold_out import with_draw_of
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, run_part
@@ -73,7 +74,7 @@ def finetune_several(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = read_several(several, output)
+        inputs = read_several(several, output, fresh=fresh)
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             return [
@@ -86,7 +87,7 @@ def finetune_several(
 
 def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
-    inputs = read_several(several, output)
+    inputs = read_several(several, output, fresh=fresh)
     folder, tasks = inputs.plan.folder, list(inputs.tasks.values())
     if not fresh:
         runs.check_claim(folder, inputs.plan.identity)
@@ -111,7 +112,7 @@ def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: b
     )
 
 
-def read_several(several: SeveralTasks, output: str | Path | None) -> SeveralInputs:
+def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: bool = False) -> SeveralInputs:
     """Read and check the rows of all tasks, and settle the identity of the run and of the run of each task.
 
     Raises:
@@ -125,7 +126,12 @@ def read_several(several: SeveralTasks, output: str | Path | None) -> SeveralInp
                 f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
             )
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
-    tasks = {name: read_inputs(own, folder / name) for name, own in several.recipes.items()}
+    record = None if fresh else runs.read_record(folder)
+    begun = record["identity"].get("tasks", {}) if record else {}
+    tasks = {
+        name: read_inputs(with_draw_of(own, begun.get(name, {})), folder / name, fresh=fresh)
+        for name, own in several.recipes.items()
+    }
     settings = recipe.model_dump(
         mode="json", include={"name", "sampling", "training"}, exclude={"training": {"keep_all_checkpoints"}}
     )

@@ -1,4 +1,4 @@
-"""The rows that a model was trained on: noted in the folder of its run; refused, left out or marked to be scored."""
+"""The rows that a model is trained on: streamed, noted in its run, and refused, left out or marked to be scored."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bertkit.data.checks import share_of
+from bertkit.data.labels import name_row
 from bertkit.data.row_digests import digest_rows, mark_training_rows, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation
-from bertkit.data.streams import SORT_WINDOW, RowStream
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
+from bertkit.errors import DataError, RecipeError, UsageError, closest
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.recipe import Row
+from bertkit.recipe import Recipe, Row
 from bertkit.storage import checkpoints, runs
+from bertkit.tasks import Task
 
 if TYPE_CHECKING:
     from bertkit.data.row_digests import Digests
@@ -86,6 +88,37 @@ def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: s
             yield from (row for _, row in islice(stream.open(), count))
 
     write_digests(folder, np.union1d(trained, digest_rows(read(), gold)))
+
+
+def open_training_rows(recipe: Recipe, task: Task) -> RowStream:
+    """Open the training rows of a recipe that states what is otherwise found in the rows.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    if recipe.training.steps is None:
+        raise RecipeError("training.steps is missing: the length of a stream is unknown", "--set training.steps=20000")
+    if task.NAMED and not recipe.labels:
+        raise RecipeError("labels is missing: label names are not found in a stream", "--set 'labels=[no, yes]'")
+    if recipe.training.class_weights == "balanced":
+        what = "training.class_weights = balanced needs all labels counted, which a stream does not allow"
+        raise RecipeError(what, "name the weights: --set 'training.class_weights={no: 1, yes: 9}'")
+
+    def read(row: Row) -> Row | None:
+        checked = task.read(row, recipe)
+        if checked and task.NAMED and recipe.labels:
+            return name_row(checked, task.COLUMNS.gold, recipe.labels)
+        return checked
+
+    return open_stream(recipe.data, task.COLUMNS, read, recipe.training.batch_size)
+
+
+def report_head(recipe: Recipe, task: Task, head: Split) -> None:
+    """Log what is known of streamed training rows, of which only the first buffer is read."""
+    log.info(f"training rows are streamed: the baseline knows only the first {len(head.rows):,} of them")
+    labels = {str(row[task.COLUMNS.gold]) for row in head.rows}
+    if task.NAMED and len(labels) == 1 and len(head.rows) > 1:
+        log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")
 
 
 def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.recipe import load_recipe
+from bertkit.storage import runs
 from bertkit.storage.cache import say_once
+from bertkit.storage.sweeps import write_settings
 from tests.conftest import toy_rows, write_csv
 from tests.workflows.test_streaming import arguments
 
@@ -133,3 +136,22 @@ def test_labeled_rows_are_read_without_a_model(toy_data):
     labels, splits = read_labeled(load_recipe("classify", {"data.source": str(toy_data), "model": "no/such-model"}))
     assert labels == ("bad", "good") and {row["label"] for row in splits["train"].rows} == {"bad", "good"}
     assert {"train", "validation"} <= set(splits)
+
+
+def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
+    """Seeds and trials that join a folder later."""
+    from bertkit.workflows import sweep
+    from bertkit.workflows.steps import finetune_inputs, seeds
+
+    earlier = {"status": "stopped", "identity": {"hold_out": "by text and label"}}
+    recipe = load_recipe("classify")
+    for folder in ("seed-3", "trial-0001"):
+        (tmp_path / folder).mkdir()
+        runs.write_record(tmp_path / folder, earlier)
+    assert seeds._as_begun(recipe, tmp_path).data.hold_out == "by_label"
+    assert seeds._as_begun(recipe, tmp_path / "new").data.hold_out == "by_hash"
+    assert finetune_inputs.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
+    (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
+    job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)
+    write_settings(tmp_path, 1, {})
+    assert sweep._read(job, 2).recipe.data.hold_out == "by_label"
