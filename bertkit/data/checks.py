@@ -18,6 +18,7 @@ _MANY_NAMES = 1000  # more names than these are not compared with one another
 _REPEATED = 0.01  # share of the training rows; fewer do no harm
 _RARE = 1000  # times rarer than if all labels were equally frequent
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
+_SHOWN = 5  # labels that a sentence names
 _TYPO = 100  # times rarer than the label that is meant
 
 
@@ -138,6 +139,43 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt
         question = f" Is {meant!r} meant?" if meant else ""
         doubts.append(Doubt(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}", first))
     return doubts
+
+
+def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
+    """Return label that no training row has -> split -> the indices of its rows that have it; of tags, entity types."""
+    rows_of: dict[str, dict[str, list[int]]] = {}
+    for name, split in splits.items():
+        for index, value in enumerate(_column(split, gold)):
+            for label in set(types_of(value or ())):
+                rows_of.setdefault(label, {}).setdefault(name, []).append(index)
+    return {label: of_splits for label, of_splits in rows_of.items() if "train" not in of_splits}
+
+
+def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
+    """Describe the labels that no training row has, in a sentence."""
+    unseen = find_unseen_names(splits, gold)
+    if not unseen:
+        return []
+    shown = [
+        f"{label!r} ({len(rows):,} of {name}, the first {splits[name].source}:{splits[name].lines[rows[0]]})"
+        for label, of_splits in list(unseen.items())[:_SHOWN]
+        for name, rows in of_splits.items()
+    ]
+    more = f" and {len(unseen) - _SHOWN:,} more" if len(unseen) > _SHOWN else ""
+    return [f"No training row has the label {', '.join(shown)}{more}. It cannot be learned, and counts as missed."]
+
+
+def describe_lacking(gold: Sequence[Any], lacking: Sequence[str]) -> list[str]:
+    """Describe the labels of rows to score that the model lacks, in a sentence.
+
+    >>> describe_lacking(["a", "b", "a", "c"], ["c"])
+    ["The model lacks the label 'c', which 1 of 4 (25.0%) rows have. It counts as missed."]
+    """
+    if not lacking:
+        return []
+    rows = sum(not set(lacking).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
+    shown = ", ".join(map(repr, lacking[:_SHOWN])) + (", ..." if len(lacking) > _SHOWN else "")
+    return [f"The model lacks the label {shown}, which {share_of(rows, len(gold))} rows have. It counts as missed."]
 
 
 def _find_twins(counts: Mapping[str, int]) -> list[tuple[str, str]]:

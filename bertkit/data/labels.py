@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -81,9 +81,41 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"{len(names):,} different labels in {len(spellings):,} rows",
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
+    return _sort(names)
+
+
+def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
+    """Return names with the labels added that other rows have and that mean none of them, so that these count as wrong.
+
+    A mistake is not added: a label that differs from a name in case or white space alone, or a number beside names that
+    are words, which may count these. Nor is any where the rows have no label in common with the names (but O, for no
+    entity).
+    """
+    found = {name for value in values for name in spelled_names(value)}
+    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy, names))
+    if not found - unknown - {"O"}:
+        return list(names)
+    has_numbers = any(map(_is_integer, names))
+    unseen = {name for name in unknown if _tidy(name) not in tidy_names and (has_numbers or not _is_integer(name))}
+    return _sort({*names, *unseen}) if unseen else list(names)
+
+
+def _is_known(name: str, names: Sequence[str]) -> bool:
+    try:
+        name_of(name, names)
+    except DataError:
+        return False
+    return True
+
+
+def _tidy(name: str) -> str:
+    return folded(" ".join(name.split()))
+
+
+def _sort(names: Set[str]) -> list[str]:
+    """Sort names; entity types that lack their B- or I- tag get it: rows to predict need not lack it."""
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
-        # a type may lack its B- or I- tag in the training rows, but not in the rows to predict
-        names |= {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
+        names = names | {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
@@ -113,7 +145,8 @@ def name_of(value: Any, names: Sequence[str], remedy: str = CORRECT) -> Any:
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
     listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:20]))
-    near = closest(spelling, names)
+    alike = next((name for name in names if _tidy(name) == _tidy(spelling)), None)
+    near = f"did you mean {alike}?" if alike else closest(spelling, names)
     hint = near if near.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 

@@ -43,6 +43,8 @@ class Checkpoint:
     """The device that the model is on, and the precision that it computes in."""
     members: tuple[Checkpoint, ...] = ()
     """Of an ensemble: the checkpoints whose outputs are combined, of which this has the first one's model."""
+    lacking: int = 0
+    """How many of the labels, the last ones, its model has no output for."""
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""

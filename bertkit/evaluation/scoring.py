@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
@@ -21,6 +22,8 @@ from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Feature, Setup
+
+_NEVER = -500.0  # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,10 @@ def score_split(
 
     With `tune`, the task's options are tuned on the split first.
     """
-    from bertkit.tokens.feature_cache import encode_split
-
+    if features is None:
+        checkpoint = _with_labels_of(split, checkpoint)
+        features = _encode(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
-    features = features if features is not None else encode_split(split, setup, task.encode)
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}")
     predictions = task.decode(outputs, features, split.rows, setup)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
@@ -96,9 +99,8 @@ def score_split(
 
 def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
     """Score an ensemble as `score_split` does, and each of its members by itself."""
-    from bertkit.tokens.feature_cache import encode_split
-
-    features = encode_split(split, checkpoint.setup, checkpoint.task.encode)
+    checkpoint = _with_labels_of(split, checkpoint)
+    features = _encode(split, checkpoint)
     by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
     outputs = combine_outputs(checkpoint, by_member, features)
     members = [
@@ -106,6 +108,30 @@ def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> 
         for member, own in zip(checkpoint.members, by_member, strict=True)
     ]
     return _score_outputs(checkpoint, split, features, outputs, None), members
+
+
+def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
+    known, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
+    found = {name for row in split.rows for name in spelled_names(row.get(gold))} if checkpoint.task.NAMED else set()
+    lacking = sorted(found.difference(known))
+    if not lacking:
+        return checkpoint
+    members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
+    setup = replace(checkpoint.setup, labels=(*known, *lacking))
+    return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
+
+
+def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
+    """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
+    from bertkit.tokens.feature_cache import encode_split
+
+    setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
+    if checkpoint.lacking:
+        setup = replace(setup, labels=setup.labels[: -checkpoint.lacking])
+        rows = [{name: value for name, value in row.items() if name != gold} for row in split.rows]
+        split = replace(split, rows=rows)
+    return encode_split(split, setup, checkpoint.task.encode)
 
 
 def _score_outputs(
@@ -148,9 +174,18 @@ def run_model(
     collate = checkpoint.task.collator(checkpoint.setup)
     progress.start(title, len(features))
     try:
-        return forward(checkpoint.model, features, collate, precision=checkpoint.machine.precision, tick=tick)
+        outputs, loss = forward(checkpoint.model, features, collate, precision=checkpoint.machine.precision, tick=tick)
     finally:
         progress.finish()
+    return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss
+
+
+def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Return an output with a logit of `_NEVER` for each of so many more labels."""
+    import numpy as np
+
+    logits = output["logits"]
+    return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
 def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str) -> list[list[Any]]:

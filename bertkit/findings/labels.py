@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import find_odd_columns, find_rare_names, refuse_swapped, types_of
+from bertkit.data.checks import find_odd_columns, find_rare_names, find_unseen_names, refuse_swapped, types_of
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
 from bertkit.findings import Finding, Place, places_of
@@ -62,11 +62,10 @@ def find_label_faults(
         places = places_of(train, [rows[0] for rows in rare.values()])
         text = f"labels with fewer than {_FEW} training rows: {shown}"
         findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
-    for label, of_split in rows_of.items():
-        if "train" not in of_split:
-            name, rows = next(iter(of_split.items()))
-            text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
-            findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
+    for label, of_split in find_unseen_names(splits, gold).items():
+        name, rows = next(iter(of_split.items()))
+        text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
+        findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
     absent = [label for label in types_of(declared or ()) if label != "O" and label not in rows_of]
     if absent:
         shown = _list([repr(label) for label in dict.fromkeys(absent)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from bertkit.data.labels import find_names, name_split, spelled_names
+from bertkit.data.labels import find_names, name_split, spelled_names, with_unseen
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, read_splits, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError
@@ -78,7 +78,14 @@ def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
         readings.findings.append(describe_refusal(error, "labels", "label_names"))
     readings.labels = tuple(names)
     for name, split in readings.splits.items():
-        readings.splits[name] = name_split(split, gold, names, collected=readings.faults)
+        readings.splits[name] = _named(split, gold, recipe, readings, readings.faults)
+
+
+def _named(split: Split, gold: str, recipe: Recipe, readings: Readings, faults: list[DataError]) -> Split:
+    """Replace the gold values of a split by label names; those that no training row has are names too."""
+    if not recipe.labels:
+        readings.labels = tuple(with_unseen(readings.labels, (row[gold] for row in split.rows)))
+    return name_split(split, gold, readings.labels, collected=faults)
 
 
 def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> None:
@@ -95,7 +102,7 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
             continue
         split = found[name]
         if columns.gold and task.NAMED:
-            split = name_split(split, columns.gold, readings.labels, collected=faults)
+            split = _named(split, columns.gold, recipe, readings, faults)
         if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):
             continue
         readings.splits[name] = split

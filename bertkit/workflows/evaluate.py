@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names
+from bertkit.data.checks import describe_lacking
+from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names, with_unseen
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -51,12 +52,14 @@ def evaluate(
     split: str | None = None,
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
+    strict_labels: bool = False,
     progress: Progress = SILENT,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
 
     With `output`, a folder, predictions are written there under the names they have in a run folder. Rows that the
-    checkpoint was trained on are refused, dropped or kept as `training_rows` says; see `judge_training_rows`.
+    checkpoint was trained on are refused, dropped or kept as `training_rows` says; see `judge_training_rows`. A label
+    that the checkpoint lacks counts as wrong, or is refused with `strict_labels`.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -64,7 +67,7 @@ def evaluate(
     folder = None if output is None else typed_path(output)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
-        splits = judge_training_rows(saved, splits_to_score(saved, split), training_rows)
+        splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
@@ -103,6 +106,7 @@ def evaluate_languages(
     split: str | None = None,
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
+    strict_labels: bool = False,
     oracle: bool = False,
     progress: Progress = SILENT,
 ) -> LanguageScores:
@@ -113,6 +117,7 @@ def evaluate_languages(
         split: as `evaluate` takes it.
         output: folder that gets a folder of predictions for each language.
         training_rows: as `evaluate` takes it.
+        strict_labels: as `evaluate` takes it.
         oracle: score each checkpoint of the run too, and tell which is best for each language.
         progress: shows how far the work is.
 
@@ -126,7 +131,7 @@ def evaluate_languages(
         checkpoints = find_checkpoints(saved) if oracle else {}
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
         splits = {
-            language: judge_training_rows(of, splits_to_score(of, split), training_rows)
+            language: judge_training_rows(of, splits_to_score(of, split, strict=strict_labels), training_rows)
             for language, of in by_language.items()
         }
     with ExitStack() as claim:
@@ -171,12 +176,13 @@ def _score(
     for name, rows in splits.items():
         start = time.perf_counter()
         scored, single = _score_split(checkpoint, saved, rows, progress)
-        details = task.details(scored.predictions, rows.rows, checkpoint.setup)
-        judged = {} if learned is None else judge_baselines(task, learned, rows.rows, checkpoint.setup)
-        baselines = score_baselines(task, judged, checkpoint.setup)
+        details = task.details(scored.predictions, rows.rows, scored.setup)
+        judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
+        baselines = score_baselines(task, judged, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
         lead = find_lead(task, scored, judged, recipe.best_metric)
         warnings = find_warnings(gold, scored, lead)
+        warnings += describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
         numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
@@ -231,8 +237,11 @@ def _check_output(folder: Path, splits: dict[str, Split]) -> None:
         ) from None
 
 
-def splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Split]:
-    """Read the splits to score, with gold values as the checkpoint's label names."""
+def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool = True) -> dict[str, Split]:
+    """Read the splits to score, with gold values as the checkpoint's label names.
+
+    Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
+    """
     recipe, task = saved.recipe, saved.task
 
     def read(row: Any) -> Any:
@@ -256,8 +265,16 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None) -> dict[str, Spli
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:
         return splits
-    gold = task.COLUMNS.gold
-    return {name: name_split(rows, gold, saved.labels, _remedy(saved, rows, gold)) for name, rows in splits.items()}
+    gold, is_open = task.COLUMNS.gold, not strict and not recipe.labels
+    return {
+        name: name_split(
+            rows,
+            gold,
+            with_unseen(saved.labels, (row[gold] for row in rows.rows)) if is_open else saved.labels,
+            _remedy(saved, rows, gold),
+        )
+        for name, rows in splits.items()
+    }
 
 
 def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:

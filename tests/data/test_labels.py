@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.labels import find_names, match_names, name_of, name_split
+from bertkit.data.labels import find_names, match_names, name_of, name_split, with_unseen
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, ModelError
 
@@ -112,3 +112,28 @@ def test_a_name_of_thousands_of_digits_is_text():
     assert name_of("9" * 5000, ["9" * 5000, "b"]) == "9" * 5000
     with pytest.raises(DataError, match="is not one of the 2 labels"):
         name_of("9" * 5000, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "all_names"),
+    [
+        (["bad", "good"], ["good", "mixed"], ["bad", "good", "mixed"]),
+        (["1", "5"], [1, 5.0, 3, None], ["1", "3", "5"]),
+        (["bad", "good"], [["good", "mixed"], ["bad"]], ["bad", "good", "mixed"]),
+        (["B-PER", "I-PER", "O"], [["O", "B-PER"], ["O", "B-LOC"]], ["B-LOC", "B-PER", "I-LOC", "I-PER", "O"]),
+        (["bad", "good"], ["good", "Good", " good ", "not  good"], ["bad", "good", "not  good"]),  # a mistake, a label
+        (["not good", "good"], ["good", "Not  good"], ["not good", "good"]),
+        (["bad", "good"], [0, 1, -1, "good"], ["bad", "good"]),  # they count the names
+        (["bad", "good"], ["good", 7], ["bad", "good"]),  # counts none
+        (["bad", "good"], ["positive", "negative"], ["bad", "good"]),  # none in common
+        (["B-PER", "I-PER", "O"], [["O", "B-person"]], ["B-PER", "I-PER", "O"]),
+    ],
+)
+def test_labels_that_no_training_row_has_join_the_names_unless_they_are_mistakes(names, values, all_names):
+    assert with_unseen(names, values) == all_names
+
+
+def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
+    with pytest.raises(DataError) as caught:
+        name_of("GOOD", ["bad", "good"])
+    assert caught.value.remedy == "did you mean good?"

@@ -22,8 +22,8 @@ def rows(*labels):
 
 def test_bad_rows_are_left_out_and_kept_as_faults(tmp_path):
     write_csv(tmp_path / "train.csv", rows("a", "", "b", "", "a"))
-    write_csv(tmp_path / "validation.csv", rows("a", "c"))
-    write_csv(tmp_path / "test.csv", rows("a", "d", "b"))
+    write_csv(tmp_path / "validation.csv", rows("a", "B"))
+    write_csv(tmp_path / "test.csv", rows("a", "A", "b"))
     readings = read(tmp_path)
     assert {name: split.lines for name, split in readings.splits.items()} == {
         "train": [2, 4, 6],
@@ -32,6 +32,14 @@ def test_bad_rows_are_left_out_and_kept_as_faults(tmp_path):
     }
     assert [fault.row for fault in readings.faults] == [3, 5, 3, 3]
     assert readings.labels == ("a", "b")
+
+
+def test_labels_of_other_splits_are_labels_though_no_training_row_has_them(tmp_path):
+    write_csv(tmp_path / "train.csv", rows("a", "b"))
+    write_csv(tmp_path / "validation.csv", rows("a", "c"))
+    write_csv(tmp_path / "test.csv", rows("b", "d"))
+    readings = read(tmp_path)
+    assert (readings.labels, readings.faults) == (("a", "b", "c", "d"), [])
 
 
 def test_one_label_is_a_finding(tmp_path):

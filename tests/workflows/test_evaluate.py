@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertkit.data.rows import Split
 from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import find_checkpoint
+from bertkit.evaluation.scoring import score_ensemble, score_split
+from bertkit.progress import SILENT
+from bertkit.recipe import load_recipe
 from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
@@ -149,6 +155,38 @@ def test_a_file_that_has_grown_has_its_new_held_out_rows_beside_the_old_ones(run
     ended = run("eval", "classify", "--model", "runs/classify", "--data", file, "--split", "validation", "--json")
     assert ended.code == 0, ended.err
     assert scores(ended)["rows"] > 8 and scores(ended)["training_rows"] == 0
+
+
+def test_a_label_that_the_model_lacks_is_told_and_counts_as_wrong(run, trained, rows):
+    plain = scores(run("eval", "classify", "--model", trained, "--data", rows, "--json"))["scores"]
+    write_csv(rows, [*toy_rows(60, seed=4), *({"text": text, "label": "mixed"} for text in ("good", "a bad film"))])
+    command = ("eval", "classify", "--model", trained, "--data", rows)
+    found = scores(run(*command, "--output", "scored", "--json"))
+    assert found["scores"]["accuracy"] == pytest.approx(plain["accuracy"] * 60 / 62)
+    assert found["warnings"] == [
+        "The model lacks the label 'mixed', which 2 of 62 (3.2%) rows have. It counts as missed."
+    ]
+    last = json.loads(Path("scored/predictions_all.jsonl").read_text().splitlines()[-1])
+    assert (last["label"], last["prediction"], last["probabilities"]["mixed"] < 1e-200) == ("mixed", "bad", True)
+    ended = run("errors", "scored", "--recipe", "classify", "--json")
+    assert (ended.code, json.loads(ended.out)["wrong"]) == (0, round(62 - 62 * found["scores"]["accuracy"]))
+    ended = run(*command, "--strict-labels")
+    assert (ended.code, "label 'mixed' is not one of the 2 labels (0 bad, 1 good)" in ended.last) == (3, True)
+    assert run(*command, "--set", "labels=[bad, good]").code == 3  # a list that is declared is closed
+    write_csv(rows, [*toy_rows(60, seed=4), {"text": "good", "label": "Good"}])
+    ended = run(*command)
+    assert (ended.code, ended.last.endswith("did you mean good?")) == (3, True)
+
+
+def test_an_ensemble_lacks_the_labels_that_its_members_lack(trained, rows):
+    split = Split("all", "rows.csv", [*toy_rows(20, seed=4), {"text": "good", "label": "mixed"}], list(range(21)))
+    checkpoint = find_checkpoint(load_recipe("classify", {"model": str(trained)})).load(inference=True)
+    ensemble = replace(checkpoint, members=(checkpoint, checkpoint))
+    scored, members = score_ensemble(ensemble, split, SILENT)
+    single = score_split(checkpoint, split, SILENT)
+    assert single.setup.labels == ("bad", "good", "mixed") and single.loss is None
+    assert scored.scores == pytest.approx(single.scores) == members[0].scores
+    assert single.scores["accuracy"] <= 20 / 21
 
 
 def test_unlabelled_rows_cannot_be_scored(run, trained, tmp_path):

@@ -65,6 +65,9 @@ PredictionsOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
 ]
+StrictLabelsOption = Annotated[
+    bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")
+]
 LanguagesOption = Annotated[
     str | None,
     typer.Option(
@@ -97,6 +100,7 @@ def command(
             metavar="CHOICE",
         ),
     ] = "refuse",
+    strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
     oracle: OracleOption = False,
     benchmark: BenchmarkOption = None,
@@ -115,7 +119,8 @@ def command(
             model,
             {"a RUN": run, "--data": data, "--split": split, "--limit": limit, "--output": output},
             {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
-            {"--zero-shot": zero_shot or None, "--languages": languages, "--oracle": oracle or None},
+            {"--strict-labels": strict_labels or None, "--zero-shot": zero_shot or None},
+            {"--languages": languages, "--oracle": oracle or None},
         )
         from bertkit.workflows.evaluate import evaluate_benchmark
 
@@ -129,7 +134,7 @@ def command(
     recipe, checkpoint = find_trained(run, model)
     settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
-    rows: Any = {"split": split, "output": output, "training_rows": training_rows}
+    rows: Any = {"split": split, "output": output, "training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages

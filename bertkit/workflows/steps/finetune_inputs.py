@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
+from bertkit.data.checks import describe_unseen, find_odd_columns, find_odd_rows, find_unseen_names, refuse_swapped
 from bertkit.data.draw import draw_per_label
 from bertkit.data.hold_out import DRAWS, with_draw_of
-from bertkit.data.labels import find_names, name_split
+from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split
 from bertkit.data.sources import is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream
@@ -197,14 +198,15 @@ def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Return the label names of rows to train on, and the splits with gold values as names.
+    """Return the label names of all rows, and the splits with gold values as names.
 
     Raises:
         DataError: values that are not labels, or only one label in the training rows.
     """
     if not task.NAMED:
         return (), splits
-    names = recipe.labels or find_names(row[task.COLUMNS.gold] for row in splits["train"].rows)
+    values = {name: [row[task.COLUMNS.gold] for row in split.rows] for name, split in splits.items()}
+    names = recipe.labels or reduce(with_unseen, values.values(), find_names(values["train"]))
     named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
     if recipe.data.streaming:
         return tuple(names), named
@@ -253,10 +255,13 @@ def _find_checked_labels(
     _log(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
     if data.per_class is not None:
-        drawn = draw_per_label(splits["train"], columns.gold, labels, data.per_class, recipe.training.seed)
+        unseen = find_unseen_names(splits, columns.gold)
+        drawn_from = [name for name in labels if name not in unseen]
+        drawn = draw_per_label(splits["train"], columns.gold, drawn_from, data.per_class, recipe.training.seed)
         splits = {**splits, "train": drawn}
     if is_checked:
-        rows = find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        rows = describe_unseen(splits, columns.gold) if task.NAMED else []
+        rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
         _log(rows)
         odd += rows
     return labels, splits, tuple(odd)

@@ -12,7 +12,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.sweeps import write_settings
-from tests.conftest import toy_rows, write_csv
+from tests.conftest import LEARN, toy_rows, write_csv, write_jsonl
 from tests.workflows.test_streaming import arguments
 
 
@@ -155,3 +155,34 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)
     write_settings(tmp_path, 1, {})
     assert sweep._read(job, 2).recipe.data.hold_out == "by_label"
+
+
+def test_a_label_of_validation_rows_alone_is_a_label_that_is_never_learned(run, tiny_model, toy_data):
+    rows = toy_rows(40, seed=2)
+    write_csv(toy_data / "validation.csv", [*rows, {"text": "good", "label": "mixed"}])
+    command = ("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1)
+    plan = run(*command, "--dry-run", "--json")
+    assert json.loads(plan.out)["labels"] == ["bad", "good", "mixed"]
+    told = f"No training row has the label 'mixed' (1 of validation, the first {toy_data}/validation.csv:42). "
+    assert json.loads(plan.out)["warnings"][0] == f"{told}It cannot be learned, and counts as missed."
+    ended = run(*command, "--json")
+    assert ended.code == 0, ended.err
+    found = [json.loads(line) for line in Path("runs/classify/predictions.jsonl").read_text().splitlines()]
+    right = sum(row["label"] == row["prediction"] for row in found)
+    assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == right / 41
+    assert run(*command, "--set", "data.per_class=10", "--output", "few").code == 0  # drawn from the other labels
+    write_csv(toy_data / "validation.csv", [*rows, {"text": "good", "label": "GOOD"}])
+    ended = run(*command)
+    assert (ended.code, ended.last.endswith("did you mean good?")) == (3, True)
+
+
+def test_an_entity_type_of_validation_rows_alone_counts_as_missed(run, tiny_model, tmp_path):
+    known, rare = ({"tokens": ["good", "film"], "tags": [tag, "O"]} for tag in ("B-PER", "B-LOC"))
+    write_jsonl(tmp_path / "d" / "train.jsonl", [known] * 40)
+    write_jsonl(tmp_path / "d" / "validation.jsonl", [known] * 3 + [rare])
+    ended = run("finetune", "tag", "--model", tiny_model, "--data", tmp_path / "d", *LEARN, "--epochs", 12, "--json")
+    assert ended.code == 0, ended.err
+    assert "No training row has the label 'LOC' (1 of validation" in ended.err
+    result = json.loads(ended.out)["results"][0]
+    assert result["scores"]["recall"] == 3 / 4
+    assert {row["type"]: row["recall"] for row in result["tables"]["entity types"]} == {"LOC": 0, "PER": 1}
