@@ -1,8 +1,8 @@
-"""The columns of a source: what is said where one is missing."""
+"""The columns of a source: which one is taken by its name, and what is said of those that are missing or not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -12,6 +12,46 @@ from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.text import Record, source_column
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, assignment
+
+PAIR = "text_pair"
+"""The second text of a pair."""
+
+_INPUTS = {
+    *(
+        "text",
+        PAIR,
+        "premise",
+        "hypothesis",
+        "sentence",
+        "sentence1",
+        "sentence2",
+        "question",
+        "question1",
+        "question2",
+    ),
+    *("query", "passage", "context"),
+}
+
+
+def takes_pair(source_names: Sequence[str], data: Data) -> bool:
+    """Tell whether a source has the second text of a pair under its own name, and the recipe does not say otherwise."""
+    mapped = [name for names in data.columns.values() for name in ([names] if isinstance(names, str) else names)]
+    return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
+
+
+def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) -> list[str]:
+    """Describe the columns that look like input and are not read, in a sentence.
+
+    >>> describe_unread(["date", "premise"], Data(), ["text_pair"])
+    ["'premise' looks like input and is not read. To read a pair: --set data.columns.text_pair=premise"]
+    """
+    odd = [name for name in unread if name.lower() in _INPUTS and name not in data.unread]
+    if not odd:
+        return []
+    is_free = PAIR in optional and PAIR not in data.columns
+    remedy = f" To read a pair: --set {assignment(f'data.columns.{PAIR}', odd[0])}" if is_free else ""
+    names, verbs = ", ".join(map(repr, odd)), "look like input and are" if len(odd) > 1 else "looks like input and is"
+    return [f"{names} {verbs} not read.{remedy}"]
 
 
 def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: Data) -> DataError:

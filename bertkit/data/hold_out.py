@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from bertkit.data.checks import share_of
 from bertkit.data.labels import spelled_names
 from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
-from bertkit.recipe import Data, Recipe, Row
+from bertkit.recipe import Data, Row
 
 log = logging.getLogger("bertkit")
 
@@ -28,12 +27,6 @@ class _Group:
     rows: list[int]
     draw: bytes
     labels: Counter[str]
-
-
-def with_draw_of(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
-    """Return a recipe that holds out rows as the run with an identity did, if that has held out any."""
-    draw = next((name for name, known in DRAWS.items() if known == identity.get("hold_out")), recipe.data.hold_out)
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"hold_out": draw})})
 
 
 def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import missing_column, names_recur, no_header
+from bertkit.data.columns import PAIR, missing_column, names_recur, no_header, takes_pair
 from bertkit.data.text import Record
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Row
+from bertkit.storage.cache import say_once
 
 log = logging.getLogger("bertkit")
 
@@ -66,6 +68,8 @@ class Split:
     """Whether it was drawn from one split, as the validation rows of it or the rest."""
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows that the model to score was trained on."""
+    unread: tuple[str, ...] = ()
+    """Columns of the source that are not read."""
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
@@ -107,6 +111,10 @@ def canonical_records(
                 if names_recur(values, records):
                     raise no_header(list(values), source) from None
                 raise
+            if PAIR in names and PAIR not in data.columns:
+                say_once(
+                    f"the column {PAIR!r} is read as the second text of a pair; --set data.columns.{PAIR}=null drops it"
+                )
         row = {
             canonical: [values[name] for name in actual] if len(actual) > 1 else values[actual[0]]
             for canonical, actual in names.items()
@@ -117,12 +125,15 @@ def canonical_records(
 def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
     """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
 
+    The second text of a pair is read where a column has its name.
+
     In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
 
     Raises:
         DataError: a column is missing, two canonical columns share one, or the header is a row of data.
     """
-    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in data.columns]
+    known = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
+    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in known]
     gold = [columns.gold] if columns.gold else []
     mapping = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
     _replace_missing(mapping, source_names, data, columns)
@@ -165,7 +176,9 @@ def read_split(
     faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
     left_out = 0
-    for line, _, row in canonical_records(records, data, columns, str(source)):
+    canonical = canonical_records(records, data, columns, str(source))
+    first_record = list(islice(canonical, 1))
+    for line, _, row in chain(first_record, canonical):
         if data.limit is not None and len(rows) >= data.limit:
             break
         try:
@@ -189,7 +202,19 @@ def read_split(
         log.info(f"rows of {source} without labels, left out: {left_out:,}")
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
-    return Split(name, str(source), rows, lines)
+    unread = next((_unread(values, row, data) for _, values, row in first_record), ())
+    return Split(name, str(source), rows, lines, unread=unread)
+
+
+def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """Return the columns that are not read of the first split that has some: a stream does not tell its own."""
+    return next((split.unread for split in splits.values() if split.unread), ())
+
+
+def _unread(values: Mapping[str, Any], row: Row, data: Data) -> tuple[str, ...]:
+    """Return the columns of a source of which a row has nothing."""
+    used = {data.split_column, *(column for canonical in row for column in _actual(canonical, data))}
+    return tuple(column for column in values if column not in used)
 
 
 @contextmanager

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bertkit.data.columns import PAIR
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format
-from bertkit.data.hold_out import hold_out
+from bertkit.data.hold_out import DRAWS, hold_out
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
 from bertkit.data.text import Record
@@ -100,6 +101,16 @@ def read_splits(
         if choose(name):
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
     return {name: read_files(name) for name in sorted(files, key=_order) if choose(name)}
+
+
+def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
+    """Return a recipe that reads and holds out rows as the run with an identity did, whatever is the default today."""
+    draws = [draw for draw, known in DRAWS.items() if known == identity.get("hold_out")]
+    changes: dict[str, Any] = {"hold_out": draws[0]} if draws else {}
+    columns = identity.get("recipe", {}).get("data", {}).get("columns")
+    if columns is not None and PAIR not in (*columns, *recipe.data.columns):
+        changes["unread"] = [*recipe.data.unread, PAIR]
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update=changes)})
 
 
 def check_source(data: Data | Corpus) -> None:

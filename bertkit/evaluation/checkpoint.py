@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.data.hold_out import with_draw_of
 from bertkit.data.labels import match_names, placeholder_names
+from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.modeling.architectures import detect_machine
@@ -235,7 +235,7 @@ def _saved(
     recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
 ) -> SavedCheckpoint:
     labels = _labels_of(config, recipe, task, folder)
-    return SavedCheckpoint(with_draw_of(recipe, record.get("identity", {})), task, folder, labels, record)
+    return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
 
 
 def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:

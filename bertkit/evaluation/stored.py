@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from bertkit.data.hold_out import with_draw_of
 from bertkit.data.labels import spelled_names
+from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
 from bertkit.metrics.intervals import Setting
@@ -187,7 +187,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
     assert recipe is not None
     for run in of_runs:
         _check_run(run, recipe, first or run)
-    recipe = with_draw_of(recipe, first.record["identity"] if first else {})
+    recipe = as_recorded(recipe, first.record["identity"] if first else {})
     task = load_task(recipe)
     labels = first.record["identity"].get("labels") if first else None
     if task.NAMED and not labels:

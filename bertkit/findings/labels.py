@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import find_odd_columns, find_rare_names, find_unseen_names, refuse_swapped, types_of
+from bertkit.data.columns import describe_unread
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
 from bertkit.findings import Finding, Place, places_of
@@ -21,7 +22,9 @@ _SHOWN = 6  # labels
 
 def find_odd_values(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[Finding]:
     """Find columns that may be others, from training rows whose labels are as written."""
-    findings = []
+    unmapped = [name for name in columns.optional if not any(name in row for row in train.rows[:1])]
+    unread = describe_unread(train.unread, data, unmapped)
+    findings = [Finding("warn", "rows", "unread_columns", text) for text in unread]
     if finds_names and train.rows:
         try:
             refuse_swapped(train, columns, data)

@@ -27,6 +27,9 @@ class Data(Section):
     columns: dict[str, str | list[str]] = Field(
         {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
     )
+    unread: list[str] = Field(
+        [], description="canonical columns that are not read where the source has them; `null` in `columns` adds one"
+    )
     format: str = Field("auto", description="file format; `auto` goes by the ending")
     header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
     delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; by default, the one in the header line")
@@ -69,10 +72,15 @@ class Data(Section):
             raise ValueError("must be a code such as en, made of letters, digits, `_`, `-` and `.`")
         return language
 
-    @field_validator("columns", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _null_takes_a_column_out(cls, columns: Any) -> Any:
-        return {k: v for k, v in columns.items() if v is not None} if isinstance(columns, dict) else columns
+    def _null_takes_a_column_out(cls, values: Any) -> Any:
+        columns = values.get("columns") if isinstance(values, dict) else None
+        if not isinstance(columns, dict) or None not in columns.values():
+            return values
+        nulls = [name for name, column in columns.items() if column is None]
+        rest = {name: column for name, column in columns.items() if name not in nulls}
+        return {**values, "columns": rest, "unread": [*values.get("unread", []), *nulls]}
 
 
 class CommonTraining(Section):

@@ -49,6 +49,8 @@ class CheckResult:
     """What was not checked, and why."""
     label_errors: list[LabelError] = field(default_factory=list)
     """All rows whose label may be wrong, the likeliest first."""
+    unread: list[str] = field(default_factory=list)
+    """Columns of the data that are not read."""
     removed: dict[str, int] = field(default_factory=dict)
     """Why rows are not in the cleaned copy -> how many."""
 
@@ -66,6 +68,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
+    from bertkit.data.rows import find_unread
     from bertkit.findings.cleaning import find_removable, find_sources, write_copies
     from bertkit.findings.faults import describe_faults
     from bertkit.findings.reading import read_all
@@ -82,6 +85,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         rows={name: len(split.rows) for name, split in readings.splits.items()},
         findings=[*describe_faults(readings.faults), *readings.findings],
         left_out=readings.left_out,
+        unread=list(find_unread(readings.splits)),
     )
     readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
     if "train" not in readings.splits:

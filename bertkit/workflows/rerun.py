@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.hold_out import with_draw_of
+from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
@@ -113,7 +113,7 @@ def rerun(
         pretrain.run_inputs(replace(text, plan=_as_before(text.plan, record)), fresh=fresh, progress=progress)
     else:
         with stage(progress, "reading the data", total=1):
-            rows = finetune_inputs.read_inputs(with_draw_of(recipe, record["identity"]), target)
+            rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
         check(record["identity"], rows.plan.identity, recipe)
         use_threads(record["machine"])
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.columns import missing_column
-from bertkit.data.rows import Columns, canonical_records
+from bertkit.data.columns import describe_unread, missing_column, takes_pair
+from bertkit.data.rows import Columns, canonical_records, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 
@@ -29,3 +29,39 @@ def test_a_header_whose_name_is_a_value_below_it_is_data():
         "no header: the first line looks like data ('Great film', 'positive') (d.csv:1) - "
         "name the columns: --set 'data.header=[text, label]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "data", "is_taken"),
+    [
+        (["text", "text_pair"], Data(), True),
+        (["text", "Text_Pair"], Data(), False),
+        (["text", "text_pair"], Data(columns={"text_pair": None}), False),
+        (["text", "text_pair"], Data(columns={"text": "text_pair"}), False),
+        (["text", "text_pair", "other"], Data(columns={"text_pair": "other"}), False),
+    ],
+)
+def test_a_second_text_is_taken_by_its_name_alone(names, data, is_taken):
+    assert takes_pair(names, data) == is_taken
+
+
+def test_columns_that_are_not_read_are_kept_with_the_split():
+    rows = [{"text": "a", "text_pair": "b", "label": 1, "date": "today", "id": 7, "part": "train"}]
+
+    def read(data, columns=COLUMNS):
+        return read_split("train", enumerate(rows, 2), data, columns, dict, "d.csv")
+
+    split = read(Data(split_column="part"))
+    assert (split.rows[0]["text_pair"], split.unread) == ("b", ("date", "id"))
+    assert read(Data(columns={"text_pair": None})).unread == ("text_pair", "date", "id", "part")
+    split = read(Data(), Columns(given=("text",), gold="label"))  # a family without pairs
+    assert ("text_pair" in split.rows[0], split.unread) == (False, ("text_pair", "date", "id", "part"))
+
+
+def test_what_looks_like_input_is_named_with_a_remedy_only_where_it_helps():
+    (line,) = describe_unread(["Question", "date", "context"], Data(), [])
+    assert line == "'Question', 'context' look like input and are not read."
+    (line,) = describe_unread(["sentence2"], Data(columns={"text": "sentence1"}), ["text_pair"])
+    assert line.endswith("To read a pair: --set data.columns.text_pair=sentence2")
+    assert describe_unread(["question"], Data(columns={"text_pair": "b"}), ["text_pair"])[0].endswith("not read.")
+    assert describe_unread(["text_pair", "date"], Data(columns={"text_pair": None}), ["text_pair"]) == []

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bertkit.data.hold_out import DRAWS, hold_out, with_draw_of
+from bertkit.data.hold_out import DRAWS, hold_out
 from bertkit.data.rows import Split
-from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.sources import as_recorded, is_validation, read_splits
 from bertkit.errors import DataError
 from bertkit.recipe import Data, load_recipe
 from bertkit.tasks import Columns
@@ -113,10 +113,10 @@ def test_a_column_that_the_model_does_not_read_moves_no_row():
 
 def test_a_run_keeps_the_draw_that_it_began_with():
     recipe = load_recipe("classify")
-    assert with_draw_of(recipe, {}).data.hold_out == "by_hash"
+    assert as_recorded(recipe, {}).data.hold_out == "by_hash"
     for way, known in DRAWS.items():
-        assert with_draw_of(recipe, {"hold_out": known}).data.hold_out == way
-    assert with_draw_of(load_recipe("classify", {"data.hold_out": "by_label"}), {}).data.hold_out == "by_label"
+        assert as_recorded(recipe, {"hold_out": known}).data.hold_out == way
+    assert as_recorded(load_recipe("classify", {"data.hold_out": "by_label"}), {}).data.hold_out == "by_label"
 
 
 def test_each_label_gives_up_its_share():

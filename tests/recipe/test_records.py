@@ -44,7 +44,8 @@ def test_the_best_metric_is_the_first_unless_it_is_named():
 
 
 def test_null_takes_a_column_out():
-    assert Data(columns={"text": "review", "text_pair": None}).columns == {"text": "review"}
+    data = Data(columns={"text": "review", "text_pair": None})
+    assert (data.columns, data.unread) == ({"text": "review"}, ["text_pair"])
 
 
 def test_records_are_frozen_and_numbers_are_finite():

@@ -65,7 +65,7 @@ def test_faults_of_single_rows_are_all_found(tmp_path, tiny_model):
     train[70]["text"] = f"{train[70]['text']} " * 20
     train[80]["text"] = "δ ж ו " + train[80]["text"]
     validation[5]["text"] = train[90]["text"]
-    validation[6]["label"] = "neutral"
+    validation[6]["label"] = "POSITIVE"
     _, found = run_check(tmp_path / "data", tiny_model, train, validation)
     assert found["empty_texts"] == ["fail", {("train.jsonl", 4)}]
     assert found["unreadable_rows"] == ["fail", {("validation.jsonl", 7)}]

@@ -104,7 +104,8 @@ def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> Non
         return
     print_text(f"{result.recipe}: {result.source}")
     counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
-    print_text(f"  rows: {counted or 'none can be used'}")
+    unread = f"; columns that are not read: {', '.join(result.unread)}" if result.unread else ""
+    print_text(f"  rows: {counted or 'none can be used'}{unread}")
     for group, heading in _GROUPS.items():
         findings = [finding for finding in result.findings if finding.group == group]
         if findings:

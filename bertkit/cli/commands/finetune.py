@@ -172,6 +172,8 @@ def print_dry_run(plan: DryRun, *, as_json: bool, runs: int = 1) -> None:
     print_line()
     counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
     print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
+    if plan.unread:
+        print_text(f"not read {', '.join(plan.unread)}")
     if plan.labels:
         print_text(f"labels   {', '.join(plan.labels[:20])}")
     print_line(f"steps    {plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""))

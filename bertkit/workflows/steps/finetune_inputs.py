@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
 from bertkit.data.checks import describe_unseen, find_odd_columns, find_odd_rows, find_unseen_names, refuse_swapped
+from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import draw_per_label
-from bertkit.data.hold_out import DRAWS, with_draw_of
+from bertkit.data.hold_out import DRAWS
 from bertkit.data.labels import find_names, name_split, with_unseen
-from bertkit.data.rows import Split
-from bertkit.data.sources import is_validation, read_splits, unsplit_file
+from bertkit.data.rows import Split, find_unread
+from bertkit.data.sources import as_recorded, is_validation, read_splits, unsplit_file
 from bertkit.data.streams import RowStream
 from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
@@ -42,7 +43,7 @@ log = logging.getLogger("bertkit")
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": {"keep_all_checkpoints"}}
-_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out"}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class DryRun:
     resolved: str
     warnings: list[str] = field(default_factory=list)
     """What is odd about the rows; it is logged too."""
+    unread: list[str] = field(default_factory=list)
+    """Columns of the training rows that are not read."""
 
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
@@ -118,6 +121,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
             inputs.recipe.model_dump(mode="json", exclude_defaults=True), comment=inputs.plan.facts["automatic"]
         ),
         warnings=list(inputs.warnings),
+        unread=list(find_unread(inputs.splits)),
     )
 
 
@@ -142,6 +146,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     if count is not None and not recipe.distillation:  # a student may have fewer
         check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
+    recipe = _with_pair(recipe, splits["train"])
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
@@ -176,7 +181,15 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
 def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
     """Return a recipe that holds out rows as the first run did that one of the folders holds."""
     record = next(filter(None, map(runs.read_record, folders)), None)
-    return with_draw_of(recipe, record["identity"]) if record else recipe
+    return as_recorded(recipe, record["identity"]) if record else recipe
+
+
+def _with_pair(recipe: Recipe, train: Split) -> Recipe:
+    """Return a recipe that maps the second text of a pair where the rows have one."""
+    if PAIR not in train.rows[0] or PAIR in recipe.data.columns:
+        return recipe
+    columns = {**recipe.data.columns, PAIR: PAIR}
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"columns": columns})})
 
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:
@@ -251,7 +264,10 @@ def _find_checked_labels(
     is_checked = data.source != "demo" and not data.streaming
     if finds_names:
         refuse_swapped(splits["train"], columns, data)
-    odd = find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    if unread := find_unread(splits):
+        say_once(f"columns that are not read: {', '.join(unread)}")
+    odd = describe_unread(unread, data, columns.optional)
+    odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
     if data.per_class is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.hold_out import with_draw_of
+from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, run_part
@@ -129,7 +129,7 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
     record = None if fresh else runs.read_record(folder)
     begun = record["identity"].get("tasks", {}) if record else {}
     tasks = {
-        name: read_inputs(with_draw_of(own, begun.get(name, {})), folder / name, fresh=fresh)
+        name: read_inputs(as_recorded(own, begun.get(name, {})), folder / name, fresh=fresh)
         for name, own in several.recipes.items()
     }
     settings = recipe.model_dump(

@@ -186,3 +186,53 @@ def test_an_entity_type_of_validation_rows_alone_counts_as_missed(run, tiny_mode
     result = json.loads(ended.out)["results"][0]
     assert result["scores"]["recall"] == 3 / 4
     assert {row["type"]: row["recall"] for row in result["tables"]["entity types"]} == {"LOC": 0, "PER": 1}
+
+
+@pytest.fixture
+def pairs(tmp_path) -> Path:
+    rows = [{**row, "text_pair": f"one {n}", "premise": "p", "date": n} for n, row in enumerate(toy_rows(60, seed=1))]
+    return write_csv(tmp_path / "pairs.csv", rows)
+
+
+def test_the_second_text_is_read_where_it_stands_and_unread_columns_are_listed(run, tiny_model, pairs):
+    command = ("finetune", "classify", "--model", tiny_model, "--data", pairs, "--epochs", 1)
+    plan = run(*command, "--dry-run")
+    assert plan.code == 0, plan.err
+    assert "not read premise, date" in plan.out and "text_pair: text_pair" in plan.out
+    assert "the column 'text_pair' is read as the second text of a pair" in plan.err
+    assert plan.err.count("is read as the second text") == 1
+    assert "columns that are not read: premise, date" in plan.err
+    warning = "'premise' looks like input and is not read."  # the second text is taken, so there is no place for it
+    plan = json.loads(run(*command, "--dry-run", "--json").out)
+    assert (plan["unread"], plan["warnings"]) == (["premise", "date"], [warning])
+    assert run(*command).code == 0
+    assert "text_pair" in json.loads(Path("runs/classify/predictions.jsonl").read_text().splitlines()[0])
+    assert run(*command).code == 0  # as a finished run
+    for recipe in ("classify", "runs/classify/recipe.yaml"):  # the shipped one does not map it
+        ended = run("eval", recipe, "--model", "runs/classify", "--data", pairs, "--output", "scored", "--json")
+        assert (ended.code, json.loads(ended.out)["results"][0]["training_rows"]) == (0, 0), ended.err
+        assert "text_pair" in json.loads(Path("scored/predictions.jsonl").read_text().splitlines()[0])
+    checked = run("check", "classify", "--model", tiny_model, "--data", pairs, "--json")
+    found = json.loads(checked.out)
+    assert found["unread"] == ["premise", "date"]
+    assert [one["text"] for one in found["findings"] if one["name"] == "unread_columns"] == [warning]
+
+
+def test_a_run_that_was_begun_without_the_second_text_goes_on_without_it(run, tiny_model, pairs):
+    command = ("finetune", "classify", "--model", tiny_model, "--data", pairs, "--epochs", 1)
+    assert run(*command, "--set", "data.columns.text_pair=null").code == 0
+    record = json.loads(Path("runs/classify/run.json").read_text())
+    settings = record["identity"]["recipe"]["data"]
+    assert not {"text_pair", "unread"} & {*settings, *settings["columns"]}
+    recipe = Path("runs/classify/recipe.yaml").read_text()
+    record.pop("sha256"), record["files"].pop("recipe.yaml")  # as an earlier release wrote it
+    Path("runs/classify/recipe.yaml").write_text(recipe.replace("  unread: [text_pair]\n", ""))
+    Path("runs/classify/run.json").write_text(json.dumps(record))
+    assert "unread" not in Path("runs/classify/recipe.yaml").read_text()
+    assert run(*command).code == 0
+    for recipe in ("classify", "runs/classify/recipe.yaml"):
+        ended = run("eval", recipe, "--model", "runs/classify", "--data", pairs, "--output", "scored", "--json")
+        assert ended.code == 0, ended.err
+        assert "text_pair" not in json.loads(Path("scored/predictions.jsonl").read_text().splitlines()[0])
+    ended = run(*command, "--output", "other", "--set", "data.columns.text_pair=premise", "--dry-run", "--json")
+    assert json.loads(ended.out)["unread"] == ["text_pair", "date"]
