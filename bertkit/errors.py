@@ -46,6 +46,8 @@ class BertkitError(Exception):
         self.file = None if file is None else str(file)
         self.row = row
         self.column = column
+        self.record: str | None = None
+        """What else the row is known by, such as its id."""
 
     def __str__(self) -> str:
         """One line: ``what (file:row, column name) - remedy``.
@@ -55,7 +57,7 @@ class BertkitError(Exception):
         """
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
-        where = ", ".join(text for text in (position, column) if text)
+        where = ", ".join(text for text in (position, self.record, column) if text)
         what, remedy = (_shorten(text) for text in (self.what, self.remedy))
         line = what + (f" ({where})" if where else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
@@ -66,7 +68,9 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in").named("cola"))
         'cola: no label - fill it in'
         """
-        return type(self)(f"{name}: {self.what}", self.remedy, file=self.file, row=self.row, column=self.column)
+        error = type(self)(f"{name}: {self.what}", self.remedy, file=self.file, row=self.row, column=self.column)
+        error.record = self.record
+        return error
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields that ``--json`` prints under ``error``."""
@@ -75,6 +79,7 @@ class BertkitError(Exception):
             "message": self.what,
             "file": self.file,
             "row": self.row,
+            "record": self.record,
             "column": self.column,
             "hint": self.remedy,
         }

@@ -40,6 +40,7 @@ def test_json_has_every_field():
         "message": "no label",
         "file": "a.csv",
         "row": 3,
+        "record": None,
         "column": "label",
         "hint": "fill it in",
     }

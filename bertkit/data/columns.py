@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -11,7 +11,7 @@ from bertkit.data.formats import format_of
 from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.text import Record, source_column
 from bertkit.errors import DataError, closest
-from bertkit.recipe import Data, assignment
+from bertkit.recipe import Data, Row, assignment
 
 PAIR = "text_pair"
 """The second text of a pair."""
@@ -31,6 +31,18 @@ _INPUTS = {
     ),
     *("query", "passage", "context"),
 }
+
+
+def source_columns(canonical: str, data: Data) -> list[str]:
+    """Return the source's columns that a canonical one is made of."""
+    mapped = data.columns.get(canonical, canonical)
+    return [mapped] if isinstance(mapped, str) else mapped
+
+
+def unread_columns(values: Mapping[str, Any], row: Row, data: Data) -> tuple[str, ...]:
+    """Return the columns of a source of which a row has nothing."""
+    used = {data.split_column, *(column for canonical in row for column in source_columns(canonical, data))}
+    return tuple(column for column in values if column not in used)
 
 
 def takes_pair(source_names: Sequence[str], data: Data) -> bool:

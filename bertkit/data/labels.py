@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import Split, first_of
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of
+from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, closest
-from bertkit.recipe import Row
+from bertkit.recipe import Data, Row
+
+log = logging.getLogger("bertkit")
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""
@@ -144,7 +149,7 @@ def name_of(value: Any, names: Sequence[str], remedy: str = CORRECT) -> Any:
     counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
-    listed = ", ".join(f"{index} {name}" for index, name in enumerate(names[:20]))
+    listed = ", ".join(f"{index} {list_names([name])}" for index, name in enumerate(names[:20]))
     alike = next((name for name in names if _tidy(name) == _tidy(spelling)), None)
     near = f"did you mean {alike}?" if alike else closest(spelling, names)
     hint = near if near.startswith("did") else remedy
@@ -155,6 +160,7 @@ def name_split(
     split: Split,
     gold: str,
     names: Sequence[str],
+    data: Data,
     remedy: str = CORRECT,
     collected: list[DataError] | None = None,
 ) -> Split:
@@ -168,15 +174,22 @@ def name_split(
     rows: list[Row] = []
     lines: list[int] = []
     faults: list[DataError] = [] if collected is None else collected
+    dropped = 0
     for line, row in zip(split.lines, split.rows, strict=True):
         try:
             rows.append(name_row(row, gold, names, remedy))
             lines.append(line)
         except DataError as error:
-            error.file, error.row = split.source, line
+            if error.what == NO_LABEL and data.empty_label == "drop":
+                dropped += 1
+                continue
+            error.file, error.row, error.column = split.source, line, source_column(gold, data)
+            error.record = describe_record(row, split.numbers.get(line))
             faults.append(error)
     if faults and collected is None:
         raise first_of(faults)
+    if dropped:
+        log.info(f"rows of {split.source} without a label, left out: {dropped:,}")
     return replace(split, rows=rows, lines=lines)
 
 
@@ -189,11 +202,20 @@ def name_row(row: Row, gold: str, names: Sequence[str], remedy: str = CORRECT) -
     try:
         named = name_of(row[gold], names, remedy)
         if named is None or (isinstance(named, list) and named and not any(named)):
-            raise DataError("no label", "only labeled rows can be trained on or scored")
+            raise DataError(NO_LABEL, FILL_IN)
     except DataError as error:
         error.column = gold
         raise
     return {**row, gold: named}
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Return names with commas between them; one that holds a comma itself is quoted, as YAML reads it.
+
+    >>> list_names(["bad", "good, at last"])
+    'bad, "good, at last"'
+    """
+    return ", ".join(json.dumps(name, ensure_ascii=False) if "," in name else name for name in names)
 
 
 def placeholder_names(count: int) -> list[str]:
@@ -214,7 +236,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
             matched[name] = alike[0]
     if len(matched) == len(checkpoint) == len(recipe):
         return [matched[name] for name in checkpoint]
-    shown = ", ".join(checkpoint[:20]), ", ".join(recipe[:20])
+    shown = list_names(checkpoint[:20]), list_names(recipe[:20])
     remedy = (
         f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
         if len(checkpoint) == len(recipe)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import PAIR, missing_column, names_recur, no_header, takes_pair
-from bertkit.data.text import Record
+from bertkit.data.columns import (
+    PAIR,
+    missing_column,
+    names_recur,
+    no_header,
+    source_columns,
+    takes_pair,
+    unread_columns,
+)
+from bertkit.data.text import Record, describe_record
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
@@ -22,6 +31,7 @@ from bertkit.storage.cache import say_once
 log = logging.getLogger("bertkit")
 
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
+NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"  # without a gold value; the remedy
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
@@ -70,6 +80,8 @@ class Split:
     """Indices of the rows that the model to score was trained on."""
     unread: tuple[str, ...] = ()
     """Columns of the source that are not read."""
+    numbers: Mapping[int, int] = field(default_factory=dict)
+    """Line -> number of the row, from 1, where line ends in cells have them differ."""
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
@@ -135,7 +147,7 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
     known = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
     optional = [name for name in (*columns.optional, *columns.beside, "id") if name in known]
     gold = [columns.gold] if columns.gold else []
-    mapping = {name: _actual(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
+    mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
     _replace_missing(mapping, source_names, data, columns)
     for canonical, actual in mapping.items():
         if len(actual) > 1 and canonical not in columns.lists:
@@ -175,19 +187,20 @@ def read_split(
     lines: list[int] = []
     faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
-    left_out = 0
+    left_out: Counter[str] = Counter()
+    numbers: dict[int, int] = {}
     canonical = canonical_records(records, data, columns, str(source))
     first_record = list(islice(canonical, 1))
-    for line, _, row in chain(first_record, canonical):
+    for number, (line, values, row) in enumerate(chain(first_record, canonical), start=1):
         if data.limit is not None and len(rows) >= data.limit:
             break
+        numbers |= {line: number} if number < line - 1 else {}
         try:
             with placed(source, line, data):
-                if is_dropped(row, data, columns):
-                    continue
-                checked = read(row)
+                dropped = is_dropped(row, data, columns)
+                checked = None if dropped else read(row)
                 if checked is None:
-                    left_out += 1
+                    left_out[dropped or "labels"] += 1
                     continue
                 first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
                 if first != line:
@@ -195,26 +208,21 @@ def read_split(
                 rows.append(checked)
                 lines.append(line)
         except DataError as error:
+            error.record = describe_record({**values, **row}, numbers.get(line))
             faults.append(error)
     if faults and collected is None:
         raise first_of(faults)
-    if left_out:
-        log.info(f"rows of {source} without labels, left out: {left_out:,}")
+    for what, count in left_out.items():
+        log.info(f"rows of {source} without {what}, left out: {count:,}")
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
-    unread = next((_unread(values, row, data) for _, values, row in first_record), ())
-    return Split(name, str(source), rows, lines, unread=unread)
+    unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
+    return Split(name, str(source), rows, lines, unread=unread, numbers=numbers)
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
     """Return the columns that are not read of the first split that has some: a stream does not tell its own."""
     return next((split.unread for split in splits.values() if split.unread), ())
-
-
-def _unread(values: Mapping[str, Any], row: Row, data: Data) -> tuple[str, ...]:
-    """Return the columns of a source of which a row has nothing."""
-    used = {data.split_column, *(column for canonical in row for column in _actual(canonical, data))}
-    return tuple(column for column in values if column not in used)
 
 
 @contextmanager
@@ -224,7 +232,7 @@ def placed(source: str | Path, line: int, data: Data) -> Iterator[None]:
         yield
     except DataError as error:
         error.file, error.row = str(source), line
-        error.column = " ".join(_actual(error.column, data)) if error.column else None
+        error.column = " ".join(source_columns(error.column, data)) if error.column else None
         raise
 
 
@@ -242,6 +250,11 @@ def is_blank(value: Any) -> bool:
     return isinstance(value, str) and not value.strip()
 
 
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is none: absent, text without a visible character, or NaN."""
+    return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
+
+
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
@@ -252,25 +265,21 @@ def first_of(faults: list[DataError]) -> DataError:
     return first
 
 
-def is_dropped(row: Row, data: Data, columns: Columns) -> bool:
-    """Tell whether a row is to be dropped because a text is blank.
+def is_dropped(row: Row, data: Data, columns: Columns) -> str:
+    """Return what a row lacks for which it is to be dropped, ``text`` or ``a label``; empty where it is to stay.
 
     Raises:
         DataError: a text is blank, and ``data.empty_text`` refuses it.
     """
+    if data.empty_label == "drop" and columns.gold in row and is_missing(row[columns.gold]):
+        return "a label"
     if data.empty_text == "keep":
-        return False
+        return ""
     may_be_blank = (columns.gold, *columns.blank, *columns.beside)
     blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
     if blank is not None and data.empty_text == "refuse":
         raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
-    return blank is not None
-
-
-def _actual(canonical: str, data: Data) -> list[str]:
-    """Return the source's columns that a canonical one is made of."""
-    mapped = data.columns.get(canonical, canonical)
-    return [mapped] if isinstance(mapped, str) else mapped
+    return "" if blank is None else "text"
 
 
 def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], data: Data, columns: Columns) -> None:
@@ -280,6 +289,6 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
     if columns.gold and not columns.text_always:
         return
     for name, instead in columns.text_instead.items():
-        if not set(mapping[name]) <= set(source_names) and set(_actual(instead, data)) <= set(source_names):
+        if not set(mapping[name]) <= set(source_names) and set(source_columns(instead, data)) <= set(source_names):
             del mapping[name]
-            mapping[instead] = _actual(instead, data)
+            mapping[instead] = source_columns(instead, data)

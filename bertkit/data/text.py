@@ -8,7 +8,7 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -169,6 +169,16 @@ def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> No
     duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
         raise DataError("two columns have the same name", remedy, file=name, column=duplicate)
+
+
+def describe_record(row: Mapping[str, Any], number: int | None) -> str:
+    """Return what a row is known by beside its line: its number, if that is another, and its id.
+
+    >>> describe_record({"id": "T-7"}, 3), describe_record({"text": "a"}, None)
+    ("row 3, id 'T-7'", '')
+    """
+    known = [f"row {number:,}"] if number is not None else []
+    return ", ".join(known + ([f"id {row['id']!r}"] if row.get("id") is not None else []))
 
 
 def is_blank_line(line: str) -> bool:

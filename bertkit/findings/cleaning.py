@@ -10,7 +10,7 @@ from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records
-from bertkit.data.rows import NO_TEXT, Split
+from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.findings.repeats import Repeats
@@ -18,6 +18,7 @@ from bertkit.recipe import Data
 from bertkit.storage.outputs import claimed
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
+_REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
 _READING = ("format", "header", "delimiter", "quoting", "encoding")
 
 Lines = dict[str, dict[int, str]]
@@ -46,11 +47,11 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
 
 
 def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Lines:
-    """Collect the rows that can go: empty ones, and training rows that repeat others."""
+    """Collect the rows that can go: those without a text or a label, and training rows that repeat others."""
     lines: Lines = {}
     for fault in faults:
-        if fault.what == NO_TEXT and fault.row is not None:
-            lines.setdefault(str(fault.file), {})[fault.row] = "rows with an empty text"
+        if fault.what in _REMOVABLE and fault.row is not None:
+            lines.setdefault(str(fault.file), {})[fault.row] = _REMOVABLE[fault.what]
     train = splits["train"]
     for indices, why in (
         (repeats.repeated, "training rows that repeat an earlier one"),

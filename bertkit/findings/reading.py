@@ -85,7 +85,7 @@ def _named(split: Split, gold: str, recipe: Recipe, readings: Readings, faults: 
     """Replace the gold values of a split by label names; those that no training row has are names too."""
     if not recipe.labels:
         readings.labels = tuple(with_unseen(readings.labels, (row[gold] for row in split.rows)))
-    return name_split(split, gold, readings.labels, collected=faults)
+    return name_split(split, gold, readings.labels, recipe.data, collected=faults)
 
 
 def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> None:

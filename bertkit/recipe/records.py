@@ -38,6 +38,7 @@ class Data(Section):
     empty_text: Literal["refuse", "drop", "keep"] = Field(
         "refuse", description="what to do with rows that have a blank text"
     )
+    empty_label: Literal["refuse", "drop"] = Field("refuse", description="what to do with rows that have no label")
     label_range: tuple[Finite, Finite] | None = Field(
         None,
         description="regression, reranking: the lowest and the highest number that a label may be; others are refused",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
@@ -228,7 +229,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
 def _read_index(label: Any, count: int) -> int:
     spelling = spelled(label)
     if spelling is None:
-        raise DataError("no label", "fill it in, or leave the row out", column="label")
+        raise DataError(NO_LABEL, FILL_IN, column="label")
     if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= count:
         what = f"label {spelling!r} is none of the {count} choices"
         raise DataError(what, f"count them from 0 to {count - 1}", column="label")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
@@ -73,6 +74,8 @@ def read(row: Row, recipe: Recipe) -> Row:
         relevance = float(row["relevance"])
     except (TypeError, ValueError):
         relevance = math.nan
+    if is_missing(row["relevance"]):
+        raise DataError(NO_LABEL, FILL_IN, column="relevance")
     if not math.isfinite(relevance):
         what = f"relevance {row['relevance']!r} is not a number"
         raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import closest
 from bertkit.metrics import calibration, decisions, ensembles
 from bertkit.metrics.linear import (
@@ -94,7 +95,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if isinstance(row["label"], (list, tuple)):
         raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
     if spelled(row["label"]) is None:
-        raise DataError("no label", "fill it in, or leave the row out", column="label")
+        raise DataError(NO_LABEL, FILL_IN, column="label")
     return row
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
@@ -73,6 +74,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
+    if is_missing(row["label"]):
+        raise DataError(NO_LABEL, FILL_IN, column="label")
     try:
         number = float(row["label"])
     except (TypeError, ValueError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns
+from bertkit.data.rows import FILL_IN, NO_LABEL, Columns
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
@@ -72,7 +72,7 @@ def read(row: Row, recipe: Recipe) -> Row:
         return checked
     sense = spelled(row["sense"])
     if sense is None:
-        raise DataError("no sense", "fill it in, or leave the row out", column="sense")
+        raise DataError(NO_LABEL, FILL_IN, column="sense")
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import describe_lacking
-from bertkit.data.labels import CORRECT, name_split, placeholder_names, spelled_names, with_unseen
+from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_names, spelled_names, with_unseen
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -271,6 +271,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
             rows,
             gold,
             with_unseen(saved.labels, (row[gold] for row in rows.rows)) if is_open else saved.labels,
+            recipe.data,
             _remedy(saved, rows, gold),
         )
         for name, rows in splits.items()
@@ -283,5 +284,5 @@ def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
     outputs = len(saved.labels)
     if saved.recipe.labels or (len(found) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT
-    names = ", ".join(found) if len(found) == outputs else "..."
+    names = list_names(found) if len(found) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

@@ -45,7 +45,7 @@ DATA_MISTAKES = {
     "missing labels": (
         "d.csv",
         b"text,label\nok,bad\na,\nb,\nc,good\n",
-        "no label (also in line 4) (d.csv:3, column 'label') - fill it in, or leave the row out",
+        "no label (also in line 4) (d.csv:3, column 'label') - fill it in, or --set data.empty_label=drop",
     ),
     "column in another case": (
         "d.csv",
@@ -334,6 +334,7 @@ def test_errors_as_json(run):
         "message": "unknown key 'training.epoch'",
         "file": "r.yaml",
         "row": 3,
+        "record": None,
         "column": None,
         "hint": "did you mean epochs?",
     }

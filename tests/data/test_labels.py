@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from bertkit.data.labels import find_names, match_names, name_of, name_split, with_unseen
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, ModelError
+from bertkit.recipe import Data
 
 NAMES = ["unacceptable", "acceptable"]
 
@@ -96,9 +99,9 @@ def test_names_that_are_decimal_numbers_are_never_counted():
 def test_rows_without_label_are_listed():
     split = Split("test", "t.csv", [{"label": value} for value in (1, -1, None, -1)], [2, 3, 4, 5])
     with pytest.raises(DataError) as refused:
-        name_split(split, "label", NAMES)
+        name_split(split, "label", NAMES, Data())
     assert str(refused.value) == (
-        "no label (also in lines 4, 5) (t.csv:3, column 'label') - only labeled rows can be trained on or scored"
+        "no label (also in lines 4, 5) (t.csv:3, column 'label') - fill it in, or --set data.empty_label=drop"
     )
 
 
@@ -137,3 +140,19 @@ def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
     with pytest.raises(DataError) as caught:
         name_of("GOOD", ["bad", "good"])
     assert caught.value.remedy == "did you mean good?"
+
+
+def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(caplog):
+    split = Split("train", "t.csv", [{"label": name} for name in ("good", "-1", None, "bad")], [2, 3, 4, 5])
+    with caplog.at_level(logging.INFO, "bertkit"):
+        named = name_split(split, "label", ["bad", "good"], Data(empty_label="drop"))
+    assert (named.lines, caplog.messages) == ([2, 5], ["rows of t.csv without a label, left out: 2"])
+
+
+def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quotes_commas():
+    split = Split("train", "t.csv", [{"label": "goood", "id": "T-7"}], [9], numbers={9: 4})
+    with pytest.raises(DataError) as caught:
+        name_split(split, "label", ["bad, very", "good"], Data(columns={"label": "Queue"}))
+    where = "(t.csv:9, row 4, id 'T-7', column 'Queue')"
+    what = "label 'goood' is not one of the 2 labels (0 \"bad, very\", 1 good)"
+    assert str(caught.value) == f"{what} {where} - did you mean good?"

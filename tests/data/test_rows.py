@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import math
+
 import pytest
 
+from bertkit.data.files import read_records
 from bertkit.data.rows import Columns, Split, canonical_records, map_columns, placed, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
@@ -85,3 +89,28 @@ def test_equal_rows_have_equal_fingerprints():
     other = Split("train", "b.jsonl", [{"label": 1, "text": "a"}], [1])
     assert one.fingerprint() == other.fingerprint()
     assert one.fingerprint() != Split("train", "a.csv", [{"text": "b", "label": 1}], [2]).fingerprint()
+
+
+def test_rows_without_a_label_are_dropped_before_they_are_read(caplog):
+    """In every family: what is missing is known before the family sees it, and is counted as empty texts are."""
+    labels = {"a": 1, "b": "", "c": None, "d": math.nan, "": 2}
+    rows = [{"text": text, "label": label} for text, label in labels.items()]
+
+    def read(row):
+        assert row["label"] == 1
+        return row
+
+    with caplog.at_level(logging.INFO, "bertkit"):
+        assert [row["text"] for row in rows_of(rows, Data(empty_label="drop", empty_text="drop"), read)] == ["a"]
+    assert caplog.messages == ["rows of d.csv without a label, left out: 3", "rows of d.csv without text, left out: 1"]
+
+
+def test_a_fault_names_the_number_and_the_id_of_a_row_beside_its_line(tmp_path):
+    """A csv file has a line more for each line end in its cells."""
+    file = tmp_path / "d.csv"
+    file.write_text('id,text,Queue\nT-1,"one\ntwo\nthree",a\nT-2,four,a\nT-3," ",b\n')
+    data = Data(columns={"label": "Queue"})
+    with pytest.raises(DataError) as caught:
+        read_split("train", read_records(file, data), data, COLUMNS, dict, file)
+    assert f"no text ({file}:6, row 3, id 'T-3', column 'text')" in str(caught.value)
+    assert caught.value.as_dict()["record"] == "row 3, id 'T-3'"

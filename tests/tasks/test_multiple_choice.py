@@ -73,7 +73,7 @@ NO_LIST = "is not a list of texts (column 'choices') - give a list, or map sever
         (["a", "b"], "²", "label '²' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], 0.5, "label '0.5' is none of the 2 choices (column 'label') - count them from 0 to 1"),
         (["a", "b"], True, "label 'true' is none of the 2 choices (column 'label') - count them from 0 to 1"),
-        (["a", "b"], "", "no label (column 'label') - fill it in, or leave the row out"),
+        (["a", "b"], "", "no label (column 'label') - fill it in, or --set data.empty_label=drop"),
         (["a"], 0, "1 choices (column 'choices') - a row needs two or more"),
         (["a", "", None], 0, "1 choices (column 'choices') - a row needs two or more"),
         ([], 0, "0 choices (column 'choices') - a row needs two or more"),

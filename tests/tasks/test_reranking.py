@@ -65,7 +65,7 @@ def test_a_relevance_is_read_as_a_number(relevance, number):
     ("relevance", "message"),
     [
         ("yes", "relevance 'yes' is not a number (column 'relevance') - give a number, 0 for a passage"),
-        (None, "relevance None is not a number"),
+        (None, "no label (column 'relevance') - fill it in, or --set data.empty_label=drop"),
         (-1, "relevance -1 is below 0"),
         (
             3,

@@ -28,6 +28,8 @@ from tests.kills import read_lines
 TOKENIZER = make_tokenizer()
 LABELS = ("book/bad", "book/good", "film/bad", "film/fine", "film/good", "song/only")
 
+NO_LABEL = "no label (column 'sense') - fill it in, or --set data.empty_label=drop"
+
 
 def setup_of(labels=LABELS, **changes) -> Setup:
     return Setup(load_recipe("wsd", changes), TOKENIZER, tuple(labels))
@@ -117,9 +119,12 @@ PLACE = "two character offsets, such as 4:9"
         ),
         (
             {"tokens": ["a"], "target": 0, "sense": " "},
-            "no sense (column 'sense') - fill it in, or leave the row out",
+            NO_LABEL,
         ),
-        ({"tokens": ["a"], "target": 0, "sense": None}, "no sense (column 'sense') - fill it in, or leave the row out"),
+        (
+            {"tokens": ["a"], "target": 0, "sense": None},
+            NO_LABEL,
+        ),
         ({"tokens": ["a"], "target": 0, "word": ""}, "no word (column 'word') - fill it in"),
         ({"tokens": [" "], "target": 0}, "no word (column 'word') - fill it in"),
     ],

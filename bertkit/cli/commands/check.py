@@ -66,8 +66,8 @@ def command(
     fix: Annotated[
         Path | None,
         typer.Option(
-            help="New folder for a copy without empty rows, and without training rows that repeat others or are in "
-            "another split.",
+            help="New folder for a copy without rows that lack a text or a label, and without training rows that "
+            "repeat others or are in another split.",
             metavar="DIR",
             show_default=False,
         ),

@@ -175,7 +175,9 @@ def print_dry_run(plan: DryRun, *, as_json: bool, runs: int = 1) -> None:
     if plan.unread:
         print_text(f"not read {', '.join(plan.unread)}")
     if plan.labels:
-        print_text(f"labels   {', '.join(plan.labels[:20])}")
+        from bertkit.data.labels import list_names
+
+        print_text(f"labels   {list_names(plan.labels[:20])}")
     print_line(f"steps    {plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""))
     print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
     print_line("Nothing was trained or written.")

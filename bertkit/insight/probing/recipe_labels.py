@@ -55,7 +55,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     gold = task.COLUMNS.gold
     if task.NAMED:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
-        splits = {name: name_split(split, gold, names) for name, split in splits.items()}
+        splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     inputs = ("tokens", "target", "text", "text_pair")
     train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
     build, group_name = _builders(unit, task, train)

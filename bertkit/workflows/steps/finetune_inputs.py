@@ -43,7 +43,7 @@ log = logging.getLogger("bertkit")
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": {"keep_all_checkpoints"}}
-_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread"}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
         return (), splits
     values = {name: [row[task.COLUMNS.gold] for row in split.rows] for name, split in splits.items()}
     names = recipe.labels or reduce(with_unseen, values.values(), find_names(values["train"]))
-    named = {name: name_split(split, task.COLUMNS.gold, names) for name, split in splits.items()}
+    named = {name: name_split(split, task.COLUMNS.gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.streaming:
         return tuple(names), named
     if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:

@@ -236,3 +236,31 @@ def test_a_run_that_was_begun_without_the_second_text_goes_on_without_it(run, ti
         assert "text_pair" not in json.loads(Path("scored/predictions.jsonl").read_text().splitlines()[0])
     ended = run(*command, "--output", "other", "--set", "data.columns.text_pair=premise", "--dry-run", "--json")
     assert json.loads(ended.out)["unread"] == ["text_pair", "date"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "labels", "columns"),
+    [
+        ("classify", ["a", "b"], {}),
+        ("regress", [1.5, 2], {}),
+        ("choose", [0, 1], {"context": "text", "choices": ["one", "two"]}),
+    ],
+)
+def test_rows_without_a_label_are_refused_dropped_or_cleaned_away(run, tiny_model, tmp_path, recipe, labels, columns):
+    rows = [
+        {**row, "one": f"{n}", "two": "2", "Queue": ["", *labels, *labels][n % 5]}
+        for n, row in enumerate(toy_rows(60, 1))
+    ]
+    file = write_csv(tmp_path / "tickets.csv", rows)
+    mapped = {"label": "Queue", **columns}
+    settings = [part for key, value in mapped.items() for part in ("--set", f"data.columns.{key}={json.dumps(value)}")]
+    command = ("finetune", recipe, "--model", tiny_model, *settings, "--dry-run")
+    ended = run(*command, "--data", file)
+    assert ended.code == 3
+    assert "error: no label (also in lines 7, 12, " in ended.last and "tickets.csv:2, column 'Queue')" in ended.last
+    assert ended.last.endswith(" - fill it in, or --set data.empty_label=drop")
+    ended = run(*command, "--data", file, "--set", "data.empty_label=drop")
+    assert (ended.code, f"rows of {file} without a label, left out: 12" in ended.err) == (0, True), ended.err
+    checked = run("check", recipe, "--model", tiny_model, *settings, "--data", file, "--fix", tmp_path / "clean")
+    assert "left out: 12 rows without a label" in checked.out
+    assert run(*command, "--data", tmp_path / "clean" / "tickets.csv").code == 0
