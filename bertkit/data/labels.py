@@ -184,7 +184,7 @@ def name_split(
                 dropped += 1
                 continue
             error.file, error.row, error.column = split.source, line, source_column(gold, data)
-            error.record = describe_record(row, split.numbers.get(line))
+            error.record = describe_record(row, split.numbers.get(line), error.what)
             faults.append(error)
     if faults and collected is None:
         raise first_of(faults)

@@ -208,7 +208,7 @@ def read_split(
                 rows.append(checked)
                 lines.append(line)
         except DataError as error:
-            error.record = describe_record({**values, **row}, numbers.get(line))
+            error.record = describe_record({**values, **row}, numbers.get(line), error.what)
             faults.append(error)
     if faults and collected is None:
         raise first_of(faults)

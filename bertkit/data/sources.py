@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import PAIR
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
-from bertkit.data.formats import find_format
+from bertkit.data.formats import find_format, format_of
 from bertkit.data.hold_out import DRAWS, hold_out
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
@@ -19,7 +19,7 @@ from bertkit.data.text import Record
 from bertkit.demo.rows import demo_rows
 from bertkit.demo.sets import demo_set_for
 from bertkit.errors import DataError, RecipeError, closest
-from bertkit.recipe import Data, Recipe, Row
+from bertkit.recipe import Data, Recipe, Row, assignment
 
 if TYPE_CHECKING:
     from bertkit.recipe.pretraining import Corpus
@@ -192,6 +192,21 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")
     return None
+
+
+def missing_split(split: str, data: Data, found: Iterable[str]) -> DataError:
+    """Build the error for a split that a source does not have; of a folder, it names the files that are no split."""
+    what, remedy = f"no {split} split (found: {', '.join(found) or 'none'}", "name it in data.splits or data.files"
+    folder = Path(data.source)
+    if not data.source or not folder.is_dir():
+        return DataError(f"{what})", remedy)
+    taken = [path for paths in (files_by_split(data) or {}).values() for path in paths]
+    others = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path not in taken]
+    what += f"; other files: {', '.join(others[:10])}{', ...' if len(others) > 10 else ''}" if others else ""
+    readable = [name for name in others if format_of(name)[0]]
+    if readable:
+        remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
+    return DataError(f"{what})", remedy, file=folder)
 
 
 def _read_hub(data: Data, make_split: MakeSplit, choose: Choose) -> dict[str, Split]:

@@ -171,14 +171,16 @@ def refuse_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> No
         raise DataError("two columns have the same name", remedy, file=name, column=duplicate)
 
 
-def describe_record(row: Mapping[str, Any], number: int | None) -> str:
-    """Return what a row is known by beside its line: its number, if that is another, and its id.
+def describe_record(row: Mapping[str, Any], number: int | None, what: str) -> str:
+    """Return what a row is known by beside its line: its number, if that is another, and its id, if `what` lacks it.
 
-    >>> describe_record({"id": "T-7"}, 3), describe_record({"text": "a"}, None)
+    >>> describe_record({"id": "T-7"}, 3, "no label"), describe_record({"id": "T-7"}, None, "the id T-7 occurs twice")
     ("row 3, id 'T-7'", '')
     """
-    known = [f"row {number:,}"] if number is not None else []
-    return ", ".join(known + ([f"id {row['id']!r}"] if row.get("id") is not None else []))
+    known = [] if number is None else [f"row {number:,}"]
+    if row.get("id") is not None and str(row["id"]) not in what:
+        known.append(f"id {row['id']!r}")
+    return ", ".join(known)
 
 
 def is_blank_line(line: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from bertkit.data.labels import find_names, name_split, spelled_names, with_unseen
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, files_by_split, is_validation, read_splits, single_file
+from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, read_splits, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError
 from bertkit.findings import Finding
 from bertkit.findings.faults import describe_refusal
@@ -51,8 +51,7 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
         readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))  # perhaps due to the faults
         return readings
     if "train" not in readings.splits:
-        available = ", ".join(readings.splits) or "none"
-        raise DataError(f"no train split (found: {available})", "name it in data.splits or data.files")
+        raise missing_split("train", recipe.data, readings.splits)
     train, finds_names = readings.splits["train"], task.NAMED and not recipe.labels
     if recipe.data.source != "demo":
         readings.findings += find_odd_values(train, task.COLUMNS, recipe.data, finds_names=finds_names)

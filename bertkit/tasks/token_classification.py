@@ -259,7 +259,10 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
     try:
         return str(name_of(tag, recipe.labels))
     except DataError as error:
-        raise DataError(f"word {word + 1} {words[word]!r}: {error.what}", error.remedy, column="tags") from None
+        remedy = error.remedy
+        if tag[1:2] == "-":
+            remedy += f"; the recipe `tag` takes the types of your rows, which {recipe.name} does not"
+        raise DataError(f"word {word + 1} {words[word]!r}: {error.what}", remedy, column="tags") from None
 
 
 def _has_entities(setup: Setup) -> bool:

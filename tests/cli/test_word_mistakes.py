@@ -47,7 +47,7 @@ MISTAKES = {
         "d.jsonl",
         lines(OK, words(["EU"], ["B-ORGG"])),
         f"word 1 'EU': label 'B-ORGG' is not one of the 9 labels {LABELS} (d.jsonl:2, column 'tags')"
-        " - did you mean B-ORG or I-ORG?",
+        " - did you mean B-ORG or I-ORG?; the recipe `tag` takes the types of your rows, which ner does not",
     ),
     "inside of nothing": (
         "ner",
@@ -127,7 +127,7 @@ MISTAKES = {
         "squad",
         "d.jsonl",
         lines(question("", "Ann")),
-        "no text (d.jsonl:1, column 'context') - fill it in, or --set data.empty_text=drop (or keep)",
+        "no text (d.jsonl:1, id 'q1', column 'context') - fill it in, or --set data.empty_text=drop (or keep)",
     ),
     "a label beyond the choices": (
         "choose",

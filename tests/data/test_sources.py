@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.rows import Columns, is_blank, read_split
-from bertkit.data.sources import is_validation, read_splits, single_file, unsplit_file
+from bertkit.data.sources import is_validation, missing_split, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
 from tests.conftest import toy_rows, write_csv
@@ -180,3 +180,21 @@ def test_files_beside_the_demo_rows_are_refused():
     recipe = load_recipe("cola", {"data.source": "demo", "data.files.train": "mine.csv"})
     with pytest.raises(RecipeError, match=r"the demo data has no files, but data.files names .*mine\.csv"):
         read_splits(recipe, Columns(("text",), "label"), lambda row: row, lambda _name: True)
+
+
+def test_a_folder_without_training_rows_names_the_other_files_that_lie_there(tmp_path):
+    write_csv(tmp_path / "wnut.dev.csv", toy_rows(4, 1))
+    data = Data(source=str(tmp_path))
+    assert str(missing_split("train", data, ["validation"])) == (
+        f"no train split (found: validation) ({tmp_path}) - name it in data.splits or data.files"
+    )
+    (tmp_path / "notes").write_text("no data")
+    write_csv(tmp_path / "emerging.csv", toy_rows(4, 2))
+    assert str(missing_split("train", data, ["validation"])) == (
+        f"no train split (found: validation; other files: emerging.csv, notes) ({tmp_path}) - "
+        "--set data.files.train=emerging.csv"
+    )
+    files = {"data.source": str(tmp_path), "data.files.train": "emerging.csv"}
+    assert {name: len(split.rows) for name, split in read(files).items()} == {"train": 4, "validation": 4}
+    write_csv(tmp_path / "more.csv", toy_rows(4, 2))
+    assert str(missing_split("train", data, [])).endswith("- --set data.files.train=FILE")

@@ -17,9 +17,9 @@ from bertkit.data.draw import draw_per_label
 from bertkit.data.hold_out import DRAWS
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
-from bertkit.data.sources import as_recorded, is_validation, read_splits, unsplit_file
+from bertkit.data.sources import as_recorded, is_validation, missing_split, read_splits, unsplit_file
 from bertkit.data.streams import RowStream
-from bertkit.errors import DataError, RecipeError, UnavailableError
+from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
@@ -247,8 +247,7 @@ def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str
         splits = {"train": stream.head(), **splits}
     for required in ("train", "validation"):
         if required not in splits:
-            available = ", ".join(splits) or "none"
-            raise DataError(f"no {required} split (found: {available})", "name it in data.splits or data.files")
+            raise missing_split(required, recipe.data, splits)
     return stream, splits
 
 
