@@ -27,7 +27,13 @@ def test_a_label_is_read_as_a_number(label, number):
     assert task.read({"text": "a", "label": label}, load_recipe("regress"))["label"] == number
 
 
-@pytest.mark.parametrize("label", ["", "many", None, "nan", float("inf"), [1]])
+@pytest.mark.parametrize("label", ["", " ", None, float("nan")])
+def test_no_label_is_refused_with_its_remedy(setup, label):
+    with pytest.raises(DataError, match=r"no label \(column 'label'\) - fill it in, or --set data.empty_label=drop"):
+        task.read({"text": "a", "label": label}, setup.recipe)
+
+
+@pytest.mark.parametrize("label", ["many", "nan", float("inf"), [1]])
 def test_anything_else_is_refused(setup, label):
     with pytest.raises(DataError, match=r"is not a number \(column 'label'\)"):
         task.read({"text": "a", "label": label}, setup.recipe)

@@ -146,7 +146,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     if count is not None and not recipe.distillation:  # a student may have fewer
         check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
-    recipe = _with_pair(recipe, splits["train"])
+    recipe = _with_pair(recipe, splits)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
@@ -184,12 +184,12 @@ def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
     return as_recorded(recipe, record["identity"]) if record else recipe
 
 
-def _with_pair(recipe: Recipe, train: Split) -> Recipe:
-    """Return a recipe that maps the second text of a pair where the rows have one."""
-    if PAIR not in train.rows[0] or PAIR in recipe.data.columns:
-        return recipe
-    columns = {**recipe.data.columns, PAIR: PAIR}
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"columns": columns})})
+def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
+    """Return a recipe that maps the second text of a pair where the rows have one, and says so where it is not read."""
+    data = recipe.data
+    columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
+    unread = [name for name in data.unread if name in find_unread(splits)]
+    return recipe.model_copy(update={"data": data.model_copy(update={"columns": columns, "unread": unread})})
 
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:
