@@ -65,6 +65,13 @@ PredictionsOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
 ]
+TrainingRowsOption = Annotated[
+    Literal["refuse", "drop", "keep"],
+    typer.Option(
+        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
+        metavar="CHOICE",
+    ),
+]
 StrictLabelsOption = Annotated[
     bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")
 ]
@@ -93,13 +100,7 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     output: PredictionsOption = None,
-    training_rows: Annotated[
-        Literal["refuse", "drop", "keep"],
-        typer.Option(
-            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
-            metavar="CHOICE",
-        ),
-    ] = "refuse",
+    training_rows: TrainingRowsOption = "refuse",
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
     oracle: OracleOption = False,
