@@ -68,6 +68,10 @@ class ModelInfo:
     """Names of the weights of its heads that the checkpoint lacks."""
     has_new_head: bool = False
     """Whether its head starts from random weights."""
+    keeps_head: bool = False
+    """Whether its head goes on from the trained one of its checkpoint."""
+    other_labels: tuple[str, ...] = ()
+    """Labels of the trained head of its checkpoint, which is not kept because of them."""
     teacher: PreTrainedModel | None = None
     """The model whose predictions it learns from."""
     temperature: float = 1.0

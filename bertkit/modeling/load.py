@@ -240,7 +240,7 @@ def load_model(
 
     The checkpoint must have all of the encoder's weights. Its head is kept where it is of the same class, with the same
     labels and settings. Otherwise the head is initialized anew, which only `new_head` allows;
-    `info_of(model).has_new_head` tells which.
+    `info_of(model)` tells which, and why.
 
     Args:
         auto_class: name of one of transformers' Auto classes, or a function from the class of a config to that of a
@@ -283,5 +283,7 @@ def load_model(
     refuse_non_finite(model.named_parameters(), folder)
     compute_head_in_fp32(model)
     read_one_token(model, cls_only=cls_only)
-    info_of(model).has_new_head = not trained
+    info = info_of(model)
+    info.has_new_head, info.keeps_head = not trained, trained and new_head
+    info.other_labels = tuple(saved_labels) if same_class and saved_labels != list(labels) else ()
     return model

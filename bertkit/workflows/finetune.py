@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, shorten
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, check_best_metric, run_part, score_split
@@ -107,8 +107,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     is_complete = not inputs.supervision.trains or task.precompute(
         model, _WithoutTrain(features) if inputs.stream else features, setup, run_features
     )
-    if info_of(model).has_new_head and not is_complete and not run.is_resumed:
-        log.info("the head is new: it starts from random weights")
+    if not is_complete and not run.is_resumed:
+        _report_head(model, recipe, inputs.labels)
     scorer = StepScorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
@@ -215,6 +215,17 @@ class StepScorer:
     def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
+
+
+def _report_head(model: PreTrainedModel, recipe: Recipe, labels: Sequence[str]) -> None:
+    """Say whether the head of a checkpoint is kept, or starts anew and why."""
+    info = info_of(model)
+    if info.keeps_head:
+        log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
+    elif info.has_new_head:
+        others, own = (shorten(", ".join(names)) for names in (info.other_labels, labels))
+        why = f", because that of {recipe.model_name} is for the labels {others}, not {own}" if others else ""
+        log.info(f"the head is new: it starts from random weights{why}")
 
 
 def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: Task) -> None:

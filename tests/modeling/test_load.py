@@ -93,10 +93,13 @@ def test_weights_in_half_precision_become_float32(copy):
 
 
 def test_a_head_with_other_labels_is_made_new(classifier):
-    assert not info_of(load(classifier)).has_new_head
+    kept = info_of(load(classifier))
+    assert (kept.has_new_head, kept.keeps_head, kept.other_labels) == (False, True, ())
+    assert not info_of(load(classifier, new_head=False)).keeps_head
     before = load_file(classifier / "model.safetensors")["classifier.weight"]
     renamed = load(classifier, ("no", "yes"))
     assert info_of(renamed).has_new_head
+    assert info_of(renamed).other_labels == ("bad", "good")
     assert not torch.equal(renamed.classifier.weight, before)
     assert load(classifier, ("a", "b", "c")).classifier.weight.shape == (3, 32)
 
