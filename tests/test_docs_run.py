@@ -81,6 +81,10 @@ def write_files(folder: Path) -> None:
     ]
     write_csv(folder / "reviews.csv", reviews)
     write_csv(folder / "new.csv", reviews[:5])
+    for name, more in (("reviews-2.csv", toy_rows(40, seed=6)), ("reviews-3.csv", toy_rows(30, seed=7))):
+        new = [{"review": row["text"], "stars": "5" if row["label"] == "good" else "1"} for row in more]
+        old = [{name: row[name] for name in ("review", "stars")} for row in reviews] if name == "reviews-2.csv" else []
+        write_csv(folder / name, [*old, *new])
     for name in ("big.csv", "small.csv"):
         write_csv(folder / name, toy_rows(60, seed=2))
     write_csv(folder / "topics.csv", [{"text": row["text"], "label": "fun|short"} for row in toy_rows(40, seed=5)])

@@ -171,6 +171,11 @@ def _read_predictions(file: Path) -> list[Prediction]:
     return read
 
 
+def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """Return the recipe of a run that has a record, with changes by dotted keys."""
+    return load_recipe(str(run.file.parent / _RECIPE), changes)
+
+
 def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Scorer:
     """Find what scores the systems: the recipe of the first that is a run, or the one that is named.
 
@@ -183,7 +188,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
         raise UsageError("files of predictions do not say which metrics are theirs", "name it: --recipe RECIPE")
     first = of_runs[0] if of_runs else None
     if recipe is None and first is not None:
-        recipe = load_recipe(str(first.file.parent / _RECIPE))
+        recipe = recipe_of(first)
     assert recipe is not None
     for run in of_runs:
         _check_run(run, recipe, first or run)
@@ -254,7 +259,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
     own, others = (_row_keys(one, task) for one in (run, reference))
     known = set(others)
     number = next((number for number, key in enumerate(own) if key not in known), None)
-    remedy = "score all on the same rows: `bertkit eval --output DIR`"
+    remedy = "`bertkit compare RUN RUN --on FILE` scores runs on the rows of a file that none was trained on"
     if number is None:
         what = f"{len(own):,} rows, and {reference.name} has {len(others):,}"
         if len(own) == len(others):

@@ -61,6 +61,7 @@ def compare(
     split: str | None = None,
     by: str | None = None,
     shown: int = 5,
+    on: str | None = None,
     progress: Progress = SILENT,
 ) -> Comparison:
     """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds`.
@@ -71,6 +72,7 @@ def compare(
         split: whose predictions to compare; the first validation split by default.
         by: a column of the data to slice by.
         shown: how many rows that are won, and lost, to show.
+        on: a file, or another source of rows: the runs are scored on those of its rows that none was trained on.
         progress: shows how far the work is.
 
     Raises:
@@ -84,14 +86,22 @@ def compare(
         from bertkit.evaluation.columns import read_column
         from bertkit.evaluation.stored import align, find_scorer, read_rows, read_system
 
-        systems = [read_system(path, split) for path in paths]
+        systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
+    notes: list[str] = []
+    if on is not None:
+        from bertkit.workflows.steps.unseen_rows import predict_unseen
+
+        systems, of_run, notes = predict_unseen(systems, on, split, progress)
+        recipe = recipe.model_copy(update={"data": of_run.data}) if recipe else of_run
+    with stage(progress, "reading the rows", total=1):
         scorer = find_scorer(systems, recipe)
         reference = systems[0].runs[0]
         systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
         rows = read_rows(reference, scorer.task)
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
-    return _compare(scorer, systems, rows, extra, shown, progress)
+    compared = _compare(scorer, systems, rows, extra, shown, progress)
+    return replace(compared, split=on or compared.split, notes=notes + compared.notes)
 
 
 def _compare(
@@ -105,6 +115,7 @@ def _compare(
     from bertkit.evaluation.differences import Side, find_changes
     from bertkit.metrics.paired import compare_paired, count_units
     from bertkit.metrics.paired_seeds import compare_seeds
+    from bertkit.workflows.steps.training_rows import count_trained
 
     sides = [
         Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
@@ -113,6 +124,7 @@ def _compare(
     scorer, notes = _leave_out_unstored(scorer, systems, sides)
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     names = _short_names([system.name for system in systems])
+    first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
     for name, system, side in zip(names[1:], systems[1:], sides[1:], strict=True):
@@ -135,7 +147,8 @@ def _compare(
         ],
         differences=_correct(differences),
         changes=changes,
-        settings=list_settings({name: system.runs[0].record for name, system in zip(names, systems, strict=True)}),
+        settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
+        + list_settings({name: run.record for name, run in first_runs.items()}),
         notes=notes,
         folders={
             name: [str(run.file.parent) for run in system.runs] for name, system in zip(names, systems, strict=True)

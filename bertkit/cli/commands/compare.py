@@ -39,6 +39,14 @@ def command(
             help="Split whose predictions to compare.", metavar="SPLIT", show_default="the first validation split"
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="File with rows: score the runs on those that none of them was trained on.",
+            metavar="FILE",
+            show_default="the predictions that the runs have stored",
+        ),
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN", show_default=False),
@@ -65,7 +73,7 @@ def command(
 
     page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
-    compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, progress=TerminalProgress())
+    compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, on=on, progress=TerminalProgress())
     if page is not None:
         write_page(compared, page)
     print_found(compared, page, lambda: _print(compared), as_json=json)
@@ -75,6 +83,8 @@ def _print(compared: Comparison) -> None:
     baseline = compared.systems[0]
     rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
     print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
+    for note in compared.notes:
+        print_text(f"  {note}")
     for system in compared.systems[1:]:
         print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
         differences = compared.differences[system.name]
@@ -83,8 +93,6 @@ def _print(compared: Comparison) -> None:
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
     print_table("settings that differ", compared.settings, max_rows=40)
-    for note in compared.notes:
-        print_text(f"  {note}")
 
 
 def _with_seeds(name: str, seeds: list[int | None]) -> str:

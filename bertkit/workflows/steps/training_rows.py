@@ -121,6 +121,24 @@ def report_head(recipe: Recipe, task: Task, head: Split) -> None:
         log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")
 
 
+def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
+    """Count the texts that runs were trained on, and those that each shares with the first, as a row of settings.
+
+    There is no row where all were trained on the same texts, or where one run does not tell.
+    """
+    import numpy as np
+
+    digests = {name: found for name, folder in folders.items() if (found := read_digests(folder)) is not None}
+    first, known = next(iter(folders)), list(digests.values())
+    if len(digests) < len(folders) or all(np.array_equal(found, known[0]) for found in known):
+        return []
+    counts = {
+        name: f"{len(found):,}, {len(np.intersect1d(found, digests[first])):,} of them {first}'s"
+        for name, found in digests.items()
+    }
+    return [{"setting": "texts trained on", **counts, first: f"{len(digests[first]):,}"}]
+
+
 def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
     """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
 
