@@ -1,12 +1,12 @@
-"""Predictions that a run or `eval` has stored: read again, matched row by row, and scored as their task does."""
+"""Predictions that a run or `eval` has stored: read again, and scored as their task does."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,10 +19,13 @@ from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import refuse_several
 from bertkit.storage.seeds import find_seeds, seed_folder
-from bertkit.tasks import Compared, Prediction, Task, load_task
+from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Setup
 
 _RECIPE = "recipe.yaml"
+_ANEW = "`bertkit eval --output DIR` writes it anew"
+ON_FILE = "`bertkit compare RUN RUN --on FILE` scores runs on the rows of a file that none was trained on"
+"""The remedy where runs have stored predictions that cannot be compared."""
 _SAME = 1e-6  # relative: scores that differ by less are the same
 
 
@@ -76,19 +79,55 @@ class Scorer:
         Raises:
             DataError: the stored predictions do not hold what the scores are made of, or a label is unknown.
         """
-        if self.task.NAMED:
-            known = set(self.labels)
-            for number, prediction in enumerate(run.predictions, start=1):
-                if unknown := [name for name in spelled_names(prediction["prediction"]) if name not in known]:
-                    what = f"the prediction {unknown[0]!r} is none of the labels ({', '.join(self.labels[:12])})"
-                    raise DataError(what, "compare models of one task", file=run.file, row=number)
-        try:
+        _check_types(run, self.task)
+        known = set(self.labels)
+        for number, prediction in enumerate(run.predictions if self.task.NAMED else (), start=1):
+            if unknown := [name for name in spelled_names(prediction["prediction"]) if name not in known]:
+                what = f"the prediction {unknown[0]!r} is none of the labels ({', '.join(self.labels[:12])})"
+                raise DataError(what, "compare models of one task", file=run.file, row=number)
+        with _stored_keys(run, self.recipe.task):
             return self.task.compare(run.predictions, rows, self.setup)
-        except KeyError as error:
-            if not str(error.args[0]).startswith("_"):  # a private key of a prediction, which is not stored
-                raise
-            what = f"the scores of {self.recipe.task} are made of more than the stored predictions"
-            raise DataError(what, "`bertkit eval` scores each model by itself", file=run.file) from None
+
+    def answers(self, run: StoredRun, rows: Sequence[Row]) -> list[Answer] | None:
+        """Return the gold and the predicted answers as text; None where they can be shown as they are.
+
+        Raises:
+            DataError: the stored predictions do not hold what is shown.
+        """
+        with _stored_keys(run, self.recipe.task):
+            return self.task.details(run.predictions, rows, self.setup).answers
+
+
+@contextmanager
+def _stored_keys(run: StoredRun, task: str) -> Iterator[None]:
+    """Raise DataError where a prediction lacks a key; those with an underscore are never stored."""
+    try:
+        yield
+    except DataError as error:
+        error.file = error.file or run.file
+        raise
+    except KeyError as error:
+        key = error.args[0]
+        number = next((number for number, one in enumerate(run.predictions, start=1) if key not in one), None)
+        if number is None:
+            raise
+        if not str(key).startswith("_"):
+            what = f"the prediction has no {key!r}, which {task} needs"
+            raise DataError(what, _ANEW, file=run.file, row=number) from None
+        what = f"the scores of {task} are made of more than the stored predictions"
+        raise DataError(what, "`bertkit eval` scores each model by itself", file=run.file) from None
+
+
+def _check_types(run: StoredRun, task: Task) -> None:
+    from pydantic import TypeAdapter, ValidationError
+
+    predicted = [record["prediction"] for record in run.predictions]
+    try:
+        TypeAdapter(list[getattr(task, "TYPES", {}).get("prediction", Any)]).validate_python(predicted, strict=True)  # type: ignore[misc]
+    except ValidationError as error:
+        fault = error.errors()[0]
+        what = f"the prediction {shorten(repr(predicted[int(fault['loc'][0])]))}: {fault['msg']}"
+        raise DataError(what, _ANEW, file=run.file, row=int(fault["loc"][0]) + 1) from None
 
 
 def read_system(path: str | Path, split: str | None) -> StoredSystem:
@@ -152,8 +191,7 @@ def _read_predictions(file: Path) -> list[Prediction]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        remedy = "`bertkit eval --output DIR` writes it anew"
-        raise DataError("the file of predictions is missing", remedy, file=file) from None
+        raise DataError("the file of predictions is missing", _ANEW, file=file) from None
     except UnicodeDecodeError:
         raise DataError("not a file of predictions", "name one that `bertkit eval` has written", file=file) from None
     read = []
@@ -164,7 +202,7 @@ def _read_predictions(file: Path) -> list[Prediction]:
             record = None
         if not isinstance(record, dict) or "prediction" not in record:
             what = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
-            raise DataError(what, "`bertkit eval --output DIR` writes it anew", file=file, row=number)
+            raise DataError(what, _ANEW, file=file, row=number)
         read.append(record)
     if not read:
         raise DataError("the file has no predictions", "score the model with `bertkit eval --output DIR`", file=file)
@@ -215,65 +253,10 @@ def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
     own, others = (sorted(of.get("labels") or []) for of in (identity, reference))
     if own != others:
         shown = " and ".join(shorten(", ".join(names)) for names in (own, others))
-        raise DataError(f"{run.name} and {first.name} have other labels ({shown})", remedy)
+        raise DataError(f"{run.name} and {first.name} have other labels ({shown})", ON_FILE)
     if run.record["split"] != first.record["split"]:
         what = f"{run.name} has predictions of {run.record['split']}, {first.name} of {first.record['split']}"
         raise DataError(what, "name a split that both have: --split SPLIT")
-
-
-def read_rows(run: StoredRun, task: Task) -> list[Row]:
-    """Return the rows of stored predictions, with the canonical columns of the task."""
-    names = task.COLUMNS.names
-    return [{name: record[name] for name in names if name in record} for record in run.predictions]
-
-
-def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
-    """Bring the predictions of a run into the order of the rows of another.
-
-    Rows are the same where their inputs and gold values are; of rows that recur, the first is the first.
-
-    Raises:
-        DataError: the rows are not the same; the message has the first that differs.
-    """
-    own, others = (_row_keys(one, task) for one in (run, reference))
-    if own == others:
-        return run
-    if Counter(own) != Counter(others):
-        raise _describe_mismatch(run, reference, task)
-    waiting = defaultdict(list)
-    for key, record in zip(own, run.predictions, strict=True):
-        waiting[key].append(record)
-    return replace(run, predictions=[waiting[key].pop(0) for key in others])
-
-
-def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[str]:
-    """Return what rows are recognized by; an id may be a mere number, so it does not count."""
-    left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
-    return [
-        json.dumps({name: value for name, value in row.items() if name not in left_out}, sort_keys=True)
-        for row in read_rows(run, task)
-    ]
-
-
-def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
-    own, others = (_row_keys(one, task) for one in (run, reference))
-    known = set(others)
-    number = next((number for number, key in enumerate(own) if key not in known), None)
-    remedy = "`bertkit compare RUN RUN --on FILE` scores runs on the rows of a file that none was trained on"
-    if number is None:
-        what = f"{len(own):,} rows, and {reference.name} has {len(others):,}"
-        if len(own) == len(others):
-            what = f"the rows recur otherwise than in {reference.name}"
-        return DataError(what, remedy, file=run.file)
-    inputs, with_inputs = (_row_keys(one, task, gold=False) for one in (run, reference))
-    if inputs[number] in with_inputs:
-        column = task.COLUMNS.gold
-        other = reference.predictions[with_inputs.index(inputs[number])][column]
-        what = f"another {column} than in {reference.name}: {run.predictions[number][column]!r} here, {other!r} there"
-        return DataError(shorten(what, 300), remedy, file=run.file, row=number + 1)
-    same = sum((Counter(own) & Counter(others)).values())
-    what = f"not a row of {reference.name}: {same:,} of {len(own):,} rows are the same"
-    return DataError(what, remedy, file=run.file, row=number + 1)
 
 
 def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str]:

@@ -146,12 +146,12 @@ def show_wrong_words(
 ) -> tuple[str, str, bool, float | None]:
     """Return the words with a wrong tag, with gold and with predicted tags, whether none is wrong, and how sure one is.
 
-    How sure is the highest probability of a wrong tag.
+    How sure is the highest probability of a wrong tag; None where none is known.
     """
     tagged = zip(words, gold, tags, probabilities, strict=True)
     wrong = [(word, right, tag, value or 0.0) for word, right, tag, value in tagged if right not in (None, tag)]
     with_gold, with_tags = (" ".join(f"{one[0]}/{one[side]}" for one in wrong) for side in (1, 2))
-    return with_gold, with_tags, not wrong, max((one[3] for one in wrong), default=None)
+    return with_gold, with_tags, not wrong, max((one[3] for one in wrong), default=None) or None
 
 
 def show_entities(
@@ -159,13 +159,13 @@ def show_entities(
 ) -> tuple[str, str, bool, float | None]:
     """Return the gold and the predicted entities as text, whether they are the same, and how sure a wrong one is.
 
-    How sure is the highest probability of a wrong entity, whose words' lowest counts.
+    How sure is the highest probability of a wrong entity, whose words' lowest counts; None where none is known.
     """
     spans = find_spans([tag or "O" for tag in gold])
     predicted = [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
     confidence = [value or 0.0 for value in probabilities]
     highest = max((min(confidence[span[1] : span[2]]) for span in predicted if span not in spans), default=None)
-    return list_spans(spans, words), list_spans(predicted, words), set(spans) == set(predicted), highest
+    return list_spans(spans, words), list_spans(predicted, words), set(spans) == set(predicted), highest or None
 
 
 def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[str]:

@@ -220,7 +220,12 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
         for n in sorted(set(sizes.tolist()))
     ]
     answers = [
-        Answer(row["choices"][row["label"]], record["choice"], bool(hit), max(record["choice_probabilities"]))
+        Answer(
+            row["choices"][row["label"]],
+            row["choices"][record["prediction"]],
+            bool(hit),
+            max(record.get("choice_probabilities", ()), default=None),
+        )
         for row, record, hit in zip(rows, predictions, right, strict=True)
     ]
     return Details({"by number of choices": table}, answers=answers)

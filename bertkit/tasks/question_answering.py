@@ -216,21 +216,21 @@ def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: S
 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
-    """Report the scores by the question's first word, with the files that SQuAD's evaluation script reads."""
+    """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     compared = compare(predictions, rows, setup)
-    ids = [str(row.get("id", number)) for number, row in enumerate(rows)]
+    by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
     files: dict[str, Any] = {
-        "predictions.json": {name: record["prediction"] for name, record in zip(ids, predictions, strict=True)},
-        "nbest_predictions.json": {name: n_best(record) for name, record in zip(ids, predictions, strict=True)},
+        "predictions.json": {name: record["prediction"] for name, record in by_id.items()},
+        "nbest_predictions.json": {name: n_best(record) for name, record in by_id.items() if "_spans" in record},
     }
     if _option(setup.recipe, "no_answer"):
-        files["null_odds.json"] = {name: record["null_odds"] for name, record in zip(ids, predictions, strict=True)}
+        files["null_odds.json"] = {name: record.get("null_odds") for name, record in by_id.items()}
     shown = [
         Answer(
             " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER,
             record["prediction"] or _NO_ANSWER,
             bool(exact),
-            record["probability"],
+            record.get("probability"),
         )
         for row, record, exact in zip(rows, predictions, compared["exact"], strict=True)
     ]

@@ -237,9 +237,13 @@ def _scheme(recipe: Recipe) -> str:
 
 
 def _labelled_tags(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[entities.TagPair]:
-    """Return each row's gold and predicted tags, of the labelled words only."""
-    pairs = zip(rows, predictions, strict=True)
-    return [entities.drop_unlabelled(row["tags"], record["prediction"]) for row, record in pairs]
+    """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
+    pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
+    for number, (gold, predicted) in enumerate(pairs, start=1):
+        if len(gold) != len(predicted):  # those of another program, which may have cut a long text
+            what = f"{len(predicted)} tags are predicted for {len(gold)} words"
+            raise DataError(what, "predict one for each word", row=number)
+    return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
 
 
 def _tag_text(tag: Any, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
@@ -290,7 +294,8 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
 
 def _answers(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], show: Any) -> list[Answer]:
     """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
-    pairs = zip(rows, predictions, strict=True)
     return [
-        Answer(*show(row["tokens"], row["tags"], one["prediction"], one["word_probabilities"])) for row, one in pairs
+        Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))
+        for row, one in zip(rows, predictions, strict=True)
+        for tags in [one["prediction"]]
     ]

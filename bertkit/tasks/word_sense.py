@@ -222,13 +222,13 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
 
 def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
     """Report the scores of each word, beside what its most frequent sense in these rows would score."""
-    compared = compare(predictions, rows, setup)
+    compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
     answers = [
         Answer(
             row["sense"],
             record["prediction"],
             row["sense"] == record["prediction"],
-            max(record["sense_scores"].values()) if _option(setup.recipe, "method") == "fine_tuned" else None,
+            max(record.get("sense_scores", {}).values(), default=None) if method == "fine_tuned" else None,
         )
         for row, record in zip(rows, predictions, strict=True)
     ]

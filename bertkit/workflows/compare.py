@@ -83,8 +83,8 @@ def compare(
     if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.columns import read_column
-        from bertkit.evaluation.stored import align, find_scorer, read_rows, read_system
+        from bertkit.evaluation.stored import find_scorer, read_system
+        from bertkit.evaluation.stored_rows import align, read_column, read_rows
 
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)

@@ -1,16 +1,16 @@
-"""Stored predictions: read again, matched whatever their order, and refused where they are of other rows."""
+"""Stored predictions: read again, scored, and refused where they are damaged or of another task."""
 
 from __future__ import annotations
 
 import json
-import random
-from dataclasses import replace
 
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
+from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
+from bertkit.evaluation.stored_rows import read_rows
 from bertkit.recipe import load_recipe
+from tests.conftest import write_jsonl
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(12)
@@ -33,47 +33,6 @@ def test_a_run_is_scored_as_its_recipe_says(tmp_path):
 def test_a_score_that_is_not_the_recorded_one_is_found(tmp_path):
     system = read_system(make(tmp_path / "a", scores={"accuracy": 0.5, "matthews_correlation": None}), None)
     assert find_changed_scores(system.runs[0], {"accuracy": 1.0, "matthews_correlation": 0.3}) == ["accuracy"]
-
-
-def test_rows_in_another_order_are_matched(tmp_path):
-    twice = [*ROWS, ROWS[0]]
-    stored = predict(twice, {5})
-    random.Random(1).shuffle(stored)
-    first, second = (
-        read_system(make_run(tmp_path / name, predictions), None).runs[0]
-        for name, predictions in (("a", predict(twice, {3})), ("b", [{**row, "id": n} for n, row in enumerate(stored)]))
-    )
-    task = find_scorer([read_system(tmp_path / "a", None)], None).task
-    aligned = align(second, first, task)
-    assert read_rows(aligned, task) != read_rows(second, task)
-    assert [row["text"] for row in aligned.predictions] == [row["text"] for row in first.predictions]
-    wrong = [n for n, row in enumerate(aligned.predictions) if row["label"] != row["prediction"]]
-    assert wrong == [5]
-
-
-def test_other_rows_are_refused(tmp_path):
-    first, second, third = (
-        read_system(make(tmp_path / name, rows=rows), None).runs[0]
-        for name, rows in (("a", ROWS), ("b", [*ROWS[1:], ROWS[1]]), ("c", make_rows(14, 5)))
-    )
-    task = find_scorer([read_system(tmp_path / "a", None)], None).task
-    with pytest.raises(DataError, match=r"not a row of .*b: 11 of 12 rows are the same .*predictions.jsonl:1\)"):
-        align(first, second, task)
-    with pytest.raises(DataError, match=r"the rows recur otherwise than in .*a"):
-        align(second, first, task)
-    fewer = replace(first, predictions=first.predictions[:9])
-    with pytest.raises(DataError, match=r"9 rows, and .*a has 12"):
-        align(fewer, first, task)
-    with pytest.raises(DataError, match=r"not a row of .*a: 1 of 14 rows"):
-        align(third, first, task)
-
-
-def test_another_gold_value_is_named_with_its_row(tmp_path):
-    rows = [{**row, "label": "good" if number == 4 else row["label"]} for number, row in enumerate(ROWS)]
-    other = [{**row, "label": "bad" if number == 4 else row["label"]} for number, row in enumerate(ROWS)]
-    first, second = (read_system(make(tmp_path / name, rows=of), None) for name, of in (("a", rows), ("b", other)))
-    with pytest.raises(DataError, match=r"another label than in .*: 'bad' here, 'good' there .*b/predictions.jsonl:5"):
-        align(second.runs[0], first.runs[0], find_scorer([first], None).task)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +93,35 @@ def test_scores_of_more_than_the_stored_predictions_are_refused(tmp_path):
     scorer = find_scorer([system], None)
     with pytest.raises(DataError, match="the scores of contrastive are made of more than the stored predictions"):
         scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task))
+
+
+TAGGED = {"tokens": ["Anna", "left"], "tags": ["B-PER", "O"], "prediction": ["B-PER", "O"]}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "record", "message"),
+    [
+        ("tag", {**TAGGED, "prediction": ["O"]}, "1 tags are predicted for 2 words"),
+        ("tag", {**TAGGED, "prediction": "B-PER O"}, "the prediction 'B-PER O': Input should be a valid list"),
+        ("tag", {key: TAGGED[key] for key in ("tokens", "prediction")}, "the row has no 'tags'"),
+        (
+            "regress",
+            {"text": "a", "label": 1.0, "prediction": "1"},
+            "the prediction '1': Input should be a valid number",
+        ),
+        ("classify", {"label": "a", "prediction": "a"}, "the row has no 'text'"),
+    ],
+)
+def test_predictions_of_another_program_are_refused_with_their_row(recipe, record, message, tmp_path):
+    good = {**record, **TAGGED} if recipe == "tag" else {"text": "b", "label": 2.0, "prediction": 2.0}
+    good |= {"label": "b", "prediction": "b"} if recipe == "classify" else {}
+    write_jsonl(tmp_path / "predictions.jsonl", [good, record])
+    system = read_system(tmp_path, None)
+    scorer = find_scorer([system], load_recipe(recipe))
+    with pytest.raises(DataError) as caught:
+        scorer.compare(system.runs[0], read_rows(system.runs[0], scorer.task))
+    assert message in caught.value.what
+    assert caught.value.row == 2
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
         DataError: the stored predictions do not tell.
     """
     compared = scorer.compare(run, rows)
-    task, setup = scorer.task, scorer.setup
-    details = task.details(run.predictions, rows, setup).answers
+    task = scorer.task
+    details = scorer.answers(run, rows)
     gold = task.COLUMNS.gold
     examples = [
         Example(

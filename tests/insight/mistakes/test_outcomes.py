@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.stored import find_scorer, read_rows, read_system
+from bertkit.evaluation.stored import find_scorer, read_system
+from bertkit.evaluation.stored_rows import read_rows
 from bertkit.insight.mistakes.outcomes import RowAnswer, find_outcomes, sort_answers
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -46,6 +47,32 @@ def test_entities_are_counted_as_f1_counts_them(tmp_path):
     assert 1 - found.rate == pytest.approx(2 * 1 / (2 + 2))  # F1
     assert found.answers[0].gold == "Ada (PER), Bob (PER)"
     assert found.answers[0].confidence == 0.7
+
+
+@pytest.mark.parametrize("metrics", [["f1"], ["accuracy"]])
+def test_tags_of_another_program_have_no_confidence(tmp_path, metrics):
+    predictions = [{"tokens": ["Ada", "met"], "tags": ["B-PER", "O"], "prediction": ["B-LOC", "O"]}]
+    recipe = {"task": "token_classification", "metrics": metrics, "best_metric": metrics[0]}
+    labels = ["O", "B-PER", "B-LOC"] if metrics == ["f1"] else ["O", "B-PER", "B-LOC", "x"]  # entities, or mere tags
+    (answer,) = outcomes_of(tmp_path, predictions, labels, **recipe).answers
+    assert answer.confidence is None
+    assert (answer.gold, answer.predicted) in (("Ada (PER)", "Ada (LOC)"), ("Ada/B-PER", "Ada/B-LOC"))
+
+
+def test_answers_are_judged_without_their_spans(tmp_path):
+    row = {"question": "Who?", "context": "Ada met Bob", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    predictions = [{**row, "prediction": "Ada"}, {**row, "prediction": "Bob", "probability": 0.7}]
+    recipe = {"task": "question_answering", "metrics": ["exact_match"], "best_metric": "exact_match"}
+    found = outcomes_of(tmp_path, predictions, **recipe)
+    assert found.errors.tolist() == [0, 1]
+    assert (found.answers[1].gold, found.answers[1].predicted, found.answers[1].confidence) == ("Ada", "Bob", 0.7)
+
+
+def test_choices_are_judged_by_their_index(tmp_path):
+    predictions = [{"context": "", "choices": ["a", "b"], "label": 1, "prediction": n} for n in (0, 1)]
+    recipe = {"task": "multiple_choice", "metrics": ["accuracy"], "best_metric": "accuracy"}
+    found = outcomes_of(tmp_path, predictions, **recipe)
+    assert (found.errors.tolist(), found.answers[0].predicted) == ([1, 0], "a")
 
 
 def test_numbers_have_the_size_of_their_error(tmp_path):

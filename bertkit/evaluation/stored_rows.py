@@ -1,0 +1,117 @@
+"""The rows of stored predictions: matched between runs, and with columns of the data that the task does not read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bertkit.data.sources import ALL, read_splits, unsplit_file
+from bertkit.errors import DataError, shorten
+from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
+from bertkit.recipe import Row, typed_path
+from bertkit.tasks import Task
+
+
+def read_rows(run: StoredRun, task: Task) -> list[Row]:
+    """Return the rows of stored predictions, with the canonical columns of the task.
+
+    Raises:
+        DataError: they lack a column.
+    """
+    names, columns = task.COLUMNS.names, task.COLUMNS
+    for number, record in enumerate(run.predictions, start=1):
+        for name in filter(None, (*columns.given, columns.gold)):
+            if name not in record and columns.text_instead.get(name) not in record:
+                what = f"the row has no {name!r}, by which it is recognized and scored"
+                raise DataError(what, "write each prediction into its row", file=run.file, row=number)
+    return [{name: record[name] for name in names if name in record} for record in run.predictions]
+
+
+def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
+    """Bring the predictions of a run into the order of the rows of another.
+
+    Rows are the same where their inputs and gold values are; of rows that recur, the first is the first.
+
+    Raises:
+        DataError: the rows are not the same; the message has the first that differs.
+    """
+    own, others = (_row_keys(one, task) for one in (run, reference))
+    if own == others:
+        return run
+    if Counter(own) != Counter(others):
+        raise _describe_mismatch(run, reference, task)
+    waiting = defaultdict(list)
+    for key, record in zip(own, run.predictions, strict=True):
+        waiting[key].append(record)
+    return replace(run, predictions=[waiting[key].pop(0) for key in others])
+
+
+def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[str]:
+    """Return what rows are recognized by; an id may be a mere number, so it does not count."""
+    left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
+    return [
+        json.dumps({name: value for name, value in row.items() if name not in left_out}, sort_keys=True)
+        for row in read_rows(run, task)
+    ]
+
+
+def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
+    own, others = (_row_keys(one, task) for one in (run, reference))
+    known = set(others)
+    number = next((number for number, key in enumerate(own) if key not in known), None)
+    if number is None:
+        what = f"{len(own):,} rows, and {reference.name} has {len(others):,}"
+        if len(own) == len(others):
+            what = f"the rows recur otherwise than in {reference.name}"
+        return DataError(what, ON_FILE, file=run.file)
+    inputs, with_inputs = (_row_keys(one, task, gold=False) for one in (run, reference))
+    if inputs[number] in with_inputs:
+        column = task.COLUMNS.gold
+        other = reference.predictions[with_inputs.index(inputs[number])][column]
+        what = f"another {column} than in {reference.name}: {run.predictions[number][column]!r} here, {other!r} there"
+        return DataError(shorten(what, 300), ON_FILE, file=run.file, row=number + 1)
+    same = sum((Counter(own) & Counter(others)).values())
+    what = f"not a row of {reference.name}: {same:,} of {len(own):,} rows are the same"
+    return DataError(what, ON_FILE, file=run.file, row=number + 1)
+
+
+def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> list[Any]:
+    """Return a column of the data for each row: of the stored rows, or else of the data set that the run has scored.
+
+    Raises:
+        DataError: no such column, or the data set has other rows now.
+    """
+    recipe, columns = scorer.recipe, scorer.task.COLUMNS
+    canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
+    if canonical in rows[0]:
+        return [row.get(canonical) for row in rows]
+    data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
+    own = replace(columns, beside=(column,))
+    split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
+    try:
+        read = read_splits(
+            recipe.model_copy(update={"data": data}),
+            own,
+            lambda row: scorer.task.read(row, recipe),
+            lambda name: name == split,
+            named=scorer.task.NAMED,
+        )
+    except DataError as error:
+        if repr(column) in error.what:
+            error.remedy = "name another column with --by"
+        raise
+    if split not in read:
+        raise DataError(f"no split {split!r} in {data.source}", "name another --split")
+
+    def key(row: Row) -> str:
+        return json.dumps([row.get(name) for name in (*columns.given, *columns.optional)], default=str)
+
+    values = {key(row): row[column] for row in read[split].rows}
+    missing = [row for row in rows if key(row) not in values]
+    if missing:
+        what = f"{len(missing):,} of the {len(rows):,} rows are no longer in the data set, so --by {column} is unknown"
+        raise DataError(what, "restore it, or leave --by out", file=typed_path(data.source) if data.source else None)
+    return [values[key(row)] for row in rows]
