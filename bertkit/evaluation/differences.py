@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,12 +102,12 @@ def find_changes(
     pairs = list(zip(first.judged, second.judged, strict=False))
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
-    effects = _mean_effects(scorer, metric, chosen, pairs)
-    won = sorted((unit for unit in chosen if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
-    lost = sorted((unit for unit in chosen if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
+    slice_metric = _slice_metric(scorer, first.judged[0])
+    effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
+    won, lost = _split_effects(effects[metric])
     units = group_rows(scorer, rows, first)
     describe = _describer(scorer, rows, first, second)
-    slice_metric = _slice_metric(scorer, first.judged[0])
+    in_slices = tuple(map(set, _split_effects(effects[slice_metric])))
     return Changes(
         metric=metric,
         changed=len(changed),
@@ -118,7 +118,7 @@ def find_changes(
         lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
         slice_metric=slice_metric,
         slices=[
-            _score_slice(scorer, slice_metric, by, value, numbers, (first, second), (set(won), set(lost)))
+            _score_slice(scorer, slice_metric, by, value, numbers, (first, second), in_slices)
             for by, values in slice_values(scorer, rows, units, extra or {}).items()
             for value, numbers in values.items()
         ],
@@ -145,20 +145,29 @@ def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int
 
 
 def _mean_effects(
-    scorer: Scorer, metric: str, units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
-) -> dict[int, float]:
-    """Compute what the second system's answer to a unit is worth, for each unit.
+    scorer: Scorer, metrics: Collection[str], units: Sequence[int], pairs: Sequence[tuple[Judged, Judged]]
+) -> dict[str, dict[int, float]]:
+    """Compute what the second system's answer to a unit is worth, for each metric and unit; positive is better.
 
     It is what the first system gains by it, and what the second loses without it, on average.
     """
-    effects = dict.fromkeys(units, 0.0)
+    effects = {metric: dict.fromkeys(units, 0.0) for metric in metrics}
     for first, second in pairs:
-        before, after = (scorer.score(side)[metric] for side in (first, second))
+        before, after = (scorer.score(side) for side in (first, second))
         for unit in units:
-            gained, without = (scorer.score(side)[metric] for side in swap(first, second, np.array([unit])))
-            effect = (gained - before + after - without) / 2
-            effects[unit] += 0.0 if np.isnan(effect) else effect / len(pairs)
-    return {unit: -effect for unit, effect in effects.items()} if metric in LOWER_IS_BETTER else effects
+            gained, without = (scorer.score(side) for side in swap(first, second, np.array([unit])))
+            for metric, of_metric in effects.items():
+                effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
+                sign = -1 if metric in LOWER_IS_BETTER else 1
+                of_metric[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
+    return effects
+
+
+def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
+    """Return the units that are won and those that are lost, each with the largest effects first."""
+    won = sorted((unit for unit in effects if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
+    lost = sorted((unit for unit in effects if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
+    return won, lost
 
 
 def _slice_metric(scorer: Scorer, judged: Judged) -> str:

@@ -52,6 +52,16 @@ CLASSIFICATION = (
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
 LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error", "query_active_dims", "document_active_dims"}
 
+
+def with_direction(metric: str) -> str:
+    """Return the name of a metric, with a word on its direction where a lower score is better.
+
+    >>> with_direction("accuracy"), with_direction("mean_absolute_error")
+    ('accuracy', 'mean_absolute_error (lower is better)')
+    """
+    return f"{metric} (lower is better)" if metric in LOWER_IS_BETTER else metric
+
+
 EVALUATE_PREFIX = "evaluate:"
 """Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
 

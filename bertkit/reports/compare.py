@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertkit.metrics.basic import with_direction
 from bertkit.reports import svg
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import MAX_POINTS, score_text
@@ -39,7 +40,7 @@ class ComparedPage:
 
 def write_compared(file: Path, page: ComparedPage) -> None:
     """Write the page with everything inline."""
-    text = load_template("compare.html.j2", score=score_text, p=p_text).render(
+    text = load_template("compare.html.j2", score=score_text, p=p_text, directed=with_direction).render(
         page=page,
         headline=_headline(page),
         differences=_differences(page),

@@ -101,11 +101,12 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
 
 def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     """Return the rows of the table of scores, with the columns that any of them fills."""
+    from bertkit.metrics.basic import with_direction
     from bertkit.reports.compare import p_text
 
     table = [
         {
-            "metric": metric,
+            "metric": with_direction(metric),
             baseline: found.first,
             name: found.second,
             "difference": _signed(found.difference),
@@ -150,6 +151,8 @@ def describe_power(found: Difference, compared: Comparison) -> str:
 
 
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
+    from bertkit.metrics.basic import with_direction
+
     of = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
@@ -158,7 +161,7 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     for title, rows in ((f"won by {name}", changes.won_rows), (f"lost by {name}", changes.lost_rows)):
         _print_rows(title, rows, name, baseline)
     print_table(
-        f"{changes.slice_metric} by slice (not tested)",
+        f"{with_direction(changes.slice_metric)} by slice (not tested)",
         [
             {
                 "slice": f"{one.by}: {one.value}",

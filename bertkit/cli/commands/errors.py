@@ -107,8 +107,10 @@ def _print(found: Mistakes | Disagreement, rows: int) -> None:
 
 
 def _print_mistakes(found: Mistakes, shown: int) -> None:
+    from bertkit.metrics.basic import with_direction
+
     units = format_rows(found.rows) + ("" if found.units == found.rows else f", {found.units:,} queries")
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in found.scores.items())
+    scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in found.scores.items())
     print_text(f"{found.recipe}, {found.split}: {units}; {scores}")
     print_text(f"  {found.what}: {found.rate:.4f}; with an error: {found.wrong:,} of {found.units:,}")
     _print_slices(found.slices, found.test, ("in it", "in the rest"), "is worse than the rest")

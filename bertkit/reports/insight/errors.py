@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.compare import p_text
+from bertkit.metrics.basic import with_direction
 from bertkit.reports.html import score_text
 from bertkit.reports.templates import load_template, write_page
 
@@ -95,7 +96,7 @@ def write_disagreement(file: Path, found: Any) -> None:
 
 def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    text = load_template("insight/errors.html.j2", score=score_text, p=p_text).render(
+    text = load_template("insight/errors.html.j2", score=score_text, p=p_text, directed=with_direction).render(
         page=found,
         title=title,
         tables=tables,
