@@ -107,7 +107,8 @@ def find_changes(
     won, lost = _split_effects(effects[metric])
     units = group_rows(scorer, rows, first)
     describe = _describer(scorer, rows, first, second)
-    in_slices = tuple(map(set, _split_effects(effects[slice_metric])))
+    won_in_slices, lost_in_slices = _split_effects(effects[slice_metric])
+    in_slices = set(won_in_slices), set(lost_in_slices)
     return Changes(
         metric=metric,
         changed=len(changed),

@@ -104,7 +104,7 @@ def _stored_keys(run: StoredRun, task: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        error.file = error.file or run.file
+        error.file = error.file or str(run.file)
         raise
     except KeyError as error:
         key = error.args[0]
@@ -122,8 +122,9 @@ def _check_types(run: StoredRun, task: Task) -> None:
     from pydantic import TypeAdapter, ValidationError
 
     predicted = [record["prediction"] for record in run.predictions]
+    expected: Any = getattr(task, "TYPES", {}).get("prediction", Any)
     try:
-        TypeAdapter(list[getattr(task, "TYPES", {}).get("prediction", Any)]).validate_python(predicted, strict=True)  # type: ignore[misc]
+        TypeAdapter(list[expected]).validate_python(predicted, strict=True)
     except ValidationError as error:
         fault = error.errors()[0]
         what = f"the prediction {shorten(repr(predicted[int(fault['loc'][0])]))}: {fault['msg']}"

@@ -11,9 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertkit.metrics.basic import with_direction
 from bertkit.reports import svg
 from bertkit.reports.compare import p_text
-from bertkit.metrics.basic import with_direction
 from bertkit.reports.html import score_text
 from bertkit.reports.templates import load_template, write_page
 
