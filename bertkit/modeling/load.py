@@ -243,12 +243,11 @@ def load_model(
     `info_of(model)` tells which, and why.
 
     Args:
-        auto_class: name of one of transformers' Auto classes, or a function from the class of a config to that of a
-            model.
+        auto_class: one of transformers' Auto classes, or a function from a config's class to a model's.
         folder: the checkpoint.
         labels: names in the order of the model's outputs.
         new_head: whether the head may be untrained.
-        problem_type: what the labels are, in transformers' words.
+        problem_type: what labels are, in transformers' words.
         head: settings of a tagger over a frozen encoder, for the config.
         cls_only: whether the head reads the first token only, so that the last layer needs to compute no other.
 

@@ -6,16 +6,18 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.load import fingerprint, load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.reports.seeds import write_seeds_report
@@ -24,12 +26,19 @@ from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
-from bertkit.tokens.features import Setup
+from bertkit.tasks import Task
+from bertkit.tokens.features import Collator, Feature, Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
 from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
 from bertkit.workflows.steps.seed_jobs import SeedJob, run_jobs
-from bertkit.workflows.steps.soup import soup_inputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.data.rows import Split
+    from bertkit.distillation.teachers import Teacher
+    from bertkit.training.losses import Terms
 
 log = logging.getLogger("bertkit")
 
@@ -279,3 +288,61 @@ def _write(summary: SeedsSummary) -> None:
     with disk_errors(folder):
         write_seeds_report(folder, content, runs.command())
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
+
+
+@dataclass(frozen=True)
+class SoupSupervision:
+    """Nothing to learn from: the model is the mean of others, a soup (Wortsman et al. 2022)."""
+
+    recipe: Recipe
+    sources: tuple[Path, ...]
+    """Folders of the runs."""
+    identity: Mapping[str, Any]
+    teachers: tuple[Teacher, ...] = ()
+    trains: bool = False
+
+    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> SoupSupervision:
+        """Return it as it is: its runs are finished."""
+        return self
+
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+        """Load the models of the runs, one after the other, and return one with the mean of their weights."""
+        return average(self.sources, task, setup)
+
+    @contextmanager
+    def learning(
+        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+    ) -> Iterator[tuple[Terms, Collator]]:
+        """Yield what a task learns from, though nothing is trained."""
+        yield gold, checkpoint.task.collator(checkpoint.setup)
+
+
+def average(folders: Sequence[Path], task: Task, setup: Setup) -> PreTrainedModel:
+    """Load the models of some folders, and return the first with the mean of the weights of all.
+
+    The sums are in float64, so the mean does not depend on the order of the folders.
+    """
+    import torch
+
+    model = task.load_model(folders[0], setup, new_head=False)
+    with torch.no_grad():
+        sums = {name: parameter.double() for name, parameter in model.named_parameters()}
+        for folder in folders[1:]:
+            for name, parameter in task.load_model(folder, setup, new_head=False).named_parameters():
+                sums[name] += parameter
+        for name, parameter in model.named_parameters():
+            parameter.copy_(sums[name] / len(folders))
+    return model
+
+
+def soup_inputs(inputs: FinetuneInputs, folder: Path, sources: Sequence[Path]) -> FinetuneInputs:
+    """Return the inputs of the run, in a folder, whose model is the mean of those of other runs of the same inputs."""
+    identity = {**inputs.plan.identity, "soup": [fingerprint(source) for source in sources]}
+    names = ", ".join(source.name for source in sources)
+    note = f"The weights are the mean of those of {len(sources)} runs that differ in their seed ({names})."
+    return replace(
+        inputs,
+        plan=replace(inputs.plan, folder=folder, identity=identity),
+        supervision=SoupSupervision(inputs.recipe, tuple(sources), {}),
+        warnings=(*inputs.warnings, note),
+    )

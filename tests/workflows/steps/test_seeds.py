@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from bertkit.errors import DivergedError, UsageError
 from bertkit.progress import SILENT
@@ -14,7 +16,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.seeds import read_seeds
 from bertkit.workflows.steps import seeds as workflow
-from bertkit.workflows.steps.seeds import dry_run, find_machine, finetune_seeds
+from bertkit.workflows.steps.seeds import average, dry_run, find_machine, finetune_seeds
 from tests.conftest import finetune
 from tests.kills import TRAINING_STEP, check_equal, weights_of
 
@@ -123,3 +125,23 @@ def test_a_killed_command_goes_on_where_it_was(zygote, tmp_path, toy_data, tiny_
     assert (code, text.count("finished on")) == (0, 2), text
     for name in ("seed-1", "seed-2", "seed-3", "soup"):
         check_equal(broken / "run" / name, whole / "run" / name)
+
+
+def test_a_soup_has_the_mean_of_the_weights_whatever_their_order():
+    models = {}
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        models[f"seed-{seed}"] = torch.nn.Linear(3, 2)
+
+    def load_model(folder, setup, *, new_head):
+        assert not new_head
+        model = torch.nn.Linear(3, 2)
+        model.load_state_dict(models[folder].state_dict())
+        return model
+
+    task = SimpleNamespace(load_model=load_model)
+    souped, reversed_ = average([*models], task, None), average([*models][::-1], task, None)
+    for name, parameter in souped.named_parameters():
+        expected = torch.stack([dict(model.named_parameters())[name] for model in models.values()]).mean(dim=0)
+        torch.testing.assert_close(parameter, expected)
+        assert torch.equal(parameter, dict(reversed_.named_parameters())[name])
