@@ -1,4 +1,4 @@
-"""The same number of training rows of each label, drawn by their content and a seed."""
+"""Fewer training rows, drawn by their content and a seed: any, or as many of each label."""
 
 from __future__ import annotations
 
@@ -6,7 +6,43 @@ import hashlib
 from collections.abc import Sequence
 
 from bertkit.data.rows import Split, feed_row
-from bertkit.errors import DataError
+from bertkit.errors import DataError, RecipeError
+from bertkit.recipe import Recipe
+
+
+def check_draw(recipe: Recipe, *, named: bool) -> None:
+    """Check that rows can be drawn where the recipe draws some; `named` says whether their gold values are labels.
+
+    Raises:
+        RecipeError: they cannot.
+    """
+    data = recipe.data
+    if data.streaming and (data.per_class or data.train_limit):
+        key = "data.per_class" if data.per_class else "data.train_limit"
+        raise RecipeError(f"{key} draws from all training rows, and a stream is not known whole", "leave it out")
+    if data.per_class and not named:
+        what = f"data.per_class draws rows by their label, and the rows of {recipe.task} have no labels"
+        raise RecipeError(what, f"data.train_limit draws any: --set data.train_limit={data.per_class}")
+
+
+def draw_training_rows(split: Split, recipe: Recipe, gold: str = "", labels: Sequence[str] = ()) -> Split:
+    """Return the training rows that the recipe draws, or all of them; raises what the functions below do."""
+    data, seed = recipe.data, recipe.training.seed
+    if data.per_class:
+        return draw_per_label(split, gold, labels, data.per_class, seed)
+    return draw_rows(split, data.train_limit, seed) if data.train_limit else split
+
+
+def draw_rows(split: Split, count: int, seed: int) -> Split:
+    """Return `count` rows in the order that they have in the split; see `draw_per_label` for which.
+
+    Raises:
+        DataError: the split has fewer.
+    """
+    if count > len(split.rows):
+        what = f"data.train_limit is {count:,}, and there are {len(split.rows):,} training rows"
+        raise DataError(what, "lower data.train_limit, or add rows", file=split.source)
+    return split.select(sorted(_shuffle(split, seed)[:count]))
 
 
 def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, seed: int) -> Split:
@@ -18,16 +54,25 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
     Raises:
         DataError: a label has fewer rows, or a row has several labels.
     """
-    by_label: dict[str, list[tuple[bytes, int]]] = {label: [] for label in labels}
-    for index, row in enumerate(split.rows):
-        if isinstance(row[gold], (list, tuple)):
+    by_label: dict[str, list[int]] = {label: [] for label in labels}
+    for index in _shuffle(split, seed):
+        label = split.rows[index][gold]
+        if isinstance(label, (list, tuple)):
             what = "data.per_class draws rows by their label, and this row has several"
-            raise DataError(what, "leave data.per_class out", file=split.source, row=split.lines[index], column=gold)
-        digest = hashlib.blake2b(str(seed).encode(), digest_size=16)
-        feed_row(digest, {name: value for name, value in row.items() if name != "id"})
-        by_label[row[gold]].append((digest.digest(), index))
+            raise DataError(what, "data.train_limit draws any", file=split.source, row=split.lines[index], column=gold)
+        by_label[label].append(index)
     for label, rows in by_label.items():
         if len(rows) < count:
             what = f"data.per_class is {count}, and the label {label!r} has {len(rows)} training rows"
             raise DataError(what, "lower data.per_class, or add rows", file=split.source)
-    return split.select(sorted(index for rows in by_label.values() for _, index in sorted(rows)[:count]))
+    return split.select(sorted(index for rows in by_label.values() for index in rows[:count]))
+
+
+def _shuffle(split: Split, seed: int) -> list[int]:
+    """Return the indices of the rows in the order of a hash of their content and the seed."""
+    digests = []
+    for row in split.rows:
+        digest = hashlib.blake2b(str(seed).encode(), digest_size=16)
+        feed_row(digest, {name: value for name, value in row.items() if name != "id"})
+        digests.append(digest.digest())
+    return sorted(range(len(digests)), key=digests.__getitem__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,21 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Split
+from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.seeds import expected_best
+from bertkit.metrics.intervals import Interval
+from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
 from bertkit.metrics.selection import Selection, estimate_selection, explained_share
-from bertkit.recipe.space import Axis, Point, Search, name_value
+from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
 from bertkit.storage.sweeps import trial_folder
-from bertkit.tasks import Task
+from bertkit.tasks import Compared, Task
 from bertkit.tokens.features import Setup
 
+ROW_KEYS = ("data.train_limit", "data.per_class")
+"""Keys that say how many rows are trained on, and leave the validation rows as they are."""
+
+_SEED = "training.seed"
 _GROUPS = 3  # of a range of real numbers, whose values all differ
 _ROUNDING = 1e-6  # relative
 
@@ -40,6 +46,23 @@ class Trial:
     seconds: float = 0.0
     failure: str | None = None
     """Why it has no scores."""
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    """Metric -> 95% interval of its score over other validation rows."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What training on so many rows scores; the points of equal `settings` are one learning curve."""
+
+    settings: Point
+    """What was searched beside the number of rows and the seed."""
+    limit: int
+    """The number of rows, or of rows of each label."""
+    seeds: int
+    score: float
+    """The mean over the seeds, which draw other rows."""
+    interval: Interval
+    """Of one seed over other validation rows; of several, over other seeds too. None where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +88,8 @@ class SweepSummary:
     """Expected best score of 1, 2, ... trials of a random search."""
     importance: dict[str, float | None] = field(default_factory=dict)
     """Key -> share of the variance of the scores that it explains alone."""
+    curve: list[CurvePoint] = field(default_factory=list)
+    """Learning curves one after another, by rows ascending; empty where the number of rows is not searched."""
     unfinished: int = 0
     """Trials that are not trained yet, or are being trained by other processes."""
 
@@ -72,6 +97,36 @@ class SweepSummary:
     def finished(self) -> list[Trial]:
         """The trials that have a score, the best first."""
         return [trial for trial in self.trials if trial.scores.get(self.best_metric) is not None]
+
+
+def check_scored_rows(search: Search, read: Callable[[Point], Split], gold: str) -> None:
+    """Check that all points of a search are scored on the same rows, whatever is read of these.
+
+    Rows are the same where they are the same lines of the same source and have the same gold values.
+
+    Args:
+        search: whose keys may change which rows are read.
+        read: reads the rows to train on, and returns those that choose the best step.
+        gold: the column of gold values.
+
+    Raises:
+        UsageError: values of a key have other rows, whose scores cannot be ranked.
+        DataError: there are fewer training rows than a value asks for.
+    """
+    first = {axis.key: axis.extremes[0] for axis in search.axes}
+    for axis in search.axes:
+        values = axis.values or axis.extremes
+        if axis.key in ROW_KEYS:
+            read({**first, axis.key: max(values)})
+            continue
+        splits = [read({**first, axis.key: value}) for value in values if axis.key.startswith("data.")]
+        rows = [(split.source, split.lines, [row.get(gold) for row in split.rows]) for split in splits]
+        for value, scored in zip(values, rows, strict=False):
+            if scored != rows[0]:
+                counts = f"{len(rows[0][1]):,} and {len(scored[1]):,}"
+                what = f"{name_value(values[0])} and {name_value(value)} are scored on different rows ({counts})"
+                remedy = "data.train_limit draws fewer training rows alone; else one sweep per value"
+                raise UsageError(f"--space {axis.key}: {what}, whose scores cannot be ranked", remedy)
 
 
 def describe_trial(number: int, folder: Path, settings: Point, record: Mapping[str, Any] | None) -> Trial:
@@ -82,7 +137,8 @@ def describe_trial(number: int, folder: Path, settings: Point, record: Mapping[s
     status, seconds = str(record["status"]), float(record.get("seconds", 0.0))
     if status != "finished":
         return Trial(number, name, settings, status, seconds=seconds, failure=record.get("error"))
-    return Trial(number, name, settings, status, record["results"][0]["scores"], record.get("steps"), seconds)
+    result, steps = record["results"][0], record.get("steps")
+    return Trial(number, name, settings, status, result["scores"], steps, seconds, intervals=result["intervals"])
 
 
 def sort_trials(trials: Sequence[Trial], metric: str) -> list[Trial]:
@@ -113,13 +169,9 @@ def find_selection(
     if any(records[trial.number]["identity"]["data"]["validation"] != split.fingerprint() for trial in trials):
         return None, "the trials are scored on different rows"
     metric = setups[trials[0].number].recipe.best_metric
-    compared = []
-    for trial in trials:
-        number = trial.number
-        found = read_compared(folder / trial.folder, records[number], task, split, setups[number])
-        if found is None or not _agrees(task.score(*found).get(metric), trial.scores[metric]):
-            return None, "the stored predictions do not suffice"
-        compared.append(found)
+    compared = _read_all(trials, records, setups, task, split, folder)
+    if compared is None:
+        return None, "the stored predictions do not suffice"
 
     def score(model: int, rows: np.ndarray) -> float:
         arrays, setup = compared[model]
@@ -128,6 +180,31 @@ def find_selection(
     count = len(next(iter(compared[0][0].values())))  # of rows, or of queries
     selection = estimate_selection(score, len(trials), count, lower_is_better=metric in LOWER_IS_BETTER)
     return selection, None if selection else "too few rows"
+
+
+def find_curve(
+    trials: Sequence[Trial],
+    records: Mapping[int, Mapping[str, Any]],
+    setups: Mapping[int, Setup],
+    task: Task,
+    split: Split,
+    folder: Path,
+) -> list[CurvePoint]:
+    """Compute the learning curves of finished trials, one for each combination of the other settings but the seed."""
+    groups: dict[tuple[str, int], list[Trial]] = {}
+    for trial in trials:
+        for key in trial.settings.keys() & set(ROW_KEYS):
+            groups.setdefault((name_point(_without_rows(trial)), trial.settings[key]), []).append(trial)
+    points = []
+    for (_, limit), group in sorted(groups.items()):
+        metric = setups[group[0].number].recipe.best_metric
+        scores = [float(score) for trial in group if (score := trial.scores[metric]) is not None]
+        interval = group[0].intervals.get(metric)
+        if len(group) > 1:
+            compared = _read_all(group, records, setups, task, split, folder)
+            interval = None if compared is None else _find_mean_interval(scores, compared, task, metric)
+        points.append(CurvePoint(_without_rows(group[0]), limit, len(group), sum(scores) / len(scores), interval))
+    return points
 
 
 def find_importance(trials: Sequence[Trial], search: Search, metric: str) -> dict[str, float | None]:
@@ -142,6 +219,40 @@ def find_expected_best(trials: Sequence[Trial], search: Search, metric: str) -> 
         return None
     scores = [float(score) for trial in trials if (score := trial.scores.get(metric)) is not None]
     return expected_best(scores, lower_is_better=metric in LOWER_IS_BETTER)
+
+
+def _without_rows(trial: Trial) -> Point:
+    return {key: value for key, value in trial.settings.items() if key not in (*ROW_KEYS, _SEED)}
+
+
+def _read_all(
+    trials: Sequence[Trial],
+    records: Mapping[int, Mapping[str, Any]],
+    setups: Mapping[int, Setup],
+    task: Task,
+    split: Split,
+    folder: Path,
+) -> list[tuple[Compared, Setup]] | None:
+    """Compare the stored predictions of trials with the gold values; None where these do not give the stored scores."""
+    compared = []
+    for trial in trials:
+        found = read_compared(folder / trial.folder, records[trial.number], task, split, setups[trial.number])
+        metric = setups[trial.number].recipe.best_metric
+        if found is None or not _agrees(task.score(*found).get(metric), trial.scores[metric]):
+            return None
+        compared.append(found)
+    return compared
+
+
+def _find_mean_interval(
+    scores: Sequence[float], compared: Sequence[tuple[Compared, Setup]], task: Task, metric: str
+) -> Interval:
+    def score(number: int, rows: np.ndarray) -> dict[str, float]:
+        arrays, setup = compared[number]
+        return {metric: task.score({name: values[rows] for name, values in arrays.items()}, setup)[metric]}
+
+    count = len(next(iter(compared[0][0].values())))  # of rows, or of queries
+    return mean_interval(scores, resample_mean(score, len(scores), count)[metric], count)
 
 
 def _group(axis: Axis, trials: Sequence[Trial]) -> list[str]:

@@ -60,6 +60,8 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.torch_compile", "training.unpad", _padded),
     ("options.student_layers", "options.student_size", _absent),
     ("metrics", "best_metric", _listed),
+    ("data.per_class", "data.train_limit", _absent),
+    ("data.train_limit", "data.per_class", _absent),
 ]
 """The key that wins where it was given later, the key that gives way, and what takes its place."""
 

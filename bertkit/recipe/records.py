@@ -54,6 +54,9 @@ class Data(Section):
     per_class: int | None = Field(
         None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"
     )
+    train_limit: int | None = Field(
+        None, ge=1, description="train on only this many rows, drawn by `training.seed`; validation rows stay"
+    )
     streaming: bool = Field(
         False, description="read training rows during training, for data that does not fit in memory"
     )
@@ -65,6 +68,13 @@ class Data(Section):
         if ends is not None and not ends[0] < ends[1]:
             raise ValueError("must be two numbers in ascending order, such as [0, 5]")
         return ends
+
+    @field_validator("train_limit")
+    @classmethod
+    def _rows_are_drawn_once(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("per_class") is not None:
+            raise ValueError("does not go with data.per_class: leave one of them out")
+        return limit
 
     @field_validator("language")
     @classmethod

@@ -118,8 +118,9 @@ def scatter(
     x: str,
     y: str,
     guide: Sequence[tuple[float, float]],
+    more_guides: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> Markup:
-    """Draw the points and a dashed line through those of `guide`; the axes enclose all of them."""
+    """Draw the points and a dashed line through those of each guide; the axes enclose points and the first guide."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = fit_area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
     elements = [draw_axes(area, x, y)]
@@ -133,8 +134,9 @@ def scatter(
             elements.append(
                 f'<text class="tick {side}" x="{left:.1f}" y="{up - 6:.1f}">{escape_text(point.label)}</text>'
             )
-    path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in guide)
-    elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
+    for line in (guide, *more_guides):
+        path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
+        elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
     return draw_picture(area.height, name, elements)
 
 

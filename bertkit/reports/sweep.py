@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
-from bertkit.reports import canvas
+from bertkit.reports import canvas, svg
 from bertkit.reports.html import duration_text, score_text
 from bertkit.reports.templates import load_template
 from bertkit.storage.files import write_text
@@ -46,8 +49,31 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
         hovers=[f"{name}, {name_point(point)}" for name, point in zip(names, points, strict=True)],
         keys=[make_track(axis, [point[axis.key] for point in points]) for axis in axes],
         scores=make_score_track(metric, scores),
+        curve=draw_curves(summary["curve"], metric),
     )
     write_text(folder / "report.html", page)
+
+
+def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | None:
+    """Draw the scores of learning curves over the number of training rows; None where there are none.
+
+    Args:
+        points: by the names of `bertkit.evaluation.sweeps.CurvePoint`.
+        metric: what is on the y axis.
+    """
+    curves = [list(curve) for _, curve in itertools.groupby(points, lambda point: point["settings"])]
+    if not curves:
+        return None
+    dots = []
+    for curve in curves:
+        label = name_point(curve[0]["settings"])
+        for number, point in enumerate(curve, 1):
+            hover = f"{point['limit']:,} rows: {point['score']:.4f}" + (f", {label}" if label else "")
+            low, high = point["interval"] or (None, None)
+            named = label if number == len(curve) else ""
+            dots.append(svg.Point(point["limit"], point["score"], hover, low, high, radius=4, label=named))
+    guide, *more = [[(point["limit"], point["score"]) for point in curve] for curve in curves]
+    return svg.scatter(dots, name="learning curve", x="training rows", y=metric, guide=guide, more_guides=more)
 
 
 def make_track(axis: Axis, values: Sequence[Any]) -> Track:

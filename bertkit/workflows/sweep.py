@@ -14,7 +14,9 @@ from typing import Any
 from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedError, UsageError
 from bertkit.evaluation.sweeps import (
     SweepSummary,
+    check_scored_rows,
     describe_trial,
+    find_curve,
     find_expected_best,
     find_importance,
     find_selection,
@@ -30,10 +32,11 @@ from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
+from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.steps import finetune_inputs
-from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, as_begun, read_inputs
+from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
 from bertkit.workflows.steps.seeds import use_threads
 from bertkit.workflows.steps.tpe import Tried, check_optuna, propose
 
@@ -104,8 +107,7 @@ def sweep(
         _check_trials(job)
         while True:
             with ExitStack() as held:
-                number = _take(job, held)
-                if number is None:
+                if (number := _take(job, held)) is None:
                     break
                 _train(job, number, progress)
         with storage.choosing(job.folder):  # one process at a time writes the summary
@@ -136,7 +138,7 @@ def dry_run(
 def _check(
     name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
 ) -> _Sweep:
-    """Check all that is known before anything is read: the settings, the folder, and that Optuna is there."""
+    """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("a sweep under torchrun", "start it once, and more processes with --join")
     for axis in search.axes:
@@ -158,6 +160,8 @@ def _check(
         check_optuna()
     if not fresh:  # it may hold another sweep, which is moved aside
         storage.check_folder(job.folder, job.space)
+    gold = load_task(job.recipe({})).COLUMNS.gold
+    check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job
 
 
@@ -267,7 +271,8 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
             trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), inputs.labels)
             for trial in finished
         }
-        selection, reason = find_selection(finished, records, setups, inputs.task, split, job.folder)
+        stored = (finished, records, setups, inputs.task, split, job.folder)
+        selection, reason = find_selection(*stored)
         return SweepSummary(
             recipe=inputs.recipe.name,
             model=inputs.recipe.model_name,
@@ -283,6 +288,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
             no_selection=reason,
             expected_best=find_expected_best(finished, job.search, metric),
             importance=find_importance(finished, job.search, metric),
+            curve=find_curve(*stored),
             unfinished=max(job.search.trials, len(numbers)) - len(ended),
         )
 

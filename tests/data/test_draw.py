@@ -7,16 +7,19 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.draw import draw_per_label
+from bertkit.data.draw import draw_per_label, draw_rows
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
 
 ROWS = [{"text": f"row {number}", "label": "ab"[number % 3 == 0]} for number in range(60)]
 
 
+def split_of(rows):
+    return Split("train", "rows.csv", rows, list(range(2, len(rows) + 2)))
+
+
 def draw(rows, count, seed=1):
-    split = Split("train", "rows.csv", rows, list(range(2, len(rows) + 2)))
-    return draw_per_label(split, "label", ["a", "b"], count, seed)
+    return draw_per_label(split_of(rows), "label", ["a", "b"], count, seed)
 
 
 def texts(split: Split) -> set[str]:
@@ -45,3 +48,14 @@ def test_too_few_rows_and_several_labels_are_refused():
         draw(ROWS, 21)
     with pytest.raises(DataError, match=r"this row has several \(rows.csv:2, column 'label'\)"):
         draw([{"text": "x", "label": ["a", "b"]}], 1)
+
+
+def test_any_rows_are_drawn_alike_whatever_their_labels():
+    shuffled = [{**row, "id": number} for number, row in enumerate(ROWS)]
+    random.Random(3).shuffle(shuffled)
+    drawn = draw_rows(split_of(ROWS), 20, 1)
+    assert len(drawn.rows) == 20 and drawn.lines == sorted(drawn.lines)
+    assert texts(drawn) == texts(draw_rows(split_of(shuffled), 20, 1)) != texts(draw_rows(split_of(ROWS), 20, 2))
+    assert texts(draw_rows(split_of(ROWS), 5, 1)) < texts(drawn) < texts(draw_rows(split_of(ROWS), 60, 1))
+    with pytest.raises(DataError, match=r"data.train_limit is 61, and there are 60 training rows \(rows.csv\)"):
+        draw_rows(split_of(ROWS), 61, 1)

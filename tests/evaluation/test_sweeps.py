@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 from bertkit.data.rows import Split
+from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.sweeps import (
+    CurvePoint,
     Trial,
+    check_scored_rows,
     describe_trial,
+    find_curve,
     find_expected_best,
     find_importance,
     find_selection,
@@ -20,6 +25,8 @@ from bertkit.recipe import load_recipe
 from bertkit.recipe.space import make_search
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
+from bertkit.workflows.steps.finetune_inputs import read_labeled
+from tests.conftest import write_csv
 
 GOLD = ["bad", "good"] * 20
 
@@ -40,14 +47,54 @@ def trial_of(number, score=None, **settings):
     return Trial(number, f"trial-{number:04}", settings, "finished" if scores else "diverged", scores)
 
 
+@pytest.fixture
+def data(tmp_path):
+    rows = [{"text": f"row {n}", "title": f"title {n}", "label": "ab"[n % 2], "stars": n % 3} for n in range(20)]
+    write_csv(tmp_path / "train.csv", rows)
+    write_csv(tmp_path / "validation.csv", rows[:10])
+    return tmp_path
+
+
+def check_rows(data, *space):
+    def read(point):
+        return read_labeled(load_recipe("classify", {"data.source": str(data), **point}))[1]["validation"]
+
+    check_scored_rows(make_search("grid", space, None), read, "label")
+
+
+@pytest.mark.parametrize(
+    ("space", "what"),
+    [
+        ("data.limit=5,20", "5 and 20 are scored on different rows (5 and 10), whose scores cannot be ranked"),
+        ("data.columns.label=label,stars", "label and stars are scored on different rows (10 and 10)"),
+    ],
+)
+def test_values_that_score_other_rows_or_other_labels_are_refused(data, space, what):
+    with pytest.raises(UsageError) as refused:
+        check_rows(data, space)
+    assert str(refused.value).startswith(f"--space {space.partition('=')[0]}: {what}")
+
+
+def test_the_same_rows_may_be_read_in_other_ways(data):
+    check_rows(data, "data.columns.text=text,title", "data.train_limit=9,20", "training.epochs=1,2")
+
+
+def test_more_rows_than_there_are_are_refused_wherever_they_are_named(data):
+    with pytest.raises(DataError, match=r"data\.train_limit is 21, and there are 20 training rows"):
+        check_rows(data, "data.train_limit=9,21,8")
+
+
 def test_a_record_tells_what_came_of_a_trial(tmp_path):
     settings = {"training.epochs": 2}
     assert describe_trial(1, tmp_path, settings, None).status == "waiting"
     lost = describe_trial(1, tmp_path, settings, {"status": "diverged", "error": "the loss is nan", "seconds": 2})
     assert (lost.status, lost.failure, lost.scores) == ("diverged", "the loss is nan", {})
-    record = {"status": "finished", "steps": 7, "seconds": 3.5, "results": [{"scores": {"accuracy": 0.5}}, {}]}
+    result = {"scores": {"accuracy": 0.5}, "intervals": {"accuracy": [0.4, 0.6]}}
+    record = {"status": "finished", "steps": 7, "seconds": 3.5, "results": [result, {}]}
     done = describe_trial(12, tmp_path, settings, record)
-    assert done == Trial(12, "trial-0012", settings, "finished", {"accuracy": 0.5}, 7, 3.5)
+    assert done == Trial(
+        12, "trial-0012", settings, "finished", {"accuracy": 0.5}, 7, 3.5, intervals={"accuracy": [0.4, 0.6]}
+    )
 
 
 def test_the_best_comes_first_and_what_has_no_score_last():
@@ -57,16 +104,22 @@ def test_the_best_comes_first_and_what_has_no_score_last():
     assert [trial.number for trial in sort_trials(errors, "mean_squared_error")] == [1, 0]
 
 
-def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, split):
+def write_trials(folder, shares, **settings):
+    """Store the predictions of trials that are right on a share of the rows; return trials and who is right where."""
     rng, trials, correct = np.random.default_rng(2), [], []
-    for number in range(1, 5):
-        right = rng.random(len(GOLD)) < 0.7
+    for number, share in enumerate(shares, 1):
+        right = rng.random(len(GOLD)) < share
         said = [label if ok else {"bad": "good", "good": "bad"}[label] for label, ok in zip(GOLD, right, strict=True)]
-        (tmp_path / f"trial-{number:04}").mkdir()
+        (folder / f"trial-{number:04}").mkdir()
         lines = [json.dumps({"id": row, "prediction": label}) for row, label in enumerate(said)]
-        (tmp_path / f"trial-{number:04}" / "predictions.jsonl").write_text("\n".join(lines) + "\n")
+        (folder / f"trial-{number:04}" / "predictions.jsonl").write_text("\n".join(lines) + "\n")
         correct.append(right)
-        trials.append(trial_of(number, float(right.mean())))
+        trials.append(trial_of(number, float(right.mean()), **{key: of[number - 1] for key, of in settings.items()}))
+    return trials, correct
+
+
+def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, split):
+    trials, correct = write_trials(tmp_path, [0.7] * 4)
     trials = sort_trials(trials, "accuracy")
     record = {"identity": {"data": {"validation": split.fingerprint()}}, "results": []}
     records, setups = (
@@ -100,6 +153,26 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
         "the stored predictions do not suffice",
         "the trials are scored on different rows",
     ]
+
+
+def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recipe, split):
+    limits, seeds, rates = [100, 100, 30, 30, 30], [1, 2, 1, 2, 1], [0.1, 0.1, 0.1, 0.1, 0.2]
+    settings = {"data.train_limit": limits, "training.seed": seeds, "training.learning_rate": rates}
+    trials, correct = write_trials(tmp_path, [0.9, 0.9, 0.7, 0.6, 0.5], **settings)
+    trials[4] = dataclasses.replace(trials[4], intervals={"accuracy": (0.3, 0.7)})
+    stored = [dict.fromkeys(range(1, 6), value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
+    low, high, alone = find_curve(sort_trials(trials, "accuracy"), *stored, load_task(recipe), split, tmp_path)
+    means = [np.mean([correct[n].mean() for n in pair]) for pair in ((2, 3), (0, 1))]
+    assert [low.score, high.score] == pytest.approx(means)
+    assert [(point.limit, point.seeds, point.settings) for point in (low, high)] == [
+        (30, 2, {"training.learning_rate": 0.1}),
+        (100, 2, {"training.learning_rate": 0.1}),
+    ]
+    for point in (low, high):
+        assert point.interval[0] < point.score < point.interval[1]
+    last = float(correct[4].mean())
+    assert alone == CurvePoint({"training.learning_rate": 0.2}, 30, 1, last, (0.3, 0.7))
+    assert find_curve([trial_of(1, 0.5, **{"training.seed": 1})], *stored, load_task(recipe), split, tmp_path) == []
 
 
 def test_keys_are_weighed_by_their_values_and_ranges_by_thirds():

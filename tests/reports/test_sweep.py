@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bertkit.evaluation.sweeps import Trial
+from bertkit.evaluation.sweeps import CurvePoint, Trial
 from bertkit.recipe.space import parse_axis
-from bertkit.reports.sweep import make_score_track, make_track, write_sweep_report
+from bertkit.reports.sweep import draw_curves, make_score_track, make_track, write_sweep_report
 from tests.cli.commands.test_sweep import RATE, SIZE, summary_of
 
 
@@ -33,6 +33,21 @@ def test_a_page_without_a_finished_trial_has_no_picture(tmp_path):
     write_sweep_report(tmp_path, asdict(summary_of([], trials=[lost], best=None, selection=None)), "bertkit sweep a")
     page = (tmp_path / "report.html").read_text()
     assert "the loss is nan" in page and "<svg" not in page
+
+
+def test_each_learning_curve_is_a_line_with_intervals(tmp_path):
+    points = [
+        CurvePoint({SIZE: 16}, 100, 1, 0.5, (0.4, 0.6)),
+        CurvePoint({SIZE: 16}, 1000, 1, 0.7, (0.6, 0.8)),
+        CurvePoint({SIZE: 32}, 100, 1, 0.4, None),
+    ]
+    picture = ElementTree.fromstring(draw_curves([asdict(point) for point in points], "f1"))
+    assert [len(line.get("points").split()) for line in picture.iter("polyline")] == [2, 1]
+    assert len([path for path in picture.iter("path") if path.get("class") == "whisker"]) == 2
+    assert {"training.batch_size=16", "training.batch_size=32"} <= {text.text for text in picture.iter("text")}
+    assert draw_curves([], "f1") is None
+    write_sweep_report(tmp_path, asdict(summary_of([0.7, 0.6], curve=points)), "bertkit sweep a")
+    assert "<h2>Learning curve</h2>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

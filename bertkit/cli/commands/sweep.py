@@ -28,6 +28,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_duration,
+    format_interval,
     format_number,
     format_rows,
     print_json,
@@ -120,6 +121,7 @@ def print_sweep(summary: SweepSummary) -> None:
     trials = f"{len(summary.trials)} trial{'s' if len(summary.trials) > 1 else ''}"
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     print_table(f"trials by {metric}", trial_table(summary), max_rows=max(30, len(summary.trials)))
+    print_table(f"{metric} by training rows, 95% intervals", curve_table(summary), max_rows=len(summary.curve))
     for failure in dict.fromkeys(trial.failure for trial in summary.trials if trial.status == "diverged"):
         alike = [trial.folder for trial in summary.trials if trial.failure == failure]
         print_text(f"  diverged: {', '.join(alike)}. {failure}")
@@ -171,6 +173,25 @@ def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
         for trial in summary.trials
     ]
     return rows if any(row[""] for row in rows) else [{k: v for k, v in row.items() if k} for row in rows]
+
+
+def curve_table(summary: SweepSummary) -> list[dict[str, Any]]:
+    """Return the rows of the table of learning curves."""
+    from bertkit.evaluation.sweeps import ROW_KEYS
+    from bertkit.recipe.space import name_value
+
+    names = short_names(summary.space)
+    limit = next((name for key, name in names.items() if key in ROW_KEYS), "")
+    return [
+        {
+            limit: f"{point.limit:,}",
+            **{names[key]: name_value(value) for key, value in point.settings.items()},
+            "seeds": point.seeds,
+            summary.best_metric: format_number(point.score).strip(),
+            "95% CI": format_interval(point.interval),
+        }
+        for point in summary.curve
+    ]
 
 
 def short_names(space: dict[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit import hub
 from bertkit.data.checks import describe_unseen, find_odd_columns, find_odd_rows, find_unseen_names, refuse_swapped
 from bertkit.data.columns import PAIR, describe_unread
-from bertkit.data.draw import draw_per_label
+from bertkit.data.draw import check_draw, draw_training_rows
 from bertkit.data.hold_out import DRAWS
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
@@ -134,9 +134,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
     task, supervision = load_task(recipe), make_supervision(recipe)
-    if recipe.data.per_class is not None and (recipe.data.streaming or not task.NAMED):
-        why = "a stream is not known whole" if recipe.data.streaming else f"the rows of {recipe.task} have no labels"
-        raise RecipeError(f"data.per_class draws rows by their label, and {why}", "leave it out")
+    check_draw(recipe, named=task.NAMED)
     recipe = supervision.recipe
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
@@ -211,20 +209,24 @@ def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Return the label names of all rows, and the splits with gold values as names.
+    """Return the label names of all rows, and the splits: those to train on drawn, gold values as names.
 
     Raises:
         DataError: values that are not labels, or only one label in the training rows.
     """
     if not task.NAMED:
-        return (), splits
-    values = {name: [row[task.COLUMNS.gold] for row in split.rows] for name, split in splits.items()}
+        return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
+    gold = task.COLUMNS.gold
+    values = {name: [row[gold] for row in split.rows] for name, split in splits.items()}
     names = recipe.labels or reduce(with_unseen, values.values(), find_names(values["train"]))
-    named = {name: name_split(split, task.COLUMNS.gold, names, recipe.data) for name, split in splits.items()}
+    named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.streaming:
         return tuple(names), named
-    if len({str(row[task.COLUMNS.gold]) for row in named["train"].rows}) < 2:
-        find_names(row[task.COLUMNS.gold] for row in named["train"].rows)  # raises: there is only one label
+    unseen = find_unseen_names(named, gold)
+    drawn_from = [name for name in names if name not in unseen]
+    named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
+    if len({str(row[gold]) for row in named["train"].rows}) < 2:
+        find_names(row[gold] for row in named["train"].rows)  # raises: there is only one label
     return tuple(names), named
 
 
@@ -269,11 +271,6 @@ def _find_checked_labels(
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
     _log(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
-    if data.per_class is not None:
-        unseen = find_unseen_names(splits, columns.gold)
-        drawn_from = [name for name in labels if name not in unseen]
-        drawn = draw_per_label(splits["train"], columns.gold, drawn_from, data.per_class, recipe.training.seed)
-        splits = {**splits, "train": drawn}
     if is_checked:
         rows = describe_unseen(splits, columns.gold) if task.NAMED else []
         rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())

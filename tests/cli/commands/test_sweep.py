@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.cli.commands.sweep import print_plan, print_sweep, short_names
-from bertkit.evaluation.sweeps import SweepSummary, Trial
+from bertkit.evaluation.sweeps import CurvePoint, SweepSummary, Trial
 from bertkit.metrics.selection import Selection
 from bertkit.workflows.sweep import SweepPlan
 
@@ -50,6 +50,18 @@ def test_the_table_the_best_and_its_luck_are_printed(capsys):
     assert lines[13:] == [
         "open 'runs/x y'/report.html",
         "bertkit eval 'runs/x y'/trial-0001",
+    ]
+
+
+def test_scores_by_training_rows_have_a_table_of_their_own(capsys):
+    space = {"data.train_limit": "100,1000", SIZE: "16,32"}
+    points = [CurvePoint({SIZE: 16}, 100, 3, 0.5, (0.4, 0.6)), CurvePoint({SIZE: 16}, 1000, 1, 0.7, None)]
+    print_sweep(summary_of([], space=space, trials=[], curve=points, importance={}))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["f1", "by", "training", "rows,", "95%", "intervals"] in lines
+    assert lines[lines.index(["train_limit", "batch_size", "seeds", "f1", "95%", "CI"]) + 1 :][:2] == [
+        ["100", "16", "3", "0.5000", "0.4000", "to", "0.6000"],
+        ["1,000", "16", "1", "0.7000", "n/a"],
     ]
 
 

@@ -264,3 +264,49 @@ def test_rows_without_a_label_are_refused_dropped_or_cleaned_away(run, tiny_mode
     checked = run("check", recipe, "--model", tiny_model, *settings, "--data", file, "--fix", tmp_path / "clean")
     assert "left out: 12 rows without a label" in checked.out
     assert run(*command, "--data", tmp_path / "clean" / "tickets.csv").code == 0
+
+
+def plan_of(run, model, data, *settings):
+    changes = [part for setting in settings for part in ("--set", setting)]
+    return run("finetune", "classify", "--model", model, "--data", data, *changes, "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "what"),
+    [
+        (("data.train_limit=24",), 0, "rows     train 24, validation 40"),
+        (
+            ("data.train_limit=24", "data.per_class=8"),
+            2,
+            "data.train_limit = 24 is wrong: does not go with data.per_class",
+        ),
+        (("data.train_limit=401",), 3, "data.train_limit is 401, and there are 400 training rows"),
+        (("data.train_limit=1",), 3, "every row has the same label"),
+        (
+            ("data.train_limit=9", "data.streaming=true", "training.steps=1", "labels=[bad, good]"),
+            2,
+            "data.train_limit draws from all training rows, and a stream is not known whole",
+        ),
+    ],
+)
+def test_fewer_training_rows_leave_validation_whole_or_are_refused(run, tiny_model, toy_data, settings, code, what):
+    write_csv(toy_data / "train.csv", toy_rows(400, seed=1))
+    ended = plan_of(run, tiny_model, toy_data, *settings)
+    assert (ended.code, what in (ended.last if code else ended.out)) == (code, True), ended.err
+
+
+def test_rows_without_labels_are_drawn_too(run, tiny_model):
+    command = ["finetune", "stsb", "--model", tiny_model, "--data", "demo", "--limit", 40, "--dry-run"]
+    drawn = run(*command, "--set", "data.train_limit=10")
+    assert (drawn.code, "rows     train 10, validation 40" in drawn.out) == (0, True)
+    refused = run(*command, "--set", "data.per_class=10")
+    assert (refused.code, "--set data.train_limit=10" in refused.last) == (2, True)
+
+
+def test_the_draw_that_is_typed_takes_the_place_of_the_one_of_the_recipe(run, tiny_model, toy_data):
+    Path("mine.yaml").write_text("extends: classify\ndata:\n  per_class: 8\n")
+    ended = run(
+        "finetune", "mine.yaml", "--model", tiny_model, "--data", toy_data, "--dry-run", "--set", "data.train_limit=9"
+    )
+    assert (ended.code, "rows     train 9, " in ended.out) == (0, True), ended.err
+    assert "data.train_limit 9 does not go with the recipe's data.per_class 8, which is left out" in ended.err
