@@ -115,7 +115,9 @@ def _with_seed(recipe: Recipe, seed: int) -> Recipe:
 
 
 def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInputs:
-    """Return the inputs of another seed: nothing that was read depends on it."""
+    """Return the inputs of another seed: what was read depends on it only where training rows are drawn."""
+    if inputs.recipe.data.per_class or inputs.recipe.data.train_limit:
+        return read_inputs(_with_seed(inputs.recipe, seed), storage.seed_folder(folder, seed))
     settings = inputs.plan.identity["recipe"]
     identity = {**inputs.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
     recipe = _with_seed(inputs.recipe, seed)

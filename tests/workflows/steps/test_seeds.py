@@ -72,6 +72,20 @@ def test_a_seed_that_diverges_loses_no_other(demo, tmp_path, monkeypatch):
     assert summary.splits == [] and read_seeds(tmp_path / "seeds")["best_seed"] is None
 
 
+def test_each_seed_draws_rows_of_its_own(tmp_path, monkeypatch):
+    drawn = {}
+
+    def run_inputs(inputs, **_):
+        drawn[inputs.recipe.training.seed] = inputs.splits["train"].fingerprint()
+        assert inputs.plan.identity["data"]["train"] == drawn[inputs.recipe.training.seed]
+        raise DivergedError("the loss is nan", "lower it")
+
+    monkeypatch.setattr(workflow, "run_inputs", run_inputs)
+    changes = {"model": "demo", "data.source": "demo", "data.limit": 40, "data.train_limit": 20}
+    finetune_seeds(load_recipe("classify", changes), (4, 5), output=tmp_path / "seeds")
+    assert len(set(drawn.values())) == 2
+
+
 def test_what_cannot_be_is_refused_before_anything_is_read(demo, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="--jobs 0"):
         finetune_seeds(demo, (1, 2), output=tmp_path / "seeds", jobs=0)
