@@ -14,6 +14,7 @@ from bertkit.recipe.load import (
 from bertkit.recipe.paths import typed_path
 from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
 from bertkit.recipe.records import (
+    WHAT_IS_KEPT,
     CommonTraining,
     Data,
     Distillation,
@@ -28,6 +29,7 @@ from bertkit.recipe.student_layers import read_layers
 from bertkit.recipe.yaml import read_yaml, write_yaml
 
 __all__ = [
+    "WHAT_IS_KEPT",
     "CommonTraining",
     "Corpus",
     "Data",

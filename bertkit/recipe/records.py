@@ -94,6 +94,10 @@ class Data(Section):
         return {**values, "columns": rest, "unread": [*values.get("unread", []), *nulls]}
 
 
+WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer"}
+"""Keys of `training` that change no result, only what of it stays on disk."""
+
+
 class CommonTraining(Section):
     """Settings that fine-tuning and pretraining share."""
 
@@ -121,6 +125,7 @@ class CommonTraining(Section):
     )
     evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch`, or a number of steps")
     keep_all_checkpoints: bool = Field(False, description="keep every checkpoint, not the best and the last alone")
+    keep_optimizer: bool = Field(False, description="keep the optimizer states in the checkpoints of a finished run")
     patience: int | None = Field(None, ge=1, description="stop after this many evaluations without improvement")
     log_every: int = Field(50, ge=1, description="steps between logged losses")
     extra: dict[str, Any] = Field({}, description="any other fields of transformers' TrainingArguments")

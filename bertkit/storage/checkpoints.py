@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from bertkit.storage.files import sync_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 
 MANIFEST = "bertkit-manifest.json"
+OPTIMIZER = "optimizer.pt"
+"""Two thirds of a checkpoint, which nothing but a resume reads."""
 _SCHEMA = 1
 _CHECKSUM = "sha256"
 
@@ -39,8 +41,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
             with file.open("rb") as stream:
                 os.fsync(stream.fileno())
             files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
-    manifest = {"schema_version": _SCHEMA, **facts, "files": files}
-    write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
+    _write_manifest(folder, {"schema_version": _SCHEMA, **facts, "files": files})
     sync_folder(folder.parent)
 
 
@@ -77,15 +78,38 @@ def find_fault(folder: Path) -> str | None:
     return None
 
 
-def newest_whole(run: Path) -> tuple[Path | None, list[str]]:
-    """Find the newest complete checkpoint, and list why each newer one was skipped."""
+def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, list[str]]:
+    """Find the newest complete checkpoint, and list why each newer one was skipped.
+
+    With `to_train`, one that was trimmed is skipped too, unless training ended with it.
+    """
     skipped: list[str] = []
     for folder in reversed(_by_step(run)):
-        fault = find_fault(folder)
+        fault = find_fault(folder) or (_find_lack(folder) if to_train else None)
         if fault is None:
             return folder, skipped
         skipped.append(f"skipping {folder.name}: {fault}")
     return None, skipped
+
+
+def trim(run: Path) -> int:
+    """Delete the optimizer states in a run's checkpoints, which stay complete, and return how many bytes that frees.
+
+    A manifest no longer lists the file when it is deleted, so that a kill in between leaves a complete checkpoint.
+    """
+    freed = 0
+    for folder in _by_step(run):
+        file = folder / OPTIMIZER
+        try:
+            manifest = read_manifest(folder)
+        except (FileNotFoundError, ValueError, RecursionError):  # no complete checkpoint
+            continue
+        if manifest["files"].pop(OPTIMIZER, None):
+            _write_manifest(folder, manifest)
+        if file.is_file():
+            freed += file.stat().st_size
+            file.unlink()
+    return freed
 
 
 def most_bytes(weights: int, checkpoint: int, saves: int, kept: int) -> int:
@@ -139,6 +163,17 @@ def discard(folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)  # `keep_only` deletes what could not be deleted now
+
+
+def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
+
+
+def _find_lack(folder: Path) -> str | None:
+    """Describe why training cannot go on from a complete checkpoint."""
+    manifest = read_manifest(folder)
+    is_trimmed = OPTIMIZER not in manifest["files"] and not manifest.get("finished")
+    return "its optimizer states were deleted" if is_trimmed else None
 
 
 def _by_step(run: Path) -> list[Path]:

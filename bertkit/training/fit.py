@@ -287,7 +287,7 @@ def fit(
 
 def _train(trainer: _Trainer, folder: Path) -> None:
     """Train, from the newest whole checkpoint where there is one; a finished one needs nothing more."""
-    start, skipped = newest_whole(folder)
+    start, skipped = newest_whole(folder, to_train=True)
     for line in skipped:
         log.info(line)
     manifest = read_manifest(start) if start else {}

@@ -135,3 +135,54 @@ def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path):
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
     assert checkpoints.find_fault(folder) == "model.safetensors is missing"
+
+
+def write_with_optimizer(run, step, **facts):
+    folder = checkpoints.checkpoint_folder(run, step)
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_text("weights")
+    (folder / checkpoints.OPTIMIZER).write_text("moments")
+    checkpoints.commit(folder, {"step": step, **facts})
+    return folder
+
+
+def test_a_trimmed_checkpoint_is_whole_and_training_goes_on_from_none_but_the_last(tmp_path):
+    best, last = write_with_optimizer(tmp_path, 5), write_with_optimizer(tmp_path, 10, finished=True)
+    assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])
+    assert checkpoints.trim(tmp_path) == 2 * len("moments")
+    assert checkpoints.trim(tmp_path) == 0
+    assert list(checkpoints.whole_checkpoints(tmp_path).values()) == [best, last]
+    assert sorted(file.name for file in best.iterdir()) == [checkpoints.MANIFEST, "model.safetensors"]
+    assert checkpoints.read_manifest(last)["finished"]
+    assert checkpoints.newest_whole(tmp_path, to_train=True) == (last, [])
+    (last / "model.safetensors").write_text("of another")
+    assert checkpoints.newest_whole(tmp_path)[0] == best
+    skipped = ["checkpoint-10: model.safetensors does not match its checksum", "checkpoint-5: its optimizer states"]
+    newest, lines = checkpoints.newest_whole(tmp_path, to_train=True)
+    assert newest is None and [line.startswith(f"skipping {name}") for line, name in zip(lines, skipped, strict=True)]
+
+
+def test_a_kill_while_a_checkpoint_is_trimmed_leaves_it_whole(tmp_path, monkeypatch):
+    folder = write_with_optimizer(tmp_path, 5)
+
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    for broken, what in ((checkpoints, "write_json"), (checkpoints.Path, "unlink")):
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, what, kill)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoints.trim(tmp_path)
+        assert checkpoints.find_fault(folder) is None
+        assert (folder / checkpoints.OPTIMIZER).exists()
+    assert checkpoints.trim(tmp_path) == len("moments")
+    assert not (folder / checkpoints.OPTIMIZER).exists()
+
+
+def test_trimming_neither_touches_nor_mends_what_is_no_whole_checkpoint(tmp_path):
+    damaged, half = write_with_optimizer(tmp_path, 5), write_with_optimizer(tmp_path, 6)
+    (damaged / "model.safetensors").write_text("of another")
+    (half / checkpoints.MANIFEST).unlink()
+    checkpoints.trim(tmp_path)
+    assert checkpoints.find_fault(damaged) == "model.safetensors does not match its checksum"
+    assert (half / checkpoints.OPTIMIZER).exists()

@@ -22,6 +22,7 @@ from tests.kills import (
     WRITE_PREDICTIONS,
     WRITE_REPORT,
     check_equal,
+    everything,
     slow_unless,
 )
 
@@ -59,6 +60,7 @@ def command(tmp_path_factory, tiny_model) -> list[str]:
     write_csv(folder / "train.csv", toy_rows(96, seed=1))
     write_csv(folder / "validation.csv", toy_rows(40, seed=2))
     settings = ["training.evaluate_every=5", "training.log_every=2", "training.precision=fp32"]
+    settings += ["training.keep_optimizer=true"]  # so that it is compared too
     arguments = ["finetune", "classify", "--model", str(tiny_model), "--data", str(folder), "--output", "run"]
     arguments += ["--batch-size", "16", "--epochs", "3", "--learning-rate", "1e-3"]
     return arguments + [part for setting in settings for part in ("--set", setting)]
@@ -235,6 +237,25 @@ def test_a_kill_near_the_end_leaves_nothing_behind(zygote, command, unbroken, tm
     assert code == 0, text
     assert names_in(tmp_path / "run") == names_in(unbroken)
     check_equal(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize("is_damaged", slow_unless([False], [False, True]))
+def test_a_kill_while_optimizer_states_are_deleted_leaves_a_run_that_ends_alike(
+    zygote, command, unbroken, tmp_path, is_damaged
+):
+    command = [part.replace("keep_optimizer=true", "keep_optimizer=false") for part in command]
+    fault = {"function": WRITE_JSON, "when": "after", "call": 5}  # the manifests of four checkpoints come first
+    assert zygote.run(tmp_path, command, fault)[0] == -9
+    _best, last = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda folder: int(folder.name.split("-")[1]))
+    if is_damaged:
+        (last / "model.safetensors").write_bytes(b"")
+    code, text = zygote.run(tmp_path, command)
+    assert code == 0, text
+    assert (f"skipping {last.name}: model.safetensors does not match" in text) is is_damaged
+    assert ("its optimizer states were deleted" in text) is is_damaged  # those of the best: all is trained anew
+    ours, theirs = everything(tmp_path / "run"), everything(unbroken)
+    ours["recipe.yaml"] = theirs["recipe.yaml"]  # which say whether they are kept
+    assert ours == {name: content for name, content in theirs.items() if not name.endswith("optimizer.pt")}
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
-from bertkit.recipe import Recipe, Row, write_yaml
+from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, write_yaml
 from bertkit.storage import runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
@@ -42,7 +42,7 @@ log = logging.getLogger("bertkit")
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
-_NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": {"keep_all_checkpoints"}}
+_NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": WHAT_IS_KEPT}
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
 
 

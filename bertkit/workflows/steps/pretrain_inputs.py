@@ -16,7 +16,7 @@ from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, re
 from bertkit.modeling.weights import load_config
 from bertkit.objectives import Objective, PretrainSetup, load_objective
 from bertkit.progress import Progress, stage
-from bertkit.recipe import PretrainRecipe
+from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import runs
 from bertkit.tokens.features import Feature
 from bertkit.tokens.vocabulary import report_foreign
@@ -33,7 +33,7 @@ log = logging.getLogger("bertkit")
 # whichever checkpoints are kept.
 _NOT_IDENTITY: dict[str, Any] = {
     **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
-    "training": {"workers", "keep_all_checkpoints"},
+    "training": {"workers", *WHAT_IS_KEPT},
 }
 
 _DOCUMENTS, _TOKENS = 100, 2000  # that are looked at for signs of a tokenizer of another model

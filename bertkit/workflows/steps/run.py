@@ -175,12 +175,14 @@ def finish(run: Run, record: Mapping[str, Any], fit_result: FitResult, published
         run: the run.
         record: made by `finished_record`.
         fit_result: whose checkpoints are kept, unless all are. Others are those that a killed process did not come to
-            delete.
+            delete. Their optimizer states go, unless the recipe keeps them: there is nothing left to resume.
         published: the files of its models, whose checksums go into the record.
     """
     folder = run.plan.folder
     if not run.plan.recipe.training.keep_all_checkpoints:
         checkpoints.keep_only(folder, {fit_result.best_step, fit_result.steps})
+    if not run.plan.recipe.training.keep_optimizer:
+        checkpoints.trim(folder)
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 

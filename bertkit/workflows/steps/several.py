@@ -18,7 +18,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import SeveralRecipe, SeveralTasks, write_yaml
+from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
 from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
@@ -133,7 +133,7 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
         for name, own in several.recipes.items()
     }
     settings = recipe.model_dump(
-        mode="json", include={"name", "sampling", "training"}, exclude={"training": {"keep_all_checkpoints"}}
+        mode="json", include={"name", "sampling", "training"}, exclude={"training": WHAT_IS_KEPT}
     )
     identity = {
         "recipe": {**settings, "best_metric": MEAN},

@@ -103,7 +103,9 @@ def test_swapped_columns_are_refused(run, tiny_model, toy_data):
     assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, *mended).code == 0
 
 
-@pytest.mark.parametrize("changed", [{"data.label_range": None}, {"training.keep_all_checkpoints": True}])
+@pytest.mark.parametrize(
+    "changed", [{"data.label_range": None}, {"training.keep_all_checkpoints": True, "training.keep_optimizer": True}]
+)
 def test_what_changes_no_score_is_no_part_of_a_runs_identity(changed):
     """So that a run of before the range goes on, and one that is to keep more checkpoints from now on."""
     from bertkit.recipe import load_recipe

@@ -47,6 +47,7 @@ def test_what_makes_a_run_the_one_it_is(read, tmp_path):
     identity = read().plan.identity
     assert read(training__workers=2, about="another text").plan.identity == identity
     assert read(training__keep_all_checkpoints=True).plan.identity == identity
+    assert read(training__keep_optimizer=True).plan.identity == identity
     assert read(training__seed=7).plan.identity != identity
     assert read(options__mask_random_keep=[1, 0, 0]).plan.identity != identity
     copy = tmp_path / "copy.txt"

@@ -1,4 +1,4 @@
-"""`bertkit runs`: list, show and delete run folders."""
+"""`bertkit runs`: list, show, tabulate, trim and delete run folders."""
 
 from __future__ import annotations
 
@@ -10,5 +10,8 @@ NAME = "runs"
 ORDER = 8
 
 app = typer.Typer(
-    cls=ReadableGroup, help="List, show and delete run folders.", no_args_is_help=True, rich_markup_mode=None
+    cls=ReadableGroup,
+    help="List, show, tabulate, trim and delete run folders.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )

@@ -1,0 +1,37 @@
+"""`bertkit runs trim`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_json, print_line
+
+NAME = "trim"
+ORDER = 5
+EXAMPLE = "bertkit runs trim runs/cola"
+
+
+def command(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.", show_default=False)
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Delete the optimizer states of finished runs, two thirds of each checkpoint.
+
+    Models, scores and checkpoints stay. Runs since this release have none, unless `training.keep_optimizer` is true.
+    Runs that are not finished keep theirs, to be resumed.
+    """
+    from bertkit.storage.removal import find_trimmable, trim_run
+
+    chosen = dict.fromkeys(run for folder in folders for run in find_trimmable(folder))
+    freed = {str(run): trim_run(run) for run in chosen}
+    if json:
+        print_json({"trimmed": [{"folder": run, "bytes": count} for run, count in freed.items()]})
+        return
+    for run, count in freed.items():
+        print_line(f"{run}: {count / 1e6:,.1f} MB freed")
