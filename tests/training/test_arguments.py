@@ -16,7 +16,8 @@ from tests.conftest import finetune
 
 
 def test_extra_arguments_reach_the_trainer_unless_the_recipe_decides_them(run, tiny_model, toy_data):
-    assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--set", "training.extra={adam_beta1: 0.5}").code == 0
+    settings = ("--set", "training.extra={adam_beta1: 0.5}", "--set", "training.keep_optimizer=true")
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1, *settings).code == 0
     optimizer = torch.load("runs/classify/checkpoint-6/optimizer.pt")
     assert optimizer["param_groups"][0]["betas"] == (0.5, 0.999)
     decided = finetune(run, tiny_model, toy_data, "--set", "training.extra={learning_rate: 1}", "--output", "b")

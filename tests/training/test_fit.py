@@ -48,6 +48,7 @@ def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
             return os.mkdir, ("harm",)
 
     settings = ("--epochs", 1, "--learning-rate", "1e-8", "--set", "training.evaluate_every=3")
+    settings += ("--set", "training.keep_optimizer=true")
     assert finetune(run, tiny_model, toy_data, *settings).code == 0
     folder = Path("runs/classify")
     shutil.rmtree(folder / "checkpoint-6")
