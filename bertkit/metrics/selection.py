@@ -14,7 +14,7 @@ class Selection:
     """What to expect on new rows of the model that scores best on some rows."""
 
     estimate: float
-    """Score of the choice on rows that did not choose it."""
+    """Score of the choice on rows that did not choose it; never better than on those that did."""
     chosen: list[float]
     """Share of the resamples in which each model was chosen."""
 
@@ -31,8 +31,11 @@ def estimate_selection(
     """Estimate the score of "take the best model" on new rows: choose on resampled rows, score on those left out.
 
     The best of n scores is too high, since the same rows choose and score. So each bootstrap sample of the rows chooses
-    anew, and the rows that are not in it, e^-1 of all on average, score the choice. This is BBC of Tsamardinos et al.
-    2018 ("Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation").
+    anew, and the rows that are not in it, e^-1 of all on average, score the choice, as in BBC (Tsamardinos et al. 2018,
+    "Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation"). They score the best
+    model too, and its own score is lowered by how much worse the choices are. The mean of the choices alone would also
+    hold how the best model's score on a third of the rows differs from that on all of them, which is no luck of the
+    choice: so it could be above the best score.
 
     Args:
         score: takes the number of a model and row indexes, (rows,), and returns its score on them.
@@ -47,20 +50,26 @@ def estimate_selection(
     """
     rng = np.random.default_rng(draws)
     sign = -1 if lower_is_better else 1
-    counts, scores = np.zeros(models), []
+    totals = np.array([sign * score(model, np.arange(rows)) for model in range(models)])
+    if np.isnan(totals).all():
+        return None
+    best = int(np.nanargmax(totals))
+    counts, losses = np.zeros(models), []
     for _ in range(samples):
         inside = rng.integers(0, rows, size=rows)
         outside = np.setdiff1d(np.arange(rows), inside)
         values = np.array([sign * score(model, inside) for model in range(models)])
         if not len(outside) or np.isnan(values).all():
             continue
-        best = int(np.nanargmax(values))
-        if math.isfinite(value := score(best, outside)):
-            counts[best] += 1
-            scores.append(value)
-    if not scores:
+        choice = int(np.nanargmax(values))
+        loss = 0.0 if choice == best else sign * (score(best, outside) - score(choice, outside))
+        if math.isfinite(loss):
+            counts[choice] += 1
+            losses.append(loss)
+    if not losses:
         return None
-    return Selection(float(np.mean(scores)), (counts / len(scores)).tolist())
+    estimate = sign * (float(totals[best]) - max(0.0, float(np.mean(losses))))
+    return Selection(estimate, (counts / len(losses)).tolist())
 
 
 def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:

@@ -21,6 +21,7 @@ from bertkit.evaluation.sweeps import (
     find_selection,
     sort_trials,
 )
+from bertkit.metrics.selection import estimate_selection
 from bertkit.recipe import load_recipe
 from bertkit.recipe.space import make_search
 from bertkit.tasks import load_task
@@ -128,13 +129,9 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
     )
     found, reason = find_selection(trials, records, setups, load_task(recipe), split, tmp_path)
     assert reason is None
-    rng, expected = np.random.default_rng(0), []
-    for _ in range(200):  # a plain loop over the same draws
-        inside = rng.integers(0, 40, size=40)
-        outside = [row for row in range(40) if row not in inside]
-        best = max(range(4), key=lambda place: correct[trials[place].number - 1][inside].mean())
-        expected.append(correct[trials[best].number - 1][outside].mean())
-    assert found.estimate == pytest.approx(np.mean(expected))
+    rights = np.array([correct[trial.number - 1] for trial in trials], dtype=float)
+    expected = estimate_selection(lambda model, rows: float(rights[model, rows].mean()), 4, len(GOLD))
+    assert found == expected
     other = [trial_of(trial.number, trial.scores["accuracy"] / 2) for trial in trials]
     reasons = [
         find_selection(trials[:1], records, setups, load_task(recipe), split, tmp_path)[1],

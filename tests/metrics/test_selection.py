@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn import metrics
 
 from bertkit.metrics.selection import estimate_selection, explained_share, find_pareto
 
@@ -30,9 +31,35 @@ def test_a_model_that_is_far_better_is_always_chosen_and_keeps_its_score():
     correct[1, :90] = 1
     found = select(correct)
     assert found.chosen == [0, 1, 0]
-    assert found.estimate == pytest.approx(0.9, abs=0.01)
+    assert found.estimate == 0.9
     errors = select(1 - correct, lower_is_better=True)
-    assert errors.chosen == [0, 1, 0] and errors.estimate == pytest.approx(0.1, abs=0.01)
+    assert errors.chosen == [0, 1, 0] and errors.estimate == pytest.approx(0.1)
+
+
+def test_the_estimate_is_never_above_the_best_score_whatever_the_metric():
+    rng = np.random.default_rng(4)
+    gold = rng.random(60) < 0.3
+    for seed in range(5):
+        said = np.where(rng.random((3, 60)) < [[0.9], [0.85], [0.6]], gold, ~gold)
+        scores = [metrics.matthews_corrcoef(gold, answers) for answers in said]
+        found = estimate_selection(
+            lambda model, at, said=said: float(metrics.matthews_corrcoef(gold[at], said[model, at])), 3, 60, draws=seed
+        )
+        assert found.estimate <= max(scores)
+
+
+def test_the_estimate_lowers_the_best_score_by_what_choices_lose_to_the_best_model():
+    """Against a plain loop over the same draws."""
+    correct = (np.random.default_rng(6).random((4, 50)) < 0.7).astype(float)
+    means = correct.mean(axis=1)
+    best, rng, losses = int(means.argmax()), np.random.default_rng(0), []
+    for _ in range(200):
+        inside = rng.integers(0, 50, size=50)
+        outside = [row for row in range(50) if row not in inside]
+        choice = int(correct[:, inside].mean(axis=1).argmax())
+        losses.append(correct[best, outside].mean() - correct[choice, outside].mean())
+    assert np.mean(losses) > 0
+    assert select(correct).estimate == pytest.approx(means[best] - np.mean(losses))
 
 
 def test_scores_that_are_undefined_choose_nothing():
