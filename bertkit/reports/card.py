@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template
 
 from bertkit.metrics.tag_schemes import is_entity_tag
-from bertkit.recipe import PretrainRecipe
+from bertkit.recipe import PretrainRecipe, Recipe
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
 from bertkit.reports.templates import load_template
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCardData
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ class CardFacts:
     language: str | None = None
     license: str | None = None
 
+
+_TO_FILL_IN = """\
+# To fill in before you publish, each without its number sign. License: one that the base model and the data allow, as
+# named in https://hf.co/docs/hub/repositories-licenses. Language: the ISO 639-1 code of the texts.
+# license: apache-2.0
+# language: en
+"""
+"""What only the author knows, at the end of the front matter."""
 
 _VECTORS = {
     "sentence-similarity": ("SentenceTransformer", "sentence-similarity"),
@@ -77,7 +89,26 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         metrics=metric_names(facts),
         has_entities=all(map(is_entity_tag, facts.labels)),
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+    return _with_front_matter(data, body)
+
+
+def name_model(model: str) -> str:
+    """Return what a model is called: that in a local folder by its name, or its id where the hub's cache has it.
+
+    >>> name_model("google-bert/bert-base-uncased")
+    'google-bert/bert-base-uncased'
+    """
+    folder = Path(model)
+    if not folder.exists():
+        return model
+    cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
+    return cached[1].replace("--", "/") if cached else folder.resolve().name
+
+
+def name_models(facts: Facts, recipe: Recipe) -> Facts:
+    """Return the facts with the names of models in place of their paths, which are of one machine."""
+    named = recipe.model_copy(update={"model": name_model(recipe.model)})
+    return replace(facts, model=named.model_name, teachers=list(map(name_model, facts.teachers)))
 
 
 def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None) -> str:
@@ -93,6 +124,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
     settings = recipe.training.model_dump(exclude_defaults=True) | recipe.options
     body = _template("pretrained.md.j2").render(
         result=result,
+        model=name_model(result.model),
         about=recipe.about,
         new=recipe.model is None,
         example=f'"The cat sat on the {mask}."',
@@ -101,7 +133,12 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
         seed=recipe.training.seed,
         command=command,
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{body}"
+    return _with_front_matter(data, body)
+
+
+def _with_front_matter(data: ModelCardData, body: str) -> str:
+    """Return a card whose front matter asks, in comments, for what only the author knows."""
+    return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _TO_FILL_IN}---\n\n{body}"
 
 
 def _template(name: str) -> Template:

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from bertkit.reports.card import CardFacts, model_card
+from bertkit.packaged.license import find_license
+from bertkit.recipe import load_recipe
+from bertkit.reports.card import CardFacts, model_card, name_model, name_models
 from bertkit.reports.html import Facts
 
 FACTS = Facts(
@@ -76,6 +78,29 @@ def test_front_matter_is_what_the_hub_reads() -> None:
     assert results["accuracy"].dataset_split == "validation"
     assert results["accuracy"].dataset_config == "cola"
     assert results["accuracy"].task_type == "text-classification"
+
+
+def test_license_and_language_are_asked_for_where_they_are_not_known(tmp_path) -> None:
+    text = model_card(FACTS, CARD)
+    filled = re.sub(r"^# (?=license|language)", "", text, flags=re.MULTILINE)
+    data = ModelCard(filled).data
+    assert (data.license, data.language, data.base_model) == ("apache-2.0", "en", "google-bert/bert-base-uncased")
+    (tmp_path / "README.md").write_text(filled)
+    assert find_license(tmp_path) == "apache-2.0"
+    (tmp_path / "README.md").write_text(text)
+    assert find_license(tmp_path) is None
+    assert "To fill in" not in model_card(FACTS, replace(CARD, license="mit", language="de"))
+
+
+def test_models_in_local_folders_are_called_by_name(tmp_path) -> None:
+    folder, cached = tmp_path / "tiny", tmp_path / "models--org--small" / "snapshots" / "a1b2"
+    for path in (folder, cached):
+        path.mkdir(parents=True)
+    assert [name_model(str(path)) for path in (folder, cached, "org/other")] == ["tiny", "org/small", "org/other"]
+    recipe = load_recipe("cola", {"model": str(folder)})
+    text = model_card(name_models(replace(FACTS, model=str(folder), teachers=[str(cached)]), recipe), CARD)
+    assert "This is tiny, fine-tuned on GLUE CoLA with bertkit, and distilled from org/small." in text
+    assert str(tmp_path) not in text
 
 
 def test_unknown_facts_are_absent() -> None:

@@ -23,7 +23,7 @@ from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_o
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
-from bertkit.reports.card import CardFacts, model_card
+from bertkit.reports.card import CardFacts, model_card, name_model, name_models
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
@@ -242,7 +242,7 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
     metric, result = outcome.inputs.recipe.best_metric, outcome.results[0]
     rows = [
         {
-            "model": f"{model['role']} {model['model']}",
+            "model": f"{model['role']} {name_model(model['model'])}",
             "parameters": f"{model['parameters']:,}",
             "MB": f"{model['disk_bytes'] / 1e6:,.1f}",
             "ms/row": f"{1000 * model['row_seconds']:,.2f}",
@@ -316,7 +316,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
         dataset_config=recipe.data.config if on_hub else None,
         fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),
     )
-    return model_card(facts, card)
+    return model_card(name_models(facts, recipe), card)
 
 
 def _teachers(recipe: Recipe) -> list[str]:
