@@ -39,6 +39,8 @@ class AblatedScore:
     seed_scores: list[float]
     difference: Difference | None
     """None for the first variant."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Seed -> why its run counts as failed; see `bertkit.evaluation.seeds.describe_run`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class AblatedTask:
     metric: str
     scores: list[AblatedScore]
     notes: list[str]
+    baseline: float | None = None
+    """What the null model scores, which reads nothing."""
 
 
 @dataclass(frozen=True)

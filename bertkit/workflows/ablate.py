@@ -265,13 +265,17 @@ def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress
     with disk_errors(job.folder):
         write_page(compared, job.folder / f"{task}.html")
     metric = compared.best_metric
+    of_seeds = {variant: seeds_storage.read_seeds(job.folder / task / variant) or {} for variant in paths}
     scores = [
         AblatedScore(
             name,
             system.scores[metric],
             system.seed_scores.get(metric, [system.scores[metric]]),
             compared.differences[system.name][metric] if system.name in compared.differences else None,
+            {run["seed"]: run["failure"] for run in of_seeds[name].get("runs", ()) if run["failure"]},
         )
         for name, system in zip(paths, compared.systems, strict=True)
     ]
-    return AblatedTask(task, compared.split, compared.rows, metric, scores, compared.notes)
+    splits = next(iter(of_seeds.values())).get("splits", ())
+    baseline = next((split["baseline"].get(metric) for split in splits if split["split"] == compared.split), None)
+    return AblatedTask(task, compared.split, compared.rows, metric, scores, compared.notes, baseline)

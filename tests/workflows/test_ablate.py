@@ -108,6 +108,12 @@ def test_a_killed_ablation_goes_on_to_the_same_bits(zygote, run, tmp_path):
         check_equal(Path("killed", name), Path("whole", name))
     printed, whole = json.loads(ended.out), json.loads(Path("whole/ablation.json").read_text())
     assert printed["tasks"] == whole["tasks"]
-    assert [score["variant"] for score in printed["tasks"][0]["scores"]] == ["mlm", "clm"]
+    (task,) = printed["tasks"]
+    assert [score["variant"] for score in task["scores"]] == ["mlm", "clm"]
+    for score in task["scores"]:
+        of_seeds = json.loads(Path("whole", "cola", score["variant"], "seeds.json").read_text())
+        assert task["baseline"] == of_seeds["splits"][0]["baseline"]["matthews_correlation"]
+        failures = {str(run["seed"]): run["failure"] for run in of_seeds["runs"] if run["failure"]}
+        assert score["failures"] == failures and failures  # so few steps teach nothing
     other = run(*command, "--seed", 9)
     assert (other.code, "--output killed-2 for a new ablation" in other.last) == (2, True)

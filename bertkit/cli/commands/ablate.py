@@ -144,6 +144,11 @@ def print_ablation(summary: AblationSummary) -> None:
         count = len(summary.seeds)
         print_text(f"{task.recipe}, {task.split}: {format_rows(task.rows)}, {count} seed{'s' if count > 1 else ''}")
         print_table(f"{task.metric}, and its difference from {task.scores[0].variant}", score_rows(task))
+        for score in task.scores:
+            for failure in dict.fromkeys(score.failures.values()):
+                alike = [str(seed) for seed, why in score.failures.items() if why == failure]
+                named = f"seed{'s' if len(alike) > 1 else ''} {', '.join(alike)}"
+                print_text(f"  failed: {score.variant}, {named}. {failure}")
         for note in task.notes:
             print_text(f"  {note}")
     if summary.tasks:
@@ -179,6 +184,10 @@ def score_rows(task: AblatedTask) -> list[dict[str, Any]]:
         row["p"] = "" if found is None else p_text(found.p)
         row["p (Holm)"] = "" if found is None or found.p_holm is None else p_text(found.p_holm)
         rows.append(row)
+    if task.baseline is not None:
+        rows.append(
+            {**dict.fromkeys(rows[0], ""), "encoder": "null model", "mean": format_number(task.baseline).strip()}
+        )
     unused = {column for column in ("sd", "p (Holm)") if not any(row[column] for row in rows)}
     return [{column: value for column, value in row.items() if column not in unused} for row in rows]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from bertkit.cli.commands.ablate import parse_then, print_ablation, print_plan, score_rows
@@ -52,6 +54,16 @@ def test_encoders_scores_and_failures_are_printed(capsys):
     assert lines[8].split() == ["encoder", "mean", "sd", "difference", "95%", "CI", "p", "p", "(Holm)"]
     assert lines[10].split()[:4] == ["clm", "0.7000", "0.0000", "-0.1000"]
     assert lines[-1] == "open 'runs/x y/pos.html'"
+
+
+def test_failed_seeds_and_the_null_model_are_printed(capsys):
+    alike, lost = "It gives every row the same answer.", "the loss is nan"
+    first, second = task_of(3).scores
+    second = dataclasses.replace(second, failures={1: alike, 2: lost, 3: alike})
+    print_ablation(summary_of(tasks=[dataclasses.replace(task_of(3), scores=[first, second], baseline=0.65)]))
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[11].split() == ["null", "model", "0.6500"]
+    assert lines[12:14] == [f"failed: clm, seeds 1, 3. {alike}", f"failed: clm, seed 2. {lost}"]
 
 
 def test_columns_that_nothing_fills_are_left_out():
