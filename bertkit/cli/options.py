@@ -125,6 +125,15 @@ EpochsOption = Annotated[Any, typer.Option(help="Passes over the training data."
 LearningRateOption = Annotated[Any, typer.Option(help="Peak learning rate.", **_AUTO)]
 BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=FROM_RECIPE)]
 SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=FROM_RECIPE)]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
+        metavar="N|LIST",
+        show_default=False,
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[

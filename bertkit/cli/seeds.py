@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 _MOST = 100
 
 
+def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the seeds that `--seeds` names; none without it.
+
+    Raises:
+        UsageError: a seed is given beside them, or what `parse_seeds` raises.
+    """
+    if seeds is None:
+        return ()
+    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+    return parse_seeds(seeds)
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
 

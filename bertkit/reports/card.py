@@ -142,7 +142,7 @@ def _with_front_matter(data: ModelCardData, body: str) -> str:
 
 
 def _template(name: str) -> Template:
-    return load_template(name, score=score_text, duration=duration_text, cell=cell_text, plain=_plain)
+    return load_template(name, score=score_text, duration=duration_text, cell=cell_text, plain=plain)
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:
@@ -165,10 +165,10 @@ def _results(facts: Facts, card: CardFacts) -> list[Any]:
     ]
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     r"""Write a value on one line of Markdown, escaped so that it neither opens a tag nor ends a table cell.
 
-    >>> print(_plain("<b>a|b</b>"))
+    >>> print(plain("<b>a|b</b>"))
     &lt;b>a\|b&lt;/b>
     """
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;")

@@ -12,17 +12,21 @@ from typing import Any
 from bertkit import hub
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
 from bertkit.evaluation.glue.leaderboard import TASKS
-from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, summarize
+from bertkit.evaluation.glue.summary import GlueRun, GlueScore, GlueSummary, summarize
 from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.seeds import SeedsSummary
+from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
+from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.steps.finetune_inputs import read_inputs
+from bertkit.workflows.steps.seeds import finetune_seeds
 from bertkit.workflows.steps.submission import make_submission
 
 log = logging.getLogger("bertkit")
@@ -40,6 +44,10 @@ class _State:
     finished: dict[str, list[Result]] = field(default_factory=dict)
     missing: dict[str, DataError] = field(default_factory=dict)
     failed: dict[str, BertkitError] = field(default_factory=dict)
+    spreads: dict[tuple[str, str], Mapping[str, Spread | None]] = field(default_factory=dict)
+    """(task, split) -> metric -> its scores over seeds."""
+    seeds: set[int] = field(default_factory=set)
+    """Those of all runs, where tasks are trained with several."""
 
     def fail(self, name: str, error: BertkitError) -> None:
         """Note that a task has failed, and say so."""
@@ -63,9 +71,9 @@ def glue(
     model: str,
     *,
     tasks: Sequence[str] = (),
-    data: str | None = None,
     changes: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
+    seeds: Sequence[int] = (),
     fresh: bool = False,
     progress: Progress = SILENT,
 ) -> tuple[GlueSummary, BertkitError | None]:
@@ -76,9 +84,10 @@ def glue(
     Args:
         model: hub name, directory or ``demo``.
         tasks: names of tasks; by default, all of them.
-        data: ``demo``, or a directory with a folder for each task; by default, the hub.
-        changes: dotted recipe key -> value, for all tasks.
+        changes: dotted recipe key -> value, for all tasks; ``data.source`` is ``demo``, or a directory with a folder
+            for each task; by default, the hub.
         output: the folder of all runs.
+        seeds: train each task with each of these, in a folder of seeds; there is no submission of several models.
         fresh: move earlier runs aside.
         progress: says how far it is.
 
@@ -90,27 +99,21 @@ def glue(
         ModelError: no such model.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    state = _State(_load_recipes(model, tasks, data, dict(changes or {})))
+    changes = dict(changes or {})
+    data = changes.pop("data.source", None)
+    state = _State(_load_recipes(model, tasks, data, changes))
     state.missing = _find_missing(state.recipes, data, tasks)
     folder = runs.run_folder(output, "glue")
     _check_folder(folder)
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder, _NAME):
-        _check_tasks(state, folder, fresh, progress)
-        for name in state.pending:
-            log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
-            try:
-                state.finished[name] = finetune(
-                    state.recipes[name], output=folder / name, fresh=fresh, progress=progress
-                )
-            except StoppedError:
-                raise
-            except BertkitError as error:
-                state.fail(name, error)
+        _check_tasks(state, folder, seeds, fresh, progress)
+        _train(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
         summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
+        summary = dataclasses.replace(summary, seeds=sorted(state.seeds), scores=_add_deviations(summary.scores, state))
         submitted = {name: state.recipes[name] for name in state.finished}
-        if submitted and not any(recipe.data.limit for recipe in submitted.values()):
+        if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
         _write(summary)
@@ -157,8 +160,61 @@ def _check_folder(folder: Path) -> None:
         raise UsageError("the folder holds something that is not of GLUE", "choose another --output", file=folder)
 
 
-def _check_tasks(state: _State, folder: Path, fresh: bool, progress: Progress) -> None:
+def _train(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
+    """Train the tasks that are not finished; one that fails does not end the others."""
+    for name in state.pending:
+        log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
+        options: dict[str, Any] = {"output": folder / name, "fresh": fresh, "progress": progress}
+        try:
+            if seeds:
+                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, **options))
+            else:
+                state.finished[name] = finetune(state.recipes[name], **options)
+        except StoppedError:
+            raise
+        except BertkitError as error:
+            state.fail(name, error)
+
+
+def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
+    """Take the means over the seeds of a task as its results; a seed that diverged fails the task, not the others."""
+    state.seeds |= {run.seed for run in summary.runs}
+    seconds = sum(run.seconds for run in summary.runs)
+    failures = [f"seed {run.seed} failed. {run.failure}" for run in summary.failed]
+    results = [
+        Result(
+            recipe=summary.recipe,
+            model=summary.model,
+            split=split.split,
+            scores={metric: spread.mean if spread else None for metric, spread in split.spreads.items()},
+            rows=split.rows,
+            seconds=seconds,
+            intervals={metric: spread.interval if spread else None for metric, spread in split.spreads.items()},
+            folder=summary.folder,
+            warnings=failures,
+        )
+        for split in summary.splits
+    ]
+    if results:
+        state.finished[name] = results
+        state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
+    if diverged is not None:
+        state.fail(name, diverged)
+
+
+def _add_deviations(scores: Sequence[GlueScore], state: _State) -> list[GlueScore]:
+    """Return the scores with their standard deviation over seeds."""
+    spreads = [state.spreads.get((score.task, score.split), {}).get(score.metric) for score in scores]
+    return [
+        dataclasses.replace(score, standard_deviation=spread.standard_deviation if spread else None)
+        for score, spread in zip(scores, spreads, strict=True)
+    ]
+
+
+def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
     """Read the rows of all tasks before anything is trained, and take the results of runs that are finished.
+
+    Of several seeds, those of the first are read; which of the runs are finished is found when they are trained.
 
     Raises:
         UsageError: a folder holds a run with other settings.
@@ -166,6 +222,10 @@ def _check_tasks(state: _State, folder: Path, fresh: bool, progress: Progress) -
     with stage(progress, "reading the data of all tasks", total=len(state.recipes)):
         for number, name in enumerate(state.pending, start=1):
             try:
+                if seeds:
+                    seeds_storage.check_folder(folder / name)
+                    read_inputs(state.recipes[name], folder / name)
+                    continue
                 plan = read_inputs(state.recipes[name], folder / name).plan
                 record = None if fresh else runs.check_claim(plan.folder, plan.identity)
             except UsageError:

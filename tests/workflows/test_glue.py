@@ -6,6 +6,7 @@ import json
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 
@@ -91,7 +92,7 @@ def test_tasks_end_one_by_one(tmp_path, monkeypatch):
         return []
 
     monkeypatch.setattr(workflow, "finetune", finetune)
-    arguments = {"data": "demo", "changes": {"data.limit": 40}}
+    arguments = {"changes": {"data.source": "demo", "data.limit": 40}}
     summary, error = glue("demo", tasks=["rte", "cola"], output=tmp_path / "glue", **arguments)
     assert trained == ["cola", "rte"] and summary.submission is None
     assert (str(error), error.exit_code) == ("rte: no space - make room", 6)
@@ -117,12 +118,12 @@ def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(
     ("arguments", "error", "message"),
     [
         ({"tasks": ["colla"]}, UsageError, "'colla' - did you mean cola"),
-        ({"data": "gone"}, DataError, "no such directory"),
-        ({"data": "data", "tasks": ["cola", "rte"]}, DataError, "no folder for rte"),
-        ({"data": "none"}, DataError, "no folder for cola"),
-        ({"data": "data", "output": "data"}, UsageError, "a single run"),
-        ({"data": "data", "output": "none"}, UsageError, "not of GLUE"),
-        ({"data": "data", "output": "none/file"}, ResourceError, "there is a file"),
+        ({"changes": {"data.source": "gone"}}, DataError, "no such directory"),
+        ({"changes": {"data.source": "data"}, "tasks": ["cola", "rte"]}, DataError, "no folder for rte"),
+        ({"changes": {"data.source": "none"}}, DataError, "no folder for cola"),
+        ({"changes": {"data.source": "data"}, "output": "data"}, UsageError, "a single run"),
+        ({"changes": {"data.source": "data"}, "output": "none"}, UsageError, "not of GLUE"),
+        ({"changes": {"data.source": "data"}, "output": "none/file"}, ResourceError, "there is a file"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_read(here, monkeypatch, arguments, error, message):
@@ -133,3 +134,25 @@ def test_mistakes_are_refused_before_anything_is_read(here, monkeypatch, argumen
     monkeypatch.setattr(workflow, "read_inputs", lambda *_: pytest.fail("read"))
     with pytest.raises(error, match=message):
         glue("demo", **arguments)
+
+
+def test_tasks_have_means_over_seeds_and_the_runs_are_ordinary_ones(run, trained, tmp_path):
+    write_task(tmp_path / "data" / "cola")
+    command = ["glue", "--model", trained, "--data", tmp_path / "data", "--tasks", "cola", "--epochs", 1]
+    command += ["--set", "training.precision=fp32"]
+    ended = run(*command, "--seeds", 2, "--json")
+    assert ended.code == 0, ended.err
+    printed = json.loads(ended.out)
+    records = [runs.read_record(Path("runs/glue/cola", f"seed-{seed}")) for seed in (1, 2)]
+    scores = [record["results"][0]["scores"]["matthews_correlation"] for record in records]
+    assert printed["scores"][0]["score"] == pytest.approx(mean(scores))
+    assert printed["scores"][0]["standard_deviation"] == pytest.approx(stdev(scores))
+    assert (printed["seeds"], printed["submission"]) == ([1, 2], None)
+    assert json.loads(Path("runs/glue/glue.json").read_text())["scores"] == printed["scores"]
+    again = run(*command, "--seeds", "2,3")  # which counts all seeds of the folder
+    assert "means over 3 seeds" in again.out and "no submission: several seeds are several models" in again.out
+    assert "seed 2: finished on" in again.err
+    single = run(*command)
+    assert (single.code, "several runs (seed-1" in single.last) == (2, True)
+    both = run(*command, "--seeds", 2, "--seed", 3)
+    assert (both.code, "one seed and --seeds are both given" in both.last) == (2, True)

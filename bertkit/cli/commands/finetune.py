@@ -24,6 +24,7 @@ from bertkit.cli.options import (
     ModelOption,
     RecipeArgument,
     SeedOption,
+    SeedsOption,
     SetOption,
     common_settings,
     load,
@@ -32,23 +33,13 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import end_seeds, parse_seeds
+from bertkit.cli.seeds import choose_seeds, end_seeds
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import Recipe, SeveralTasks
     from bertkit.workflows.steps.finetune_inputs import DryRun
-
-SeedsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--seeds",
-        help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
-        metavar="N|LIST",
-        show_default=False,
-    ),
-]
 
 JobsOption = Annotated[
     int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
@@ -99,12 +90,8 @@ def command(
         _finetune_several(several, output, dry_run=dry_run, fresh=fresh, json=json)
         return
     loaded = load(recipe, {**common, "model": model}, changes)
-    if seeds is not None:
-        if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
-            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
-        _finetune_seeds(
-            loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json
-        )
+    if chosen := choose_seeds(seeds, seed, changes):
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json)
         return
     if soup or jobs != 1:
         raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")

@@ -18,6 +18,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     SeedOption,
+    SeedsOption,
     SetOption,
     common_settings,
 )
@@ -31,6 +32,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.seeds import choose_seeds
 
 if TYPE_CHECKING:
     from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
@@ -38,6 +40,11 @@ if TYPE_CHECKING:
 NAME = "glue"
 ORDER = 2
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
+
+TasksOption = Annotated[
+    str | None,
+    typer.Option("--tasks", help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine"),
+]
 
 
 def command(
@@ -56,10 +63,7 @@ def command(
             show_default="nyu-mll/glue",
         ),
     ] = None,
-    tasks: Annotated[
-        str | None,
-        typer.Option("--tasks", help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine"),
-    ] = None,
+    tasks: TasksOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/glue"),
@@ -69,6 +73,7 @@ def command(
     batch_size: BatchSizeOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
+    seeds: SeedsOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
     fresh: FreshOption = False,
@@ -82,14 +87,14 @@ def command(
     from bertkit.recipe import parse_changes
     from bertkit.workflows.glue import glue
 
-    common = common_settings(None, limit, epochs, learning_rate, batch_size, max_length, seed)
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     settings = {key: value for key, value in common.items() if value is not None}
     summary, error = glue(
         model,
         tasks=[name.strip() for name in tasks.split(",")] if tasks is not None else [],
-        data=data,
         changes={**settings, **parse_changes(changes or [])},
         output=output,
+        seeds=choose_seeds(seeds, seed, changes),
         fresh=fresh,
         progress=TerminalProgress(),
     )
@@ -105,12 +110,15 @@ def command(
 def print_glue(summary: GlueSummary) -> None:
     """Print the scores beside those of the BERT paper, the averages, and what a submission has and lacks."""
     tasks = len(summary.runs) - len(summary.unfinished)
-    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}")
+    seeds = f", means over {len(summary.seeds)} seeds" if len(summary.seeds) > 1 else ""
+    print_text(f"GLUE: {tasks} of {len(summary.runs)} tasks, {summary.model}{seeds}")
     names = list(summary.published_averages)
     rows = [_score_line(score, names) for score in summary.scores]
     if rows:
         rows.append(_average_line("average: leaderboard", summary.leaderboard_average, names, {}))
         rows.append(_average_line("average: BERT paper", summary.paper_average, names, summary.published_averages))
+    if not any(row["sd"] for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "sd"} for row in rows]
     print_table("scores of validation rows", rows)
     if names:
         print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
@@ -120,7 +128,8 @@ def print_glue(summary: GlueSummary) -> None:
     for line in [*_gather_unfinished(summary), *summary.warnings]:
         print_text(f"  {line}")
     if summary.submission is None:
-        print_text("  no submission: only some rows of each task were used")
+        why = "several seeds are several models" if summary.seeds else "only some rows of each task were used"
+        print_text(f"  no submission: {why}")
     else:
         _print_submission(summary.submission, summary.folder)
     print_line(f"\nNext:\n  open {shlex.quote(summary.folder)}/report.html")
@@ -149,6 +158,7 @@ def _score_line(score: GlueScore, names: list[str]) -> dict[str, Any]:
         "task": f"{score.task}{split} {score.metric}",
         "rows": f"{score.rows:,}",
         "score": format_number(score.score).strip(),
+        "sd": "" if score.standard_deviation is None else format_number(score.standard_deviation).strip(),
         "95% CI": format_interval(score.interval),
         **{name: _cell(score.published.get(name)) for name in names},
     }
@@ -156,7 +166,7 @@ def _score_line(score: GlueScore, names: list[str]) -> dict[str, Any]:
 
 def _average_line(what: str, value: float | None, names: list[str], published: dict[str, float]) -> dict[str, Any]:
     cells = {name: _cell(published.get(name)) for name in names}
-    return {"task": what, "rows": "", "score": format_number(value).strip(), "95% CI": "", **cells}
+    return {"task": what, "rows": "", "score": format_number(value).strip(), "sd": "", "95% CI": "", **cells}
 
 
 def _cell(value: float | None) -> str:

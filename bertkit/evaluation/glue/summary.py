@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bertkit.evaluation.glue.leaderboard import (
     TASKS,
@@ -38,6 +38,8 @@ class GlueScore:
     interval: Interval | None
     rows: int
     published: dict[str, float]
+    standard_deviation: float | None = None
+    """Over seeds, where there are several, whose mean is the score."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class GlueSummary:
     """Model of the BERT paper -> its average there; empty where no score can be compared, as of made-up rows."""
     warnings: list[str]
     submission: Submission | None = None
-    """None where only some rows of each task are used."""
+    """None where only some rows of each task are used, or there are several seeds."""
+    seeds: list[int] = field(default_factory=list)
+    """The seeds that each task was trained with; empty for one run per task."""
 
     @property
     def unfinished(self) -> list[GlueRun]:

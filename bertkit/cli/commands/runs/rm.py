@@ -12,7 +12,7 @@ from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_line, printable
 
 NAME = "rm"
-ORDER = 3
+ORDER = 5
 EXAMPLE = "bertkit runs rm runs/cola"
 
 

@@ -11,7 +11,7 @@ from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_json, print_line
 
 NAME = "trim"
-ORDER = 5
+ORDER = 4
 EXAMPLE = "bertkit runs trim runs/cola"
 
 

@@ -1,0 +1,86 @@
+"""`bertkit runs table`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bertkit.cli.options import JsonOption
+from bertkit.cli.output import print_file, print_json, print_line, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import ResourceError, UsageError
+
+NAME = "table"
+ORDER = 3
+EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"
+
+
+def command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            help="Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.",
+            show_default=False,
+        ),
+    ],
+    rows: Annotated[
+        Literal["model", "folder"],
+        typer.Option(help="What makes a row: the model that a run starts from, or the folder named.", metavar="WHAT"),
+    ] = "model",
+    format: Annotated[
+        Literal["text", "markdown", "latex", "csv"] | None,
+        typer.Option(
+            help="text, markdown, latex or csv.", metavar="FORMAT", show_default="text, or as --output is called"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Tabulate the scores of finished runs: a row for each model, a column for each task.
+
+    With 95% intervals, and means and deviations over seeds. A star marks a model that differs from that of the first
+    row, by a paired test on the same rows. CSV has a line for each model and task.
+    """
+    name = _find_format(format, output)
+    from bertkit.reports.table import FORMATS, describe_marks, make_grid
+    from bertkit.workflows.table import tabulate
+
+    table = tabulate(folders, rows=rows, progress=TerminalProgress())
+    if output is not None:
+        from bertkit.storage.files import write_text
+        from bertkit.storage.outputs import claimed
+
+        with claimed(output):
+            write_text(output, FORMATS[name][1](table))
+        print_file(output, len(table.rows), as_json=json)
+        return
+    if json:
+        print_json({**dataclasses.asdict(table), "cells": [{**dataclasses.asdict(c), "p": c.p} for c in table.cells]})
+    elif name != "text":
+        print_line(FORMATS[name][1](table).rstrip("\n"))
+    else:
+        head, *lines = make_grid(table)
+        print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
+        for line in [*describe_marks(table), *table.notes]:
+            print_text(f"  {line}")
+
+
+def _find_format(format: str | None, output: Path | None) -> str:
+    """Return the format that was named, or that of the ending of the file."""
+    from bertkit.reports.table import FORMATS
+
+    if output is None:
+        return format or "text"
+    named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
+    if named == "text":
+        raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
+    if not output.parent.is_dir():
+        raise ResourceError("no such folder", "create it, or choose another --output", file=output.parent)
+    return named

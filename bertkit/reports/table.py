@@ -1,0 +1,114 @@
+"""A table over tasks and models as text that papers and spreadsheets take: Markdown, LaTeX and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bertkit.reports.card import plain
+
+LEVEL = 0.05
+_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_FIELDS = (
+    "model",
+    "task",
+    "metric",
+    "score",
+    "low",
+    "high",
+    "seeds",
+    "standard_deviation",
+    "difference",
+    "p",
+    "folder",
+)
+
+Mark = Callable[[str], str]
+"""Marks the best score of a task."""
+
+
+def make_grid(table: Any, mark: Mark = str, star: str = "*", plus_minus: str = "±") -> list[list[str]]:
+    """Return the header and the rows of a table as text; see `bertkit.workflows.table.RunsTable`."""
+    head = ["model", *(f"{task} {metric}" for task, metric in table.tasks)]
+
+    def write(row: str, task: tuple[str, str]) -> str:
+        cell = table.cell(row, task)
+        if cell is None or cell.score is None:
+            return "-" if cell is None else "n/a"
+        score = f"{cell.score:.4f}"
+        text = mark(score) if cell.is_best else score
+        text += star if cell.p is not None and cell.p < LEVEL else ""
+        text += "" if cell.standard_deviation is None else f" {plus_minus} {cell.standard_deviation:.4f}"
+        return text + ("" if cell.interval is None else f" ({cell.interval[0]:.4f} to {cell.interval[1]:.4f})")
+
+    return [head, *([row, *(write(row, task) for task in table.tasks)] for row in table.rows)]
+
+
+def describe_marks(table: Any) -> list[str]:
+    """Say what the marks of a table stand for, those that it has."""
+    lines = []
+    if any(cell.interval for cell in table.cells):
+        lines.append("In parentheses: the 95% interval.")
+    if any(cell.standard_deviation is not None for cell in table.cells):
+        lines.append("After ±: the standard deviation over seeds, whose mean stands before it.")
+    tests = dict.fromkeys(cell.difference.test for cell in table.cells if cell.difference is not None)
+    if tests:
+        holm = ", after Holm's correction" if any(c.difference and c.difference.p_holm for c in table.cells) else ""
+        lines.append(f"*: differs from {table.rows[0]} at p < {LEVEL:g} ({', '.join(tests)}){holm}.")
+    return lines
+
+
+def to_markdown(table: Any) -> str:
+    """Write a table in Markdown; the best score of each task is bold."""
+    head, *rows = make_grid(table, mark=lambda score: f"**{score}**", star="\\*")
+    names = [[plain(row[0]), *row[1:]] for row in rows]
+    lines = [list(map(plain, head)), ["---", *["---:"] * len(table.tasks)], *names]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return text + "".join(f"\n{plain(line)}\n" for line in [*describe_marks(table), *table.notes])
+
+
+def to_latex(table: Any) -> str:
+    """Write a table in LaTeX, with the rules of booktabs; the best score of each task is bold."""
+    grid = make_grid(table, mark=lambda score: rf"\textbf{{{score}}}", star="$^{*}$", plus_minus=r"$\pm$")
+    head, *rows = [[_escape(line[0]), *line[1:]] for line in grid]
+    head = [_escape(name) for name in head]
+    body = "".join(f"{' & '.join(line)} \\\\\n" for line in rows)
+    comments = "".join(f"% {line}\n" for line in [*describe_marks(table), *table.notes])
+    columns = "l" + "r" * len(table.tasks)
+    return (
+        f"{comments}\\begin{{tabular}}{{{columns}}}\n\\toprule\n{' & '.join(head)} \\\\\n\\midrule\n{body}"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def to_csv(table: Any) -> str:
+    """Write a table as CSV, a line per model and task, with all digits."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    for cell in table.cells:
+        low, high = cell.interval or (None, None)
+        difference = None if cell.difference is None else cell.difference.difference
+        spread = (cell.seeds, cell.standard_deviation, difference, cell.p, cell.folder)
+        writer.writerow([cell.row, cell.task, cell.metric, cell.score, low, high, *spread])
+    return stream.getvalue()
+
+
+def _escape(text: str) -> str:
+    r"""Escape what LaTeX obeys.
+
+    >>> print(_escape(r"a_b & 5% \x"))
+    a\_b \& 5\% \textbackslash{}x
+    """
+    return re.sub(r"[\\~^]|[&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)
+
+
+FORMATS: dict[str, tuple[Sequence[str], Callable[[Any], str]]] = {
+    "markdown": ((".md",), to_markdown),
+    "latex": ((".tex",), to_latex),
+    "csv": ((".csv",), to_csv),
+}
+"""Name of a format -> endings of its files, and what writes it."""

@@ -1,0 +1,215 @@
+"""One table over tasks and models from finished runs: scores, intervals, seeds, and tests against the first model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bertkit.errors import BertkitError, UsageError, shorten
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage import runs
+from bertkit.storage.seeds import find_seeds, read_seeds, seed_folder
+from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
+
+if TYPE_CHECKING:
+    from bertkit.metrics.intervals import Interval
+    from bertkit.metrics.paired import Difference
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """What one model scores on one task, by the best metric of the recipe, on the split that chose the best step."""
+
+    row: str
+    task: str
+    metric: str
+    folder: str
+    score: float | None
+    """The mean over seeds, where there are several."""
+    interval: Interval = None
+    """95%; of several seeds, over seeds and rows together."""
+    seeds: int = 1
+    standard_deviation: float | None = None
+    """Over the seeds."""
+    is_best: bool = False
+    """Whether no other model has a better score on the same rows."""
+    difference: Difference | None = None
+    """From the first model on the same rows; ``p_holm`` counts where several models are compared with it."""
+    rows_digest: str = field(default="", repr=False)
+    """Fingerprint of the rows that are scored."""
+
+    @property
+    def p(self) -> float | None:
+        """The p that counts, corrected where several models are compared with the first."""
+        if self.difference is None:
+            return None
+        return self.difference.p if self.difference.p_holm is None else self.difference.p_holm
+
+
+@dataclass(frozen=True)
+class RunsTable:
+    """The cells of a table: rows are models, or folders, and columns are tasks; a pair without a run has no cell."""
+
+    rows: list[str]
+    tasks: list[tuple[str, str]]
+    """(task, metric)"""
+    cells: list[TableCell]
+    notes: list[str]
+
+    def cell(self, row: str, task: tuple[str, str]) -> TableCell | None:
+        """Return the cell of a row and a column; None where there is no such run."""
+        return next((c for c in self.cells if (c.row, (c.task, c.metric)) == (row, task)), None)
+
+
+def tabulate(
+    paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = "model", progress: Progress = SILENT
+) -> RunsTable:
+    """Tabulate finished runs; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds` for the tests.
+
+    Args:
+        paths: run folders, folders of seeds, or folders that hold some.
+        rows: what makes a row: the model that runs start from, or the path that was named.
+        progress: shows how far the work is.
+
+    Raises:
+        UsageError: a path has no runs, none is finished, or two are of one row and one task.
+    """
+    found = [(str(path), run) for path in paths for run in _find(typed_path(path))]
+    finished = {run.folder: (path, run) for path, run in found if "finished" in run.state}
+    notes = [f"{run.folder}: left out ({run.state})." for _, run in found if run.state != "finished" and not run.seeds]
+    notes += [f"{run.folder}: {run.state}." for _, run in found if run.state != "finished" and run.seeds]
+    if not finished:
+        raise UsageError("no run is finished", "`bertkit runs list` shows how runs ended", file=str(paths[0]))
+    names = _short_names([run.model for _, run in finished.values()])
+    cells = [_describe(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
+    tasks = list(dict.fromkeys((cell.task, cell.metric) for cell in cells))
+    labels = list(dict.fromkeys(cell.row for cell in cells))
+    columns = []
+    for number, task in enumerate(tasks):
+        with stage(progress, f"comparing {task[0]}", total=1):
+            column = [cell for cell in cells if (cell.task, cell.metric) == task]
+            _check_pairs(column)
+            tested, more = _test(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
+            columns += tested
+            notes += more
+            progress.update(number, {})
+    return RunsTable(labels, tasks, columns, notes)
+
+
+def _find(folder: Path) -> list[RunSummary]:
+    """Find the runs and the folders of seeds that a folder is or holds; of several tasks at once, those of each."""
+    run = summarize(folder)
+    if run is None or (run.state == "finished" and not run.seeds and "tasks" in (runs.read_record(folder) or {})):
+        found = [run for run in find_runs(folder) if run.recipe]
+        if not found:
+            raise UsageError("no runs in this folder", "`bertkit runs list` shows the runs", file=folder)
+        return found
+    return [run]
+
+
+def _short_names(models: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each model's name, or the whole where two end alike."""
+    short = {model: Path(model).name for model in models}
+    return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
+
+
+def _describe(row: str, run: RunSummary) -> TableCell:
+    """Return the cell of a run or of a folder of seeds, not yet compared with others."""
+    folder = Path(run.folder)
+    record = _first_record(run)
+    result: Mapping[str, Any] = (record.get("results") or [{}])[0]
+    digest = record["identity"].get("data", {}).get(result.get("split", "validation"), "")
+    interval = (run.interval[0], run.interval[1]) if run.interval else None
+    cell = TableCell(row, run.recipe, run.metric, run.folder, run.score, interval, rows_digest=str(digest))
+    if not run.seeds:
+        return cell
+    splits = (read_seeds(folder) or {"splits": []})["splits"]
+    spread = splits[0]["spreads"].get(run.metric) if splits else None
+    if spread is None:  # of seeds that are still being trained
+        return replace(cell, seeds=run.seeds)
+    ends = spread["interval"]
+    return replace(
+        cell,
+        score=spread["mean"],
+        interval=(ends[0], ends[1]) if ends else None,
+        seeds=spread["runs"],
+        standard_deviation=spread["standard_deviation"],
+    )
+
+
+def _first_record(run: RunSummary) -> Mapping[str, Any]:
+    """Read the record of a run, or of the first finished one of a folder of seeds."""
+    folder = Path(run.folder)
+    folders = [seed_folder(folder, seed) for seed in find_seeds(folder)] if run.seeds else [folder]
+    records = filter(None, map(runs.read_record, folders))
+    return next(record for record in records if record["status"] == "finished")
+
+
+def _check_pairs(column: Sequence[TableCell]) -> None:
+    """Check that no two runs of a task are in one row."""
+    by_row: dict[str, TableCell] = {}
+    for cell in column:
+        other = by_row.setdefault(cell.row, cell)
+        if other is not cell:
+            both = {of.folder: runs.read_record(Path(of.folder)) or {} for of in (other, cell)}
+            differing = [row["setting"] for row in list_settings(both)]
+            what = f"{other.folder} and {cell.folder} are both {cell.task} with {cell.row}"
+            shown = shorten(", ".join(differing) or "nothing", 80)
+            remedy = "name one of them, or --rows folder; `finetune --seeds` makes runs that count as one"
+            raise UsageError(f"{what}, and differ in {shown}", remedy)
+
+
+def _test(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
+    """Mark the best score of a task, and compare each model with the first; return what could not be, and why."""
+    task = column[0].task
+    if len({cell.rows_digest for cell in column}) > 1:
+        return column, [f"{task}: scored on different rows, so not compared."]
+    if len(column) < 2:
+        return column, []
+    known = [cell.score for cell in column if cell.score is not None]
+    best = (min if column[0].metric in LOWER_IS_BETTER else max)(known, default=None)
+    column = [replace(cell, is_best=cell.score is not None and cell.score == best) for cell in column]
+    if column[0].row != first:
+        return column, [f"{task}: not tested, for {first} has no run."]
+    try:
+        return [column[0], *_compare(column)], []
+    except BertkitError as error:
+        return column, [f"{task}: not tested: {error.what}."]
+
+
+def _compare(column: Sequence[TableCell]) -> list[TableCell]:
+    """Compare the other models of a task with the first, from their stored predictions.
+
+    Raises:
+        BertkitError: these do not suffice, or one model has a single run and another several seeds.
+    """
+    from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
+    from bertkit.metrics.paired import compare_paired, holm
+    from bertkit.metrics.paired_seeds import compare_seeds
+
+    systems = [read_system(cell.folder, None) for cell in column]
+    counts = [len(system.runs) for system in systems]
+    if min(counts) == 1 and max(counts) > 1:
+        raise UsageError("one model has a single run, and another several seeds", "train each with --seeds")
+    scorer, metric = find_scorer(systems, None), column[0].metric
+    scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": [metric], "best_metric": metric}))
+    reference = systems[0].runs[0]
+    rows = read_rows(reference, scorer.task)
+    judged = []
+    for system in systems:
+        aligned = [align(run, reference, scorer.task) for run in system.runs]
+        judged.append([scorer.compare(run, rows) for run in aligned])
+        for run, arrays in zip(aligned, judged[-1], strict=True):
+            if find_changed_scores(run, scorer.score(arrays)):
+                raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
+    if counts[0] > 1:
+        found = [compare_seeds(scorer.score, judged[0], of_model)[metric] for of_model in judged[1:]]
+    else:
+        found = [compare_paired(scorer.score, judged[0][0], of_model[0])[metric] for of_model in judged[1:]]
+    corrected = holm([one.p for one in found]) if len(found) > 1 else [None] * len(found)
+    found = [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
+    return [replace(cell, difference=one) for cell, one in zip(column[1:], found, strict=True)]
