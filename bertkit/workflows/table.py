@@ -187,7 +187,8 @@ def _compare(column: Sequence[TableCell]) -> list[TableCell]:
     Raises:
         BertkitError: these do not suffice, or one model has a single run and another several seeds.
     """
-    from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
+    from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
+    from bertkit.evaluation.stored_rows import align, read_rows
     from bertkit.metrics.paired import compare_paired, holm
     from bertkit.metrics.paired_seeds import compare_seeds
 
