@@ -38,6 +38,10 @@ def _padded(torch_compile: Any, unpad: Any) -> Any:
     return "auto" if torch_compile is True and unpad is True else unpad
 
 
+def _kept_by_decay(schedule: Any, decay_ratio: Any) -> Any:
+    return decay_ratio if schedule == "warmup_stable_decay" else None
+
+
 def _absent(_winner: Any, _value: Any) -> Any:
     return None
 
@@ -57,6 +61,7 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.epochs", "training.budget", _absent),
     ("training.steps", "training.budget", _absent),
     ("training.batch_size", "training.gradient_accumulation", _divisor),
+    ("training.schedule", "training.decay_ratio", _kept_by_decay),
     ("training.torch_compile", "training.unpad", _padded),
     ("options.student_layers", "options.student_size", _absent),
     ("metrics", "best_metric", _listed),

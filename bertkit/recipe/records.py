@@ -105,8 +105,11 @@ class CommonTraining(Section):
     steps: int | None = Field(None, ge=1, le=10**9, description="total number of optimizer steps, instead of `epochs`")
     batch_size: int = Field(32, ge=1, le=1_000_000, description="rows per optimizer step, over all processes")
     learning_rate: Finite = Field(2e-5, gt=0, lt=1)
-    schedule: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    schedule: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = "linear"
     warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps in which the learning rate rises")
+    decay_ratio: Finite | None = Field(
+        None, gt=0, lt=1, description="`warmup_stable_decay`: share of all steps in which it falls; by default, 0.1"
+    )
     weight_decay: Finite = Field(0.01, ge=0, le=1)
     max_grad_norm: Finite = Field(1.0, gt=0)
     max_length: int = Field(128, ge=4, le=100_000, description="tokens per text (or pair), special tokens included")
@@ -153,6 +156,21 @@ class CommonTraining(Section):
     def kept_checkpoints(self, saves: int) -> int:
         """Return how many of the checkpoints that a run saves it keeps."""
         return saves if self.keep_all_checkpoints else min(saves, 2)
+
+    @property
+    def decay_share(self) -> float:
+        """The share of all steps in which the rate of `warmup_stable_decay` falls (Hu et al. 2024, section 4)."""
+        return self.decay_ratio or min(0.1, 1 - self.warmup_ratio)
+
+    @field_validator("decay_ratio")
+    @classmethod
+    def _decay_follows_the_warmup(cls, value: float | None, info: ValidationInfo) -> float | None:
+        schedule, warmup = info.data.get("schedule", "warmup_stable_decay"), info.data.get("warmup_ratio", 0)
+        if value is not None and schedule != "warmup_stable_decay":
+            raise ValueError(f"needs training.schedule = warmup_stable_decay, not {schedule}")
+        if value is not None and value + warmup > 1:
+            raise ValueError(f"leaves nothing between it and training.warmup_ratio ({warmup:g}): together at most 1")
+        return value
 
     @field_validator("torch_compile")
     @classmethod

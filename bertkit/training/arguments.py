@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ def make_arguments(
     arguments.output_dir = str(folder)  # TrainingArguments expand a `~` that bertkit has taken for a name
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True
+    if training.schedule == "warmup_stable_decay":  # transformers wants to know its steps
+        steps = training.total_steps(rows)
+        decay = min(math.ceil(training.decay_share * steps), steps - arguments.get_warmup_steps(steps))
+        arguments.lr_scheduler_kwargs = {"num_decay_steps": decay, **(arguments.lr_scheduler_kwargs or {})}
     check_batch(training, rows, arguments.world_size)
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes

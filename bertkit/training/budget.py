@@ -4,8 +4,44 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 from bertkit.recipe.pretraining import Pretraining
+
+LEAST_BATCH = 8
+_STEPS_PER_BLOCK = 64
+_MOST_RATE = 2e-3
+
+
+def choose_batch(seconds: float, most: int, step_seconds: Callable[[int], float], processes: int = 1) -> int:
+    """Return the batch size for a new model: `most`, or one so small that the time makes 64 steps for each block in it.
+
+    So the batch grows with the square root of the blocks that the time allows, whatever the model. The largest batch
+    that wastes nothing grows with about that power of the data (Zhang et al. 2024, "How does critical batch size scale
+    in pre-training?").
+
+    Args:
+        seconds: the budget.
+        most: the batch size of the recipe.
+        step_seconds: measures the seconds of a step with a batch size.
+        processes: the number of processes that a batch is divided among.
+    """
+    batch = math.ceil(LEAST_BATCH / processes) * processes
+    while batch < most:
+        larger = min(2 * batch, most)
+        if step_seconds(larger) * _STEPS_PER_BLOCK * larger > seconds:
+            return batch
+        batch = larger
+    return most
+
+
+def choose_rate(layers: int, width: int) -> float:
+    """Return the peak learning rate of a short training from random weights: lower for wide and for deep models.
+
+    >>> choose_rate(4, 512), choose_rate(12, 768)
+    (0.001, 0.00038)
+    """
+    return float(f"{min(_MOST_RATE, 1e-3 * (512 / width) * math.sqrt(4 / layers)):.2g}")
 
 
 class Budget:
@@ -38,14 +74,7 @@ class Budget:
 
     def read(self) -> None:
         """Read the clock; several processes agree on the latest one."""
-        self.share = self.passed
-        import torch
-        from torch import distributed
-
-        if distributed.is_available() and distributed.is_initialized():
-            share = torch.tensor(self.share)
-            distributed.all_reduce(share, distributed.ReduceOp.MAX)
-            self.share = float(share)
+        self.share = latest(self.passed)
 
     def rate(self) -> float:
         """Return the factor of the learning rate in the recipe's schedule at this share of the time."""
@@ -53,8 +82,23 @@ class Budget:
         schedule = self.training.schedule
         if schedule != "constant" and self.share < warm:
             return max(self.share, 1e-3) / warm
-        rest = (self.share - warm) / (1 - warm)
-        return {"linear": 1 - rest, "cosine": 0.5 * (1 + math.cos(math.pi * rest))}.get(schedule, 1.0)
+        decay = self.training.decay_share if schedule == "warmup_stable_decay" else 1 - warm
+        past = max(0.0, 1 - (1 - self.share) / decay)  # the share of the decay that is over
+        if schedule == "linear":
+            return 1 - past
+        return 1.0 if schedule.startswith("constant") else 0.5 * (1 + math.cos(math.pi * past))
+
+
+def latest(time: float) -> float:
+    """Return the largest of the times that the processes of a run have measured."""
+    import torch
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return time
+    times = torch.tensor(time)
+    distributed.all_reduce(times, distributed.ReduceOp.MAX)
+    return float(times)
 
 
 def make_budget(training: Pretraining) -> Budget | None:

@@ -18,6 +18,7 @@ from bertkit.storage import checkpoints
 from bertkit.storage.disk import check_space
 from bertkit.storage.files import to_json, write_text
 from bertkit.training.batching import Batches
+from bertkit.training.pretrain_batches import PretrainBatches
 from bertkit.training.signals import StopFlag
 
 MANIFEST_LOSSES = "losses"
@@ -75,6 +76,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
+        if isinstance(self.batches, PretrainBatches):  # the Trainer takes all steps for one epoch
+            state.epoch = self.batches.epochs(state.global_step)
         if self.budget:
             self.budget.read()
             control.should_training_stop = control.should_training_stop or self.budget.is_over

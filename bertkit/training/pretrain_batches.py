@@ -120,6 +120,12 @@ class PretrainBatches(Dataset[Feature]):
             if length
         }
 
+    def epochs(self, steps: int) -> float:
+        """Return how often a number of steps reads the text."""
+        short, size = min(steps, self.short_steps), self.training.batch_size
+        counts = {self.training.max_length: steps - short, self.training.short_length: short}
+        return sum(size * count / self.sizes[length] for length, count in counts.items() if count and length)
+
     def only(self, length: int, steps: int) -> PretrainBatches:
         """Return a number of steps of the same examples, all of one block length, made in this process."""
         batches = copy(self)

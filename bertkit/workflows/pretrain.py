@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import PretrainRecipe
+from bertkit.recipe import Pretraining, PretrainRecipe
+from bertkit.storage import runs
+from bertkit.training.budget import LEAST_BATCH
+from bertkit.workflows.steps.estimate import fit_to_budget
 from bertkit.workflows.steps.pretrain_inputs import PretrainInputs, read_inputs
 from bertkit.workflows.steps.publish_pretrained import Pretrained, publish
 from bertkit.workflows.steps.run import Run, open_run
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bertkit")
 
+_OF_BUDGET = "budget_settings"
 _FEW_TOKENS = 5000  # of which 750 are masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
@@ -54,8 +58,15 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.signals import caught_signals
 
-    objective, setup, recipe, machine = inputs.objective, inputs.setup, inputs.setup.recipe, run.machine
+    machine = run.machine
     use_matmul_backend(machine)
+    # what the first process has timed holds until the end
+    if not run.is_resumed and (settings := fit_to_budget(inputs, machine, progress)):
+        run.record[_OF_BUDGET] = settings
+        if runs.is_main_process():
+            runs.write_record(run.plan.folder, run.record)
+    inputs = inputs.with_training(run.record.get(_OF_BUDGET, {}))
+    objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
     with stage(progress, f"loading {recipe.model or recipe.size}"):
         model = inputs.load_model()
     if (new := info_of(model).new_weights) and not run.is_resumed:
@@ -88,26 +99,38 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
-        warnings=_find_warnings(recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines),
+        warnings=_find_warnings(
+            recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines, fit_result.steps
+        ),
         compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result
 
 
-def _find_warnings(recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines) -> list[str]:
+def _find_warnings(
+    recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines, steps: int
+) -> list[str]:
     """Return what a reader of the scores must know."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED:
         if unbeaten := find_unbeaten(scores, baselines, metric):
-            warnings.append(f"{unbeaten} Try more --steps, another --learning-rate, or more text.")
+            warnings.append(f"{unbeaten} {_advise(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
         )
     return warnings
+
+
+def _advise(training: Pretraining, steps: int) -> str:
+    """Return what may help a model that has learned nothing in so many steps."""
+    if training.budget is None:
+        return "Try more --steps, another --learning-rate, or more text."
+    batch = f"a smaller --batch-size ({training.budget} made {steps:,} steps of {training.batch_size} blocks), "
+    return f"Try {batch if training.batch_size > LEAST_BATCH else ''}a longer --budget, or another --learning-rate."
 
 
 def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:

@@ -64,6 +64,15 @@ def test_what_is_typed_wins_over_the_recipe_with_one_line(here, caplog, name, ty
     assert getattr(training, written.split(".")[1]) == json.loads(number)
 
 
+def test_another_schedule_leaves_out_the_decay_of_the_recipe(here, caplog):
+    settings = "{schedule: warmup_stable_decay, decay_ratio: 0.2}"
+    (here / "text.yaml").write_text(f"extends: bert\ntraining: {settings}\n")
+    assert loaded("text.yaml", "training.schedule=cosine").training.decay_ratio is None
+    assert loaded("text.yaml", "training.schedule=warmup_stable_decay").training.decay_ratio == 0.2
+    line = "training.schedule cosine does not go with the recipe's training.decay_ratio 0.2, which is left out"
+    assert [record.getMessage() for record in caplog.records] == [line]
+
+
 def test_the_best_metric_is_one_of_the_metrics_that_were_typed(caplog):
     assert loaded("stsb", "metrics=[pearsonr, mean_squared_error]").best_metric == "pearsonr"
     assert "best_metric spearmanr, which is now pearsonr" in caplog.text

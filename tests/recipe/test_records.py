@@ -91,3 +91,13 @@ def test_compiled_layers_compute_padding():
     assert Training(torch_compile=True, unpad=False).unpad is False
     with pytest.raises(ValidationError, match=r"does not go with training\.unpad = true: leave one of them out"):
         Training(torch_compile=True, unpad=True)
+
+
+def test_a_decay_needs_its_schedule_and_goes_with_the_warmup():
+    assert Training(schedule="warmup_stable_decay").decay_share == 0.1
+    assert Training(schedule="warmup_stable_decay", warmup_ratio=0.95).decay_share == pytest.approx(0.05)
+    assert Training(schedule="warmup_stable_decay", warmup_ratio=0.2, decay_ratio=0.8).decay_share == 0.8
+    with pytest.raises(ValidationError, match=r"needs training\.schedule = warmup_stable_decay, not linear"):
+        Training(decay_ratio=0.2)
+    with pytest.raises(ValidationError, match=r"training\.warmup_ratio \(0\.3\): together at most 1"):
+        Training(schedule="warmup_stable_decay", warmup_ratio=0.3, decay_ratio=0.8)

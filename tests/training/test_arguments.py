@@ -67,3 +67,13 @@ def test_what_is_compiled_is_decided_by_a_key_of_its_own(field):
         RecipeError, match=rf"^training.extra.{field} is decided by training.torch_compile - leave it out$"
     ):
         arguments.check_extra(Training(extra={field: "x"}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"warmup_ratio": 0.5, "decay_ratio": 0.5}, {"decay_ratio": 0.25}])
+def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
+    training = Training(schedule="warmup_stable_decay", steps=77, extra={"lr_scheduler_kwargs": {}}, **settings)
+    machine = Machine("cpu", "fp32", 1, "")
+    made = arguments.make_arguments(training, machine, tmp_path, 96, "loss", greater_is_better=False)
+    steps = made.lr_scheduler_kwargs["num_decay_steps"]
+    assert steps == pytest.approx(77 * training.decay_share, abs=1)
+    assert made.get_warmup_steps(77) + steps <= 77

@@ -8,10 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import get_wsd_schedule
 
+from bertkit.progress import SILENT
+from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.pretraining import Pretraining
 from bertkit.storage.checkpoints import MANIFEST
-from bertkit.training.budget import make_budget
+from bertkit.training.budget import choose_batch, choose_rate, make_budget
+from bertkit.training.timing import TimedStep
+from bertkit.workflows.steps.estimate import fit_to_budget
 from tests.kills import losses_of
 from tests.workflows.test_pretrain import arguments
 
@@ -47,12 +53,50 @@ def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     assert 0 < short < int(last.name.split("-")[1])
 
 
+@pytest.mark.usefixtures("quick_clock")
+def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, monkeypatch):
+    timed = []
+
+    def time_steps(trainee, training, *_, **__):
+        assert len(trainee.batches.__getitems__([trainee.batches.key(0)])) == training.batch_size
+        timed.append(training.batch_size)
+        return [TimedStep(training.batch_size / 10, 0.0, training.batch_size, [1], 0)]
+
+    monkeypatch.setattr("bertkit.training.timing.time_steps", time_steps)
+    command = [word for word in arguments("--budget", "2s") if word not in ("--batch-size", "8")]
+    ended = run(*command)
+    assert ended.code == 0, ended.err
+    assert "2s make about 2 steps of 8 blocks here, and 0 of the recipe's 256: batch_size is 8, " in ended.err
+    record = json.loads(Path("run/run.json").read_text())
+    chosen = record["fitted_to_budget"]
+    assert (chosen["batch_size"], chosen["learning_rate"], timed) == (8, 2e-3, [16])
+    assert record["identity"]["recipe"]["training"]["batch_size"] == 256
+    assert "batch_size: 8" in Path("run/recipe.yaml").read_text()
+    assert record["result"]["tokens"] <= record["result"]["steps"] * 8 * 32
+    assert losses_of(Path("run"))[-1]["epoch"] > 0.1  # a step is not a share of a billion of them
+    Path("run/run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    timed.clear()
+    resumed = run(*command)
+    assert resumed.code == 0, resumed.err
+    assert (timed, "resuming" in resumed.err) == ([], True)
+    assert json.loads(Path("run/run.json").read_text())["fitted_to_budget"] == chosen
+
+
+@pytest.mark.parametrize("given", [{"training.batch_size": 32}, {"training.learning_rate": 1e-3}, {}])
+def test_a_batch_or_a_rate_that_the_user_gave_is_kept(given):
+    recipe = load_pretrain_recipe("mlm", {**given, **({"training.budget": "2s"} if given else {})})
+    inputs = SimpleNamespace(setup=SimpleNamespace(recipe=recipe))  # there is nothing to time
+    assert fit_to_budget(inputs, None, SILENT) == {}
+
+
 @pytest.mark.parametrize(
     ("schedule", "factors"),
     [
         ("linear", [0.5, 1.0, 0.5, 0.0]),
         ("cosine", [0.5, 1.0, 0.5, 0.0]),
         ("constant", [1.0, 1.0, 1.0, 1.0]),
+        ("constant_with_warmup", [0.5, 1.0, 1.0, 1.0]),
+        ("warmup_stable_decay", [0.5, 1.0, 1.0, 0.0]),
     ],
 )
 def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(schedule, factors):
@@ -62,6 +106,46 @@ def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(
         rates.append(budget.rate())
     assert rates == pytest.approx(factors)
     assert budget.is_over
+
+
+def test_a_stable_rate_decays_by_the_clock_as_transformers_has_it_decay_by_steps():
+    training = Pretraining(budget="1h", schedule="warmup_stable_decay", warmup_ratio=0.1, decay_ratio=0.4)
+    budget, optimizer = make_budget(training), torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1.0)
+    schedule = get_wsd_schedule(optimizer, num_warmup_steps=10, num_decay_steps=40, num_training_steps=100)
+    for step in range(1, 101):
+        optimizer.step()
+        schedule.step()
+        budget.share = step / 100
+        assert budget.rate() == pytest.approx(schedule.get_last_lr()[0], abs=1e-9), step
+
+
+@pytest.mark.parametrize(
+    ("blocks_per_second", "seconds", "processes", "batch"),
+    [
+        (50, 300, 1, 8),  # 1,875 steps; of 16, there would be fewer than 64 per block
+        (50, 3600, 1, 32),  # 5,625 steps
+        (50, 100_000, 1, 256),
+        (10_000, 300, 1, 192),  # not a power of two
+        (1, 1, 3, 9),  # each process has as many
+    ],
+)
+def test_the_batch_doubles_while_the_budget_makes_many_steps_of_it(blocks_per_second, seconds, processes, batch):
+    tried = []
+
+    def step_seconds(size):
+        tried.append(size)
+        return size / blocks_per_second
+
+    most = 192 if batch == 192 else 256
+    assert choose_batch(seconds, most, step_seconds, processes) == batch
+    assert max(tried) <= 2 * batch
+    steps = seconds * blocks_per_second / batch
+    assert batch == most or steps < 4 * 64 * batch
+
+
+def test_the_rate_is_lower_for_wide_and_for_deep_models():
+    assert [choose_rate(2, 128), choose_rate(4, 512), choose_rate(12, 768)] == [2e-3, 1e-3, 3.8e-4]
+    assert choose_rate(24, 1024) < choose_rate(12, 1024) < choose_rate(12, 768)
 
 
 def test_a_run_that_goes_on_has_used_some_of_its_time():

@@ -35,6 +35,15 @@ def test_three_quarters_of_the_steps_are_short():
     assert batches.tokens(8) == sum(batches.tokens_by_length(8).values())
 
 
+def test_epochs_are_counted_over_blocks_of_both_lengths():
+    batches = make_batches(steps=40)
+    seen = {LONG: 0, SHORT: 0}
+    for number in range(35):
+        seen[LONG if longest(batches, number) > SHORT else SHORT] += 8
+    assert min(seen.values()) > 0
+    assert batches.epochs(35) == sum(rows / len(batches.examples(length, 0)) for length, rows in seen.items())
+
+
 def test_with_a_budget_the_clock_decides_when_long_blocks_begin_and_a_checkpoint_knows_it():
     clock = SimpleNamespace(passed=0.0)
     batches = make_batches(clock, budget="1h")

@@ -49,11 +49,22 @@ def test_a_finished_run_says_so_and_gives_its_result(run):
 def test_a_model_that_is_no_better_than_token_frequencies_says_so():
     recipe = load_pretrain_recipe("mlm", {"model": "m", "data.source": "d"})
     baselines = {"token frequencies": {"perplexity": 1000.0}}
-    assert _find_warnings(recipe, 10**6, {"perplexity": 1200.0}, baselines) == [
-        "The perplexity of 1,200.0 is no better than the 1,000.0 of a baseline (token frequencies). "
-        "Try more --steps, another --learning-rate, or more text."
+    unbeaten = "The perplexity of 1,200.0 is no better than the 1,000.0 of a baseline (token frequencies). "
+    bad = {"perplexity": 1200.0}
+    assert _find_warnings(recipe, 10**6, bad, baselines, 63) == [
+        f"{unbeaten}Try more --steps, another --learning-rate, or more text."
     ]
-    assert _find_warnings(recipe, 10**6, {"perplexity": 900.0}, baselines) == []
+    assert _find_warnings(recipe, 10**6, {"perplexity": 900.0}, baselines, 63) == []
+    short = load_pretrain_recipe("mlm", {"model": "m", "data.source": "d", "training.budget": "5m"})
+    assert _find_warnings(short, 10**6, bad, baselines, 63) == [
+        f"{unbeaten}Try a smaller --batch-size (5m made 63 steps of 256 blocks), a longer --budget, or another "
+        "--learning-rate."
+    ]
+    changes = {"model": "m", "data.source": "d", "training.budget": "5m", "training.batch_size": 8}
+    smallest = load_pretrain_recipe("mlm", changes)
+    assert _find_warnings(smallest, 10**6, bad, baselines, 63) == [
+        f"{unbeaten}Try a longer --budget, or another --learning-rate."
+    ]
 
 
 def test_training_goes_on_from_a_checkpoint(run):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import math
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("bertkit")
 
 _MOST_STEPS = 10**6
+_STEPS_PER_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class Estimate:
     folder: str
     disk_bytes: int
     """The most that the run folder holds at a time."""
+    budget_settings: dict[str, Any] = field(default_factory=dict)
+    """Key of `training` -> what `fit_to_budget` chose."""
 
 
 def estimate(
@@ -67,10 +72,11 @@ def estimate(
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, output, progress)
-    setup, training = inputs.setup, inputs.setup.recipe.training
-    machine = detect_machine(training.precision, inputs.plan.model_type, inputs.plan.widths)
+    machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
     log.info(machine.reason)
     use_matmul_backend(machine)
+    inputs = inputs.with_training(settings := fit_to_budget(inputs, machine, progress))
+    setup, training = inputs.setup, inputs.setup.recipe.training
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
     model = inputs.load_model()
@@ -102,7 +108,67 @@ def estimate(
         corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
         folder=str(inputs.plan.folder),
         disk_bytes=disk_bytes,
+        budget_settings=settings,
     )
+
+
+def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) -> dict[str, Any]:
+    """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
+
+    Returns:
+        Key of `training` -> its value; nothing without a budget, where the user gave one of the two, or where the
+        budget is long enough for the batch of the recipe.
+    """
+    from bertkit.training.budget import LEAST_BATCH, choose_batch, latest
+    from bertkit.training.pretrain_batches import PretrainBatches
+
+    setup, training = inputs.setup, inputs.setup.recipe.training
+    most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
+    if training.budget_seconds is None or is_given or most <= LEAST_BATCH:
+        return {}
+    model, batches = inputs.load_model(), PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    blocks_per_second = 0.0
+
+    def divide(batch: int) -> dict[str, Any]:
+        # micro-batches are no larger than the recipe's, so they fit into memory where those do
+        count = max(1, training.gradient_accumulation * batch // most)
+        return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
+
+    def step_seconds(batch: int) -> float:
+        nonlocal blocks_per_second
+        timed, settings = batches.only(training.short_length or training.max_length, _MOST_STEPS), divide(batch)
+        timed.training = timed.training.model_copy(update=settings)
+        steps = _time_steps(inputs.with_training(settings), model, timed, machine, _STEPS_PER_BATCH, progress)
+        seconds = latest(sum(step.seconds for step in steps) / len(steps))
+        blocks_per_second = batch / seconds
+        return seconds
+
+    batch = choose_batch(training.budget_seconds, most, step_seconds, processes)
+    if batch == most:
+        return {}
+    chosen = {**divide(batch), **_choose_rate(inputs)}
+    blocks, rate = training.budget_seconds * blocks_per_second, chosen.get("learning_rate", training.learning_rate)
+    log.info(
+        f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and {blocks / most:,.0f} of "
+        f"the recipe's {most}: batch_size is {batch}, learning_rate {rate:g}; "
+        f"--batch-size and --learning-rate set others"
+    )
+    return chosen
+
+
+def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
+    """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
+    from bertkit.modeling.architectures import layer_sizes
+    from bertkit.training.budget import choose_rate
+
+    sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
+    # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
+    if not sizes or inputs.setup.model_folder is not None or max(inputs.objective.TERMS.values()) > 1:
+        return {}
+    is_given = "warmup_ratio" in training.model_fields_set
+    warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, Pretraining().warmup_ratio)
+    return {"learning_rate": choose_rate(*sizes[:2]), "warmup_ratio": warmup}
 
 
 def _needed_space(folder: Path, model: PreTrainedModel, training: Pretraining, batches: PretrainBatches) -> int:

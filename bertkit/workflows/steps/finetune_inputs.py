@@ -19,7 +19,7 @@ from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, read_splits, unsplit_file
 from bertkit.data.streams import RowStream
-from bertkit.errors import RecipeError, UnavailableError
+from bertkit.errors import UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config

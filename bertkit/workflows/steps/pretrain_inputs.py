@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,12 @@ class PretrainInputs:
     setup: PretrainSetup
     corpus: Mapping[str, TokenizedCorpus]
     """The splits ``train`` and ``validation``."""
+
+    def with_training(self, changes: Mapping[str, Any]) -> PretrainInputs:
+        """Return the same inputs with other training settings; the run stays the one it is."""
+        recipe = self.setup.recipe
+        training = recipe.training.model_copy(update=dict(changes))
+        return replace(self, setup=replace(self.setup, recipe=recipe.model_copy(update={"training": training})))
 
     def load_model(self) -> PreTrainedModel:
         """Build or load the model of the run; what is new in it follows from the seed."""

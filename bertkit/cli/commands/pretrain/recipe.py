@@ -112,7 +112,7 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     if as_json:
         print_json(dataclasses.asdict(result))
         return
-    from bertkit.metrics.baselines import strongest, tabulate
+    from bertkit.metrics.baselines import find_unbeaten, strongest, tabulate
 
     print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
@@ -130,7 +130,8 @@ def print_pretrained(result: Pretrained, *, as_json: bool) -> None:
     folder = shlex.quote(result.folder)
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
-    print_line(f"  bertkit finetune cola --model {folder}")
+    if not find_unbeaten(result.scores, result.baselines, "perplexity"):
+        print_line(f"  bertkit finetune cola --model {folder}")
     print_line(f"  hf upload YOUR_NAME/{shlex.quote(result.recipe)} {folder}")
 
 

@@ -50,9 +50,14 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "",
         "Next:",
         "  open runs/mlm/report.html",
-        "  bertkit finetune cola --model runs/mlm",
         "  hf upload YOUR_NAME/mlm runs/mlm",
     ]
+
+
+def test_only_a_model_that_has_learned_something_is_to_be_fine_tuned(capsys):
+    for perplexity, is_advised in ((129.7, False), (129.6, True)):
+        print_pretrained(replace(PRETRAINED, scores={"perplexity": perplexity}), as_json=False)
+        assert ("  bertkit finetune cola --model runs/mlm\n" in capsys.readouterr().out) == is_advised
 
 
 def test_the_chance_level_of_pairs_stands_beside_their_accuracy(capsys):
