@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import types
 from pathlib import Path
@@ -11,7 +12,18 @@ import pytest
 from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
 from bertkit.objectives import objective_names
-from bertkit.recipe import PretrainRecipe, Recipe, load_recipe, recipe_names, renamed
+from bertkit.recipe import (
+    Corpus,
+    Data,
+    Distillation,
+    Pretraining,
+    PretrainRecipe,
+    Recipe,
+    Training,
+    load_recipe,
+    recipe_names,
+    renamed,
+)
 from bertkit.recipe.sections import Section
 from bertkit.tasks import Task, task_names
 
@@ -80,6 +92,26 @@ def test_the_reference_has_every_renamed_key():
     for key, meanings in renamed.VALUES.items():
         for old, new in meanings.items():
             assert f"| `{key}: {old}` | `{key}: {new}` |" in page
+
+
+def test_every_key_of_a_recipe_that_a_page_names_exists():
+    families = [importlib.import_module(f"bertkit.tasks.{name}") for name in task_names()]
+    families += [importlib.import_module(f"bertkit.objectives.{name}") for name in objective_names()]
+    known = {
+        "training": {*Training.model_fields, *Pretraining.model_fields},
+        "data": {*Data.model_fields, *Corpus.model_fields},
+        "distillation": {*Distillation.model_fields},
+        "options": {name for family in families for name in getattr(family, "OPTIONS", {})},
+    }
+    earlier = {*renamed.KEYS, *renamed.VALUES}
+    named = {
+        (page.name, f"{section}.{key}")
+        for page in PAGES
+        for section, key in re.findall(r"\b(training|data|distillation|options)\.([a-z_]+)\b", page.read_text("utf-8"))
+        if key not in known[section] and f"{section}.{key}" not in earlier
+    }
+    no_keys = (".md", ".py", "data.model_copy")  # files, and a method of Python
+    assert {name for name in named if not name[1].endswith(no_keys)} == set()
 
 
 def test_pretraining_lists_every_objective():

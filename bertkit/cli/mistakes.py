@@ -48,6 +48,23 @@ _NAMES = {
 }
 """What the Trainer and its scripts call an option -> bertkit's option, or its recipe key."""
 
+_COMMANDS = {
+    **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
+    **dict.fromkeys(("evaluate", "test", "score", "validate"), "eval"),
+    **dict.fromkeys(("infer", "inference", "classify", "tag"), "predict"),
+    **dict.fromkeys(("encode", "vectorize", "embeddings"), "embed"),
+    **dict.fromkeys(("tune", "hpo", "search-space", "optimize"), "sweep"),
+    **dict.fromkeys(("api", "server", "deploy"), "serve"),
+    **dict.fromkeys(("diff", "significance"), "compare"),
+    **dict.fromkeys(("onnx", "convert"), "export"),
+    "benchmark": "bench",
+    "dedupe": "dedup",
+    "deduplicate": "dedup",
+    "compress": "prune",
+    "mlm": "pretrain",
+}
+"""What other tools call a command -> bertkit's command."""
+
 
 def refuse_undecodable(arguments: Sequence[str]) -> None:
     """Refuse arguments that are not UTF-8, since no tokenizer, recipe or record could take them.
@@ -78,8 +95,14 @@ def usage_error(error: Any) -> UsageError:
         what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
     elif unknown := re.match("No such command '(.*?)'", what):
         what = f"no command is called {unknown[1][:80]!r}"
-        remedy = closest(unknown[1], context.command.list_commands(context))
+        remedy = _suggest_command(unknown[1], context)
     return UsageError(what, remedy)
+
+
+def _suggest_command(typed: str, context: Any) -> str:
+    commands = context.command.list_commands(context)
+    meant = _COMMANDS.get(typed.lower(), "")
+    return f"write {context.command_path} {meant}" if meant in commands else closest(typed, commands)
 
 
 def _suggest_option(typed: str, context: Any) -> str:

@@ -14,34 +14,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
-
-# What the recipe or bertkit itself decides; `training.extra` may set every other field.
-_DECIDED = {
-    "num_train_epochs": "training.epochs",
-    "max_steps": "training.steps",
-    "per_device_train_batch_size": "training.batch_size",
-    "learning_rate": "training.learning_rate",
-    "lr_scheduler_type": "training.schedule",
-    "warmup_steps": "training.warmup_ratio",
-    "weight_decay": "training.weight_decay",
-    "max_grad_norm": "training.max_grad_norm",
-    "seed": "training.seed",
-    "data_seed": "training.seed",
-    "bf16": "training.precision",
-    "gradient_accumulation_steps": "training.gradient_accumulation",
-    "gradient_checkpointing": "training.gradient_checkpointing",
-    **dict.fromkeys(("torch_compile", "torch_compile_backend", "torch_compile_mode"), "training.torch_compile"),
-    "label_smoothing_factor": "training.label_smoothing",
-    "logging_steps": "training.log_every",
-    "eval_strategy": "training.evaluate_every",
-    "eval_steps": "training.evaluate_every",
-    "save_strategy": "training.evaluate_every",
-    "save_steps": "training.evaluate_every",
-    "metric_for_best_model": "best_metric",
-    "output_dir": "--output",
-    "greater_is_better": "best_metric",
-    **dict.fromkeys(("use_cpu", "logging_nan_inf_filter", "remove_unused_columns", "disable_tqdm"), "bertkit itself"),
-}
+from bertkit.recipe.renamed import OTHER_NAMES, TRAINING_ARGUMENTS
 
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
 """Tracker -> the package to install, where its name is another."""
@@ -88,7 +61,6 @@ def make_arguments(
         "disable_tqdm": True,
         "remove_unused_columns": False,
     }
-    _check_trackers(training.extra.get("report_to"))
     defaults = {"report_to": [], "ddp_find_unused_parameters": False}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
@@ -152,11 +124,14 @@ def check_extra(training: CommonTraining) -> None:
     """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
 
     Raises:
-        RecipeError: an unknown field, or one that a recipe key sets.
+        RecipeError: an unknown field or tracker, or a field that a recipe key sets.
+        UnavailableError: the package of a tracker is not installed.
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
-        if name in _DECIDED:
-            raise RecipeError(f"training.extra.{name} is decided by {_DECIDED[name]}", "leave it out")
+        if name in TRAINING_ARGUMENTS:
+            raise RecipeError(f"training.extra.{name} is decided by {TRAINING_ARGUMENTS[name]}", "leave it out")
         if name not in fields:
-            raise RecipeError(f"TrainingArguments has no field {name!r}", closest(name, fields))
+            remedy = f"write {OTHER_NAMES[name]}" if name in OTHER_NAMES else closest(name, fields)
+            raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
+    _check_trackers(training.extra.get("report_to"))

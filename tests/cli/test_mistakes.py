@@ -216,6 +216,18 @@ RECIPES = {
         "extends: classify\ntraining:\n  epoch: 3\n",
         "unknown key 'training.epoch' (r.yaml:3) - did you mean epochs?",
     ),
+    "key of the Trainer": (
+        "extends: classify\ntraining:\n  num_train_epochs: 3\n",
+        "unknown key 'training.num_train_epochs' (r.yaml:3) - write training.epochs",
+    ),
+    "key of the Trainer that is passed on": (
+        "extends: classify\ntraining:\n  optim: adafactor\n",
+        "unknown key 'training.optim' (r.yaml:3) - write training.extra.optim",
+    ),
+    "key at the top": (
+        "extends: classify\nmodel_name_or_path: demo\n",
+        "unknown key 'model_name_or_path' (r.yaml:2) - write model",
+    ),
     "tab": (
         "extends: classify\ntraining:\n\tepochs: 3\n",
         "a tab where YAML needs spaces (r.yaml:3) - indent with spaces",
@@ -268,6 +280,8 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         (["finetune", "cola", "--set", "training.epoch=1"], "unknown key 'training.epoch' - did you mean epochs?"),
         (["finetune", "cola", "--set", "epochs"], "--set epochs is not key=value - write e.g. --set training.epochs=2"),
         (["finetun", "cola"], "no command is called 'finetun' - did you mean finetune?"),
+        (["train", "cola"], "no command is called 'train' - write bertkit finetune"),
+        (["evaluate", "cola"], "no command is called 'evaluate' - write bertkit eval"),
         (["finetune", "cola", "--nope"], "no option is called --nope - see `bertkit finetune --help`"),
         (["finetune"], "Missing argument 'RECIPE' - see `bertkit finetune --help`"),
         (["predict", "cola"], "cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"),

@@ -152,6 +152,10 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
         say_once(chosen)
+    if recipe.training.extra:
+        from bertkit.training.arguments import check_extra
+
+        check_extra(recipe.training)
     supervision = supervision.checked(task, labels, model_folder)
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)

@@ -84,7 +84,9 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     recipe = setup.recipe
     objective.check(setup)
     from bertkit.corpus.tokenized import read_corpus
+    from bertkit.training.arguments import check_extra
 
+    check_extra(recipe.training)
     corpus = read_corpus(source, setup.tokenizer, progress)
     plan = RunPlan(
         recipe=recipe,

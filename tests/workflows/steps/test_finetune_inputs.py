@@ -159,6 +159,20 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     assert sweep._read(job, 2).recipe.data.hold_out == "by_label"
 
 
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("{warmup: 1}", "TrainingArguments has no field 'warmup' - write training.warmup_ratio"),
+        ("{report_to: wandbb}", "training.extra.report_to: no tracker is called 'wandbb' - did you mean wandb"),
+        ("{num_train_epochs: 3}", "training.extra.num_train_epochs is decided by training.epochs - leave it out"),
+    ],
+)
+def test_a_dry_run_checks_what_is_handed_to_the_trainer(run, tiny_model, toy_data, extra, message):
+    options = ("--model", tiny_model, "--data", toy_data, "--set", f"training.extra={extra}", "--dry-run")
+    ended = run("finetune", "classify", *options)
+    assert (ended.code, ended.last.startswith(f"error: {message}")) == (2, True), ended.err
+
+
 def test_a_label_of_validation_rows_alone_is_a_label_that_is_never_learned(run, tiny_model, toy_data):
     rows = toy_rows(40, seed=2)
     write_csv(toy_data / "validation.csv", [*rows, {"text": "good", "label": "mixed"}])
