@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.checks import share_of
+from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
-from bertkit.recipe import Recipe
+from bertkit.recipe import Recipe, Row
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import json_fingerprint
 
@@ -35,6 +37,11 @@ class SavedCalibration:
     right: list[int] = field(default_factory=list)
     gold: list[float] = field(default_factory=list)
     """The probability of the gold label."""
+    folds: list[dict[str, Any]] = field(default_factory=list)
+    """Of each fold of the rows: their digests, ``rows``, and the ``options`` that were fitted to the other folds.
+
+    Empty in a file of an earlier bertkit.
+    """
 
     def options(self) -> dict[str, Any]:
         """Return the options of a recipe that apply it."""
@@ -76,6 +83,50 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
         raise ModelError(what, "run `bertkit calibrate` again, or delete it", file=file)
     return calibration if calibration.task == task else None
+
+
+def find_fitted_rows(
+    calibration: SavedCalibration, rows: Sequence[Row], gold: str, options: Mapping[str, Any]
+) -> Iterator[tuple[list[int], dict[str, Any]]]:
+    """Yield the indices of the rows that are in a fold of a calibration, with the options fitted to the other folds.
+
+    Args:
+        calibration: that of the model.
+        rows: those to score.
+        gold: the column of gold answers.
+        options: those in force, which may be others than the calibration's.
+    """
+    import numpy as np
+
+    digests = digest_rows(rows, gold)
+    in_force = [name for name, value in calibration.options().items() if options.get(name) == value]
+    for fold in calibration.folds if in_force else []:
+        of_fold = np.array([int(digest, 16) for digest in fold["rows"]], dtype=digests.dtype)
+        indices = np.flatnonzero(np.isin(digests, of_fold)).tolist()
+        if indices:
+            yield indices, {name: fold["options"][name] for name in in_force}
+
+
+def warn_of_fitted_rows(calibration: SavedCalibration, fitted: int, rows: int) -> list[str]:
+    """Say how many of the rows to score a calibration was fitted to, and how these are scored."""
+    what = " and ".join(calibration.options())
+    if not calibration.folds:
+        return [
+            "The calibration is of an earlier bertkit and does not say which rows it was fitted to: if these are among "
+            f"them, scores that depend on its {what} are too high. Run `bertkit calibrate` again to know."
+        ]
+    if not fitted:
+        return []
+    return [
+        f"The calibration in force ({what}) was fitted to {share_of(fitted, rows)} of these rows. Each of them is "
+        "scored with what was fitted to the other folds (cross-fitting), as a new row would be."
+    ]
+
+
+def warn_of_tuned(names: Iterable[str]) -> list[str]:
+    """Say which options were chosen on the rows that are scored."""
+    listed = ", ".join(names)
+    return [f"{listed} was chosen on these rows: their scores and intervals are a little too high."] if listed else []
 
 
 def thresholds_for(

@@ -45,6 +45,8 @@ class Checkpoint:
     """Of an ensemble: the checkpoints whose outputs are combined, of which this has the first one's model."""
     lacking: int = 0
     """How many of the labels, the last ones, its model has no output for."""
+    calibration: SavedCalibration | None = None
+    """The calibration that is in force."""
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
@@ -92,10 +94,22 @@ class SavedCheckpoint:
         Raises:
             ModelError: damaged or unfit weights, or a head that is not trained for this task.
         """
+        calibration = self.read_calibration() if calibrated else None
         if self.members:
-            return self._load_members(machine, inference=inference, calibrated=calibrated)
-        if is_exported(self.folder):
-            return self._load_exported(calibrated=calibrated)
+            loaded = self._load_members(machine, inference=inference)
+        elif is_exported(self.folder):
+            loaded = self._load_exported()
+        else:
+            loaded = self._load_weights(machine, inference=inference)
+        # an option that the recipe sets comes first
+        found = {} if calibration is None else calibration.options()
+        options = {name: value for name, value in found.items() if name not in self.recipe.options}
+        if calibration is None or not options:
+            return loaded
+        log.info(calibration.describe())
+        return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
+
+    def _load_weights(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
         from bertkit.hardware.precision import use_matmul_backend
 
         if machine is None:
@@ -103,20 +117,19 @@ class SavedCheckpoint:
             log.info(machine.reason)
         use_matmul_backend(machine)
         tokenizer = load_tokenizer(self.folder)
-        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference), calibrated=calibrated)
+        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))
         model = self.task.load_model(self.folder, setup, new_head=False)
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
-    def _set_up(self, setup: Setup, *, calibrated: bool) -> Setup:
+    def _set_up(self, setup: Setup) -> Setup:
         """Add the options that its run has tuned, and say so."""
         self._report_max_length(int(setup.tokenizer.model_max_length))
         tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        options = self._find_long_text() | tuned | (self._find_calibration() if calibrated else {})
-        return with_options(setup, options)
+        return with_options(setup, self._find_long_text() | tuned)
 
-    def _load_exported(self, *, calibrated: bool) -> Checkpoint:
+    def _load_exported(self) -> Checkpoint:
         """Load a graph, which another library than torch runs, in the precision that it was exported in.
 
         Raises:
@@ -129,14 +142,14 @@ class SavedCheckpoint:
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export)
-        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True), calibrated=calibrated)
+        setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True))
         for name, before, now in _head_options(export.options, setup.recipe.options):
             what = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
         machine = Machine("cpu", export.precision, count_threads(), f"{export.backend}, {export.precision}")
         return Checkpoint(open_exported(self.folder), self.task, setup, machine)
 
-    def _load_members(self, machine: Machine | None, *, inference: bool, calibrated: bool) -> Checkpoint:
+    def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
         """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
 
         A calibration of one of them is not one of their mean, which has its own.
@@ -146,8 +159,7 @@ class SavedCheckpoint:
         members = (first, *others)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
         means = {name: fmean(values[name] for values in tuned) for name in tuned[0] if name not in self.recipe.options}
-        options = means | (self._find_calibration() if calibrated else {})
-        return replace(first, setup=with_options(first.setup, options), members=members)
+        return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import product_widths, restore_hardware
@@ -156,16 +168,6 @@ class SavedCheckpoint:
             return restore_hardware(self.record["machine"], "as in its run")
         config = read_config(self.folder)
         return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
-
-    def _find_calibration(self) -> dict[str, Any]:
-        """Return the temperature and thresholds of its calibration that the recipe does not set, and say so."""
-        calibration = self.read_calibration()
-        if calibration is None:
-            return {}
-        options = {name: one for name, one in calibration.options().items() if name not in self.recipe.options}
-        if options:
-            log.info(calibration.describe())
-        return options
 
     def _find_long_text(self) -> dict[str, Any]:
         """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""

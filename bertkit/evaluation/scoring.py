@@ -11,6 +11,7 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
+from bertkit.evaluation.calibration import find_fitted_rows, warn_of_fitted_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
@@ -70,6 +71,8 @@ class Scored:
     scores: dict[str, float]
     loss: float | None
     setup: Setup
+    warnings: list[str] = field(default_factory=list)
+    """What a reader of the scores must know of the calibration in force."""
 
 
 def score_split(
@@ -89,12 +92,12 @@ def score_split(
         features = _encode(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}")
-    predictions = task.decode(outputs, features, split.rows, setup)
+    predictions, warnings = _decode(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(predictions, split.rows, setup) if tune else {}
     if tuned:
         return _score_outputs(replace(checkpoint, setup=with_options(setup, tuned)), split, features, outputs, loss)
-    return _score_predictions(predictions, checkpoint, split, features, loss)
+    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
 
 
 def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
@@ -137,8 +140,25 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any], loss: float | None
 ) -> Scored:
-    predictions = checkpoint.task.decode(outputs, features, split.rows, checkpoint.setup)
-    return _score_predictions(predictions, checkpoint, split, features, loss)
+    predictions, warnings = _decode(checkpoint, split, features, outputs)
+    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
+
+
+def _decode(
+    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any]
+) -> tuple[list[Prediction], list[str]]:
+    """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
+    task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
+    predictions = task.decode(outputs, features, split.rows, setup)
+    if calibration is None:
+        return predictions, []
+    fitted = 0
+    for indices, options in find_fitted_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
+        held_out = task.decode(outputs, features, split.rows, with_options(setup, options))
+        for index in indices:
+            predictions[index] = held_out[index]
+        fitted += len(indices)
+    return predictions, warn_of_fitted_rows(calibration, fitted, len(split.rows))
 
 
 def _score_predictions(
@@ -147,10 +167,11 @@ def _score_predictions(
     split: Split,
     features: Sequence[Feature],
     loss: float | None,
+    warnings: list[str],
 ) -> Scored:
     task, setup = checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
-    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup)
+    return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 
 
 def run_model(

@@ -93,12 +93,36 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
     return float(f"{math.exp(-found.x):.4g}")
 
 
-def temper_across(probabilities: Numbers, gold: Numbers, groups: Numbers) -> Numbers:
-    """Temper each fold of rows by a temperature that was fitted to the other folds; groups of rows stay together."""
-    tempered = np.empty_like(probabilities)
+class Fold(NamedTuple):
+    """A part of the decisions, and what was fitted to all others."""
+
+    is_held_out: Numbers
+    """Whether a decision is in this part, (decisions,)."""
+    temperature: float
+    thresholds: list[float]
+    """Of each label, where a row may have several."""
+
+
+def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
+    """Fit a temperature, and a threshold per label, to all folds of the decisions but one, for each fold.
+
+    Decisions with equal `groups`, (decisions,), are in one fold. Those of several labels per row lie row by row.
+    """
+    fitted = []
     for is_held_out in folds(groups):
-        temperature = fit_temperature(probabilities[~is_held_out], gold[~is_held_out])
-        tempered[is_held_out] = temper(probabilities[is_held_out], temperature)
+        probabilities, gold = decisions.probabilities[~is_held_out], decisions.gold[~is_held_out]
+        temperature = fit_temperature(probabilities, gold)
+        several = decisions.per == "label"
+        thresholds = tune_thresholds(temper(probabilities, temperature)[:, 1], gold, labels) if several else []
+        fitted.append(Fold(is_held_out, temperature, thresholds))
+    return fitted
+
+
+def temper_across(probabilities: Numbers, fitted: Sequence[Fold]) -> Numbers:
+    """Temper each fold of the decisions by the temperature that was fitted to the others."""
+    tempered = np.empty_like(probabilities)
+    for fold in fitted:
+        tempered[fold.is_held_out] = temper(probabilities[fold.is_held_out], fold.temperature)
     return tempered
 
 
@@ -187,6 +211,12 @@ def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:
     best = int(f1.argmax())
     below = sorted_values[best + 1] if best + 1 < len(gold) else 0.0
     return float(f"{(sorted_values[best] + below) / 2:.6g}")
+
+
+def tune_thresholds(probabilities: Numbers, gold: Numbers, labels: int) -> list[float]:
+    """Tune the threshold of each label, given the decisions of all labels, row by row; see `tune_threshold`."""
+    yes, is_gold = (values.reshape(-1, labels) for values in (probabilities, gold))
+    return [tune_threshold(yes[:, label], is_gold[:, label]) for label in range(labels)]
 
 
 class Abstention(NamedTuple):

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bertkit.data.row_digests import digest_rows
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
@@ -26,6 +27,9 @@ from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
 from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
+
+if TYPE_CHECKING:
+    from bertkit.metrics.calibration import Fold
 
 log = logging.getLogger("bertkit")
 
@@ -89,8 +93,10 @@ def calibrate(
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
             raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         name, rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).items()))
-        if len(rows.rows) < _LEAST_ROWS:
-            raise UsageError(f"{len(rows.rows)} rows are too few to calibrate on", f"give at least {_LEAST_ROWS}")
+        count = len(set(digest_rows(rows.rows, saved.task.COLUMNS.gold).tolist()))
+        if count < _LEAST_ROWS:
+            which = "rows" if count == len(rows.rows) else "different rows"
+            raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_LEAST_ROWS}")
     with claimed(saved.calibration_folder / CALIBRATION_FILE):
         with stage(progress, f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
@@ -108,13 +114,18 @@ def _fit(
 
     decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
     found, gold, numbers, per = decisions
-    one = per == "row"
+    one, labels = per == "row", scored.setup.labels
+    groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold
+    fitted = metrics.fit_folds(decisions, groups, len(labels))
     temperature = metrics.fit_temperature(found, gold)
-    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, gold, numbers)
+    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, fitted)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
     if per == "label":
-        thresholds, f1 = _tune_thresholds(tempered[:, 1], gold, scored.setup.labels)
+        f1 = _compare_f1(across[:, 1], gold, fitted)
+        if f1["after"] > f1["before"]:
+            tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
+            thresholds = dict(zip(labels, tuned, strict=True))
     calibration = SavedCalibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
@@ -126,6 +137,7 @@ def _fit(
         confidence=[float(f"{value:.7g}") for value in confidence] if one else [],
         right=right.tolist() if one else [],
         gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if one else [],
+        folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fitted],
     )
     write_calibration(saved.calibration_folder, calibration)
     abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if one]
@@ -145,7 +157,7 @@ def _fit(
         f1_macro=f1,
         abstention=[{"asked": asked, **(one._asdict() if one else {})} for asked, one in abstentions],
         risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],
-        prediction_sets=[{"asked": asked, **metrics.measure_sets(found, gold, numbers, asked)} for asked in coverages],
+        prediction_sets=[{"asked": asked, **metrics.measure_sets(found, gold, groups, asked)} for asked in coverages],
         training_rows=len(split.training_rows),
     )
     sides = {"before": found.max(axis=1), "after": across.max(axis=1)}
@@ -153,37 +165,37 @@ def _fit(
     return result
 
 
-def _tune_thresholds(
-    probabilities: Any, gold: Any, labels: tuple[str, ...]
-) -> tuple[dict[str, float] | None, dict[str, float]]:
-    """Tune a threshold per label, and compare macro F1 at 0.5 with that at thresholds of other rows; keep the better.
-
-    `probabilities` and `gold` are of all labels of all rows, row by row.
-    """
-    from bertkit.metrics import calibration as metrics
-
-    yes, is_gold = (values.reshape(-1, len(labels)) for values in (probabilities, gold))
-    tuned = [metrics.tune_threshold(yes[:, n], is_gold[:, n]) for n in range(len(labels))]
-    f1 = _compare_f1(yes, is_gold)
-    return dict(zip(labels, tuned, strict=True)) if f1["after"] > f1["before"] else None, f1
-
-
-def _compare_f1(yes: Any, gold: Any) -> dict[str, float]:
-    """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds."""
+def _describe_fold(fold: Fold, digests: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
     import numpy as np
 
-    from bertkit.metrics import calibration as metrics
+    thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
+    rows = [f"{digest:016x}" for digest in np.unique(digests[fold.is_held_out]).tolist()]
+    return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
+
+def _compare_f1(yes: Any, gold: Any, fitted: Sequence[Fold]) -> dict[str, float]:
+    """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
+
+    Args:
+        yes: the probabilities of all labels of all rows, row by row, each tempered as its fold is, (decisions,).
+        gold: whether a row has the label, 0 or 1, (decisions,).
+        fitted: the folds.
+    """
+    import numpy as np
+
+    labels = len(fitted[0].thresholds)
     chosen = np.zeros_like(gold, dtype=bool)
-    for is_held_out in metrics.folds(np.arange(len(gold))):
-        rest = ~is_held_out
-        tuned = [metrics.tune_threshold(yes[rest, n], gold[rest, n]) for n in range(gold.shape[1])]
-        chosen[is_held_out] = yes[is_held_out] >= np.array(tuned)
-    both = {"before": yes >= 0.5, "after": chosen}
-    return {
-        name: float(np.mean(2 * (one & (gold == 1)).sum(axis=0) / np.maximum(one.sum(axis=0) + gold.sum(axis=0), 1)))
-        for name, one in both.items()
-    }
+    for fold in fitted:
+        of_fold = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
+        chosen[fold.is_held_out] = of_fold.ravel()
+    is_gold = gold.reshape(-1, labels) == 1
+
+    def f1_macro(is_chosen: Any) -> float:
+        hits = (is_chosen & is_gold).sum(axis=0)
+        return float(np.mean(2 * hits / np.maximum(is_chosen.sum(axis=0) + is_gold.sum(axis=0), 1)))
+
+    return {"before": f1_macro((yes >= 0.5).reshape(-1, labels)), "after": f1_macro(chosen.reshape(-1, labels))}
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:

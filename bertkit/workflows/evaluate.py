@@ -15,6 +15,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.baselines import find_lead, find_warnings, judge_baselines, read_learned, score_baselines
+from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.languages import (
@@ -181,8 +182,8 @@ def _score(
         baselines = score_baselines(task, judged, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
         lead = find_lead(task, scored, judged, recipe.best_metric)
-        warnings = find_warnings(gold, scored, lead)
-        warnings += describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
+        warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
+        warnings += scored.warnings + (warn_of_tuned(_tuned(saved)) if _chose_on(saved, rows) else [])
         numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
@@ -197,12 +198,24 @@ def _score(
                 seconds=seconds,
                 source=rows.source,
                 lead=asdict(lead) if lead else None,
-                warnings=details.warnings + warnings,
+                warnings=[*warnings, *details.warnings, *find_warnings(gold, scored, lead)],
                 tables={**single, **details.tables},
                 **numbers,
             )
         )
     return results
+
+
+def _tuned(saved: SavedCheckpoint) -> list[str]:
+    """Return the options that its run has tuned and the recipe does not set."""
+    return [name for name in saved.record.get("tuned", {}) if name not in saved.recipe.options]
+
+
+def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:
+    """Tell whether the rows are those that the run of a checkpoint tuned its options on."""
+    data = saved.record.get("identity", {}).get("data", {})
+    first = next(filter(is_validation, data), None)
+    return first is not None and split.fingerprint() == data[first]
 
 
 def _score_split(

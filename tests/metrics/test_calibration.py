@@ -49,12 +49,17 @@ def test_the_temperature_is_that_of_the_least_likelihood_of_scipy_and_finds_the_
 def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
     probabilities, gold, _ = draw(60)
     groups = np.repeat(np.arange(30), 2)
-    across = metrics.temper_across(probabilities, gold, groups)
+
+    def temper_across(gold):
+        fitted = metrics.fit_folds(metrics.Decisions(probabilities, gold, groups), groups, 3)
+        return metrics.temper_across(probabilities, fitted)
+
+    across = temper_across(gold)
     for is_held_out in metrics.folds(groups):
         assert is_held_out.reshape(-1, 2).all(axis=1).sum() * 2 == is_held_out.sum() == 12  # whole groups
         other = gold.copy()
         other[is_held_out] = (gold[is_held_out] + 1) % 3
-        again = metrics.temper_across(probabilities, other, groups)
+        again = temper_across(other)
         assert (again[is_held_out] == across[is_held_out]).all()
 
 

@@ -18,6 +18,7 @@ from bertkit.evaluation.baselines import (
     score_baselines,
     write_learned,
 )
+from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
 from bertkit.metrics.baselines import tabulate
@@ -114,10 +115,8 @@ def _result(
     recipe, metric = inputs.recipe, inputs.recipe.best_metric
     lead = find_lead(inputs.task, scored, judged, metric)
     warnings = _find_warnings(inputs, fit_result)
-    if name == inputs.validation.name and (tuned := _tuned(inputs, scored.setup.recipe)):
-        warnings.append(
-            f"{', '.join(tuned)} was chosen on these rows: their scores and intervals are a little too high."
-        )
+    if name == inputs.validation.name:
+        warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
