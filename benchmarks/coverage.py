@@ -22,6 +22,7 @@ import numpy as np
 
 from bertkit.metrics.intervals import find_intervals
 from bertkit.metrics.ranking import score_rankings
+from bertkit.metrics.statistics import calibration_errors, describe_calibration
 from bertkit.recipe import load_recipe
 from bertkit.tasks import (
     contrastive,
@@ -39,6 +40,12 @@ SIZES = (20, 100, 1000)
 SAMPLES = 200
 POPULATION = 20_000  # rows, drawn with replacement
 QUALITIES = (0.6, 0.75, 0.85, 0.92, 0.97)
+
+SURE = {"as sure as right": 1.0, "a little too sure": 1.15, "much too sure": 2.0}
+"""What the logits of the true probabilities are multiplied by."""
+CALIBRATION = "calibration"
+CALIBRATION_SIZES = (300, 1000, 5000)
+CALIBRATION_TRIALS = 200
 
 Compared = dict[str, np.ndarray[Any, Any]]
 Random = np.random.Generator
@@ -195,29 +202,74 @@ def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
     return counts
 
 
+def draw_decisions(count: int, sure: float, draw: Random) -> tuple[Any, Any]:
+    """Draw decisions between two labels: the probability of the chosen one, and the true probability that it is right.
+
+    Both are of shape (count,). Most decisions are easy.
+    """
+    logits = np.abs(draw.normal(1.5, 1.5, count))
+    return 1 / (1 + np.exp(-sure * logits)), 1 / (1 + np.exp(-logits))
+
+
+def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any]]:
+    """Return for each measure of a calibration how often its interval holds that of a million decisions."""
+    draw = np.random.default_rng((list(SURE).index(name), rows))
+    confidence, probability = draw_decisions(10**6, SURE[name], draw)
+    losses = -probability * np.log(confidence) - (1 - probability) * np.log(1 - confidence)
+    truth = {**calibration_errors(confidence, probability), "nll": losses.mean()}
+    counts = {metric: {"intervals": 0, "held": 0, "width": 0.0} for metric in truth}
+    for _ in range(trials):
+        confidence, probability = draw_decisions(rows, SURE[name], draw)
+        gold = (draw.random(rows) < probability).astype(int)
+        probabilities = np.stack([1 - confidence, confidence], axis=1)
+        found = describe_calibration(probabilities, gold, np.arange(rows), samples=SAMPLES)
+        for metric, count in counts.items():
+            if ends := found[metric]["interval"]:
+                count["intervals"] += 1
+                count["held"] += ends[0] - 1e-9 <= truth[metric] <= ends[1] + 1e-9
+                count["width"] += (ends[1] - ends[0]) / trials
+    return [
+        {"rows": name, "metric": metric, "n": rows, "trials": trials, "truth": float(f"{truth[metric]:.4g}"), **count}
+        for metric, count in counts.items()
+    ]
+
+
 def main() -> None:
     """Measure cases at all sizes and write the counts; those of cases that are not named stay as they are."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--rows", nargs="*", default=[case.rows for case in CASES], help="names of cases")
+    every = [*(case.rows for case in CASES), CALIBRATION]
+    parser.add_argument("--rows", nargs="*", default=every, help="names of cases, or 'calibration'")
     options = parser.parse_args()
     start = time.perf_counter()
     jobs = [(number, rows) for rows in SIZES for number, case in enumerate(CASES) if case.rows in options.rows]
     with ProcessPoolExecutor(options.processes) as pool:
-        found = list(pool.map(measure, *zip(*jobs, strict=True), [options.trials] * len(jobs)))
+        found = [pool.submit(measure, *job, options.trials) for job in jobs]
+        names = SURE if CALIBRATION in options.rows else ()
+        of_calibration = [
+            pool.submit(measure_calibration, name, rows, CALIBRATION_TRIALS)
+            for rows in CALIBRATION_SIZES
+            for name in names
+        ]
     cells = [
         {"rows": CASES[number].rows, "metric": name, "n": rows, **counts}
         for (number, rows), metrics in zip(jobs, found, strict=True)
-        for name, counts in metrics.items()
+        for name, counts in metrics.result().items()
     ]
     kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cells": []}
-    if len(options.rows) < len(CASES) and (kept["trials"], kept["samples"]) != (options.trials, SAMPLES):
+    if (
+        jobs
+        and set(every) - {CALIBRATION} - set(options.rows)
+        and (kept["trials"], kept["samples"]) != (options.trials, SAMPLES)
+    ):
         sys.exit(f"{RESULTS} has {kept['trials']} trials of {kept['samples']} resamples: measure all cases")
     cells += [cell for cell in kept["cells"] if cell["rows"] not in options.rows]
     names = [case.rows for case in CASES]
     cells.sort(key=lambda cell: (cell["n"], names.index(cell["rows"])))  # the metrics of a case stay in their order
-    content = {"trials": options.trials, "samples": SAMPLES, "cells": cells}
+    trials = options.trials if jobs else kept["trials"]
+    calibration = [cell for job in of_calibration for cell in job.result()] or kept.get(CALIBRATION, [])
+    content = {"trials": trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
     RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
     print(f"{RESULTS}: {time.perf_counter() - start:.0f} seconds", file=sys.stderr)
 

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.coverage import CASES, RESULTS, SEARCH_METRICS, SIZES
+from benchmarks.coverage import (
+    CALIBRATION,
+    CALIBRATION_SIZES,
+    CALIBRATION_TRIALS,
+    CASES,
+    RESULTS,
+    SEARCH_METRICS,
+    SIZES,
+    SURE,
+)
 from bertkit.objectives import load_objective, objective_names
 from bertkit.recipe import load_recipe, recipe_names
 from bertkit.recipe.pretraining import PretrainRecipe
@@ -64,6 +73,18 @@ def test_the_page_has_the_coverage_that_was_measured():
         (cell["rows"], cell["metric"], cell["n"]): [f"{100 * cell['held'] / cell['intervals']:.1f}"]
         for cell in content["cells"]
     }
+
+
+def test_the_page_has_the_coverage_of_calibrations():
+    cells = json.loads(RESULTS.read_text(encoding="utf-8"))[CALIBRATION]
+    assert {(cell["rows"], cell["n"], cell["trials"]) for cell in cells} == {
+        (sure, size, CALIBRATION_TRIALS) for sure in SURE for size in CALIBRATION_SIZES
+    }
+    for cell in cells:
+        line = next(line for line in PAGE.splitlines() if line.startswith(f"| {cell['rows']} | `{cell['metric']}` |"))
+        column = CALIBRATION_SIZES.index(cell["n"]) + 4
+        shown = re.match(r" (?:\*\*)?(\d+\.\d)", line.split("|")[column])[1]
+        assert shown == f"{100 * cell['held'] / cell['intervals']:.1f}"
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['where']}-{entry['metrics'][0]}")

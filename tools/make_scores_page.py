@@ -39,8 +39,12 @@ these. The model is fixed, so it does not say what another training seed would g
 * **Wilson**: the score is a share, such as accuracy or exact match. Precision and recall are shares of the rows that
   are predicted or gold, and F1 of one label follows from the share of those rows that are both. This interval is valid
   for few rows, and where all or none are right: 12 of 12 is 0.7575 to 1.
-* **bootstrap**: all other scores, from 1,000 resamples of the rows. The ends are BCa percentiles (Efron 1987). For few
+* **bootstrap**: other scores, from 1,000 resamples of the rows. The ends are BCa percentiles (Efron 1987). For few
   rows they lie further out, as Student's quantiles do (Hesterberg 2015).
+* **halves**: `ece`, `adaptive_ece` and `squared_error_debiased` of a [calibration](calibration.md), from 1,000 random
+  halves of the rows: twice the value less that of a half, at 2.5% and 97.5% of the halves (the jackknife histogram, Wu
+  1990). Chance makes these errors larger. Resampled rows repeat, which makes them larger once more, so that a bootstrap
+  would leave out the true error. Where the interval of `squared_error_debiased` reaches 0, the other two do as well.
 
 A score has no interval where its resamples score the same, and where there is only one row and the score is not a
 share. The reason is printed. A correlation of 1 on 12 rows does not tell how far it may be off.
@@ -63,6 +67,17 @@ below are bold. Metrics of the same rows share the draws, so their figures err t
 """
 
 
+CALIBRATION = """
+The intervals of the measures of a calibration are simulated in the same way, with {trials} trials. Figures from
+{least:.1f} to {most:.1f} do not differ from 95 beyond the noise. The model is as sure as it is right, or its logits are
+1.15 times or twice as large. The mean width of the intervals is in parentheses. An `ece` of 0 lies at the end of what
+is possible, so intervals hold it more often than 95 times of 100.
+
+| confidence | measure | true value | n = 300 | n = 1,000 | n = 5,000 |
+|---|---|---:|---:|---:|---:|
+"""
+
+
 def recount_lines(entries: list[dict[str, Any]], results: dict[str, Counter[str]]) -> list[str]:
     """Return the lines of the table of metrics."""
     lines = []
@@ -73,32 +88,51 @@ def recount_lines(entries: list[dict[str, Any]], results: dict[str, Counter[str]
     return lines
 
 
-def noise_of(coverage: dict[str, Any]) -> float:
+def noise_of(trials: int) -> float:
     """Return how far the share of trials lies from 0.95 by chance, 95 times of 100."""
-    return float(1.96 * (0.05 * 0.95 / coverage["trials"]) ** 0.5)
+    return float(1.96 * (0.05 * 0.95 / trials) ** 0.5)
 
 
 def coverage_lines(coverage: dict[str, Any]) -> list[str]:
     """Return the lines of the table of coverage, a metric on each."""
-    least = 100 * (0.95 - noise_of(coverage))
+    least = 100 * (0.95 - noise_of(coverage["trials"]))
     lines: dict[tuple[str, str], list[str]] = {}
     methods: dict[tuple[str, str], set[str]] = {}
     for cell in coverage["cells"]:
         head, none = (cell["rows"], f"`{cell['metric']}`"), 1 - cell["intervals"] / coverage["trials"]
-        held = 100 * cell["held"] / cell["intervals"]
-        text = f"{held:.1f}" if held >= least - 0.05 else f"**{held:.1f}**"
+        text = held_text(cell, least)
         lines.setdefault(head, []).append(text + (f" ({100 * none:.0f} none)" if none >= 0.005 else ""))
         methods.setdefault(head, set()).update(cell["methods"])
     return [f"| {' | '.join([*head, ' or '.join(sorted(methods[head])), *cells])} |" for head, cells in lines.items()]
 
 
+def held_text(cell: dict[str, Any], least: float) -> str:
+    """Write the percent of intervals that held the truth, bold where there are fewer than `least`."""
+    held = 100 * cell["held"] / cell["intervals"]
+    return f"{held:.1f}" if held >= least - 0.05 else f"**{held:.1f}**"
+
+
+def calibration_lines(cells: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of the table of the measures of calibrations."""
+    least = 100 * (0.95 - noise_of(cells[0]["trials"]))
+    lines: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        line = lines.setdefault((cell["rows"], f"`{cell['metric']}`"), [f"{cell['truth']:.2g}"])
+        line.append(f"{held_text(cell, least)} ({cell['width']:.2g})")
+    return [f"| {' | '.join([*head, *line])} |" for head, line in lines.items()]
+
+
 def scores_page(entries: list[dict[str, Any]], results: dict[str, Counter[str]], coverage: dict[str, Any]) -> str:
     """Return the page: what each metric is equal to, and how often intervals hold the truth."""
-    noise = noise_of(coverage)
+    noise = noise_of(coverage["trials"])
     trials = {"trials": coverage["trials"], "samples": coverage["samples"]}
     head = INTERVALS.format(**trials, least=100 * (0.95 - noise), most=100 * (0.95 + noise))
     recounted, covered = recount_lines(entries, results), coverage_lines(coverage)
-    return HEAD + "\n".join([*recounted, ""]) + head + "\n".join([*covered, ""])
+    cells = coverage["calibration"]
+    count, noise = cells[0]["trials"], noise_of(cells[0]["trials"])
+    second = CALIBRATION.format(trials=count, least=100 * (0.95 - noise), most=100 * (0.95 + noise))
+    measured = calibration_lines(cells)
+    return HEAD + "\n".join([*recounted, ""]) + head + "\n".join([*covered, ""]) + second + "\n".join([*measured, ""])
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
     return calibration if calibration.task == task else None
 
 
-def find_fitted_rows(
+def find_calibration_rows(
     calibration: SavedCalibration, rows: Sequence[Row], gold: str, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Yield the indices of the rows that are in a fold of a calibration, with the options fitted to the other folds.
@@ -107,7 +107,7 @@ def find_fitted_rows(
             yield indices, {name: fold["options"][name] for name in in_force}
 
 
-def warn_of_fitted_rows(calibration: SavedCalibration, fitted: int, rows: int) -> list[str]:
+def warn_of_calibration_rows(calibration: SavedCalibration, count: int, rows: int) -> list[str]:
     """Say how many of the rows to score a calibration was fitted to, and how these are scored."""
     what = " and ".join(calibration.options())
     if not calibration.folds:
@@ -115,10 +115,10 @@ def warn_of_fitted_rows(calibration: SavedCalibration, fitted: int, rows: int) -
             "The calibration is of an earlier bertkit and does not say which rows it was fitted to: if these are among "
             f"them, scores that depend on its {what} are too high. Run `bertkit calibrate` again to know."
         ]
-    if not fitted:
+    if not count:
         return []
     return [
-        f"The calibration in force ({what}) was fitted to {share_of(fitted, rows)} of these rows. Each of them is "
+        f"The calibration in force ({what}) was fitted to {share_of(count, rows)} of these rows. Each of them is "
         "scored with what was fitted to the other folds (cross-fitting), as a new row would be."
     ]
 

@@ -11,7 +11,7 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
-from bertkit.evaluation.calibration import find_fitted_rows, warn_of_fitted_rows
+from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
@@ -152,13 +152,13 @@ def _decode(
     predictions = task.decode(outputs, features, split.rows, setup)
     if calibration is None:
         return predictions, []
-    fitted = 0
-    for indices, options in find_fitted_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
+    count = 0
+    for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
         held_out = task.decode(outputs, features, split.rows, with_options(setup, options))
         for index in indices:
             predictions[index] = held_out[index]
-        fitted += len(indices)
-    return predictions, warn_of_fitted_rows(calibration, fitted, len(split.rows))
+        count += len(indices)
+    return predictions, warn_of_calibration_rows(calibration, count, len(split.rows))
 
 
 def _score_predictions(

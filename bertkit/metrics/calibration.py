@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: temperature, calibration errors, thresholds, abstention, prediction sets.
+"""Probabilities that mean what they say: temperature, thresholds, abstention, prediction sets.
 
 Probabilities are arrays (rows, labels) whose rows sum to 1; a label that a row lacks has probability 0. A yes-or-no
 label is a row of two.
@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics.intervals import find_intervals, wilson_interval
+from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe.options import Option
 
 Numbers = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     return {str(name): float(one) for name, one in value.items()}
 
 
-BINS, FOLDS = 15, 5
+FOLDS = 5
 LEVELS = 20  # of coverage
 
 
@@ -85,7 +85,7 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
 
     # the likelihood is a concave function of 1 / temperature, so there is one minimum
     found = minimize_scalar(
-        lambda power: _losses(temper(probabilities, math.exp(-power)), gold).mean(),
+        lambda power: gold_losses(temper(probabilities, math.exp(-power)), gold).mean(),
         bounds=(-math.log(20), math.log(20)),
         method="bounded",
         options={"xatol": 1e-4},
@@ -108,20 +108,20 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
 
     Decisions with equal `groups`, (decisions,), are in one fold. Those of several labels per row lie row by row.
     """
-    fitted = []
+    found = []
     for is_held_out in folds(groups):
         probabilities, gold = decisions.probabilities[~is_held_out], decisions.gold[~is_held_out]
         temperature = fit_temperature(probabilities, gold)
         several = decisions.per == "label"
         thresholds = tune_thresholds(temper(probabilities, temperature)[:, 1], gold, labels) if several else []
-        fitted.append(Fold(is_held_out, temperature, thresholds))
-    return fitted
+        found.append(Fold(is_held_out, temperature, thresholds))
+    return found
 
 
-def temper_across(probabilities: Numbers, fitted: Sequence[Fold]) -> Numbers:
+def temper_across(probabilities: Numbers, fits: Sequence[Fold]) -> Numbers:
     """Temper each fold of the decisions by the temperature that was fitted to the others."""
     tempered = np.empty_like(probabilities)
-    for fold in fitted:
+    for fold in fits:
         tempered[fold.is_held_out] = temper(probabilities[fold.is_held_out], fold.temperature)
     return tempered
 
@@ -133,65 +133,11 @@ def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
     return [fold[numbers] == number for number in range(fold.max() + 1)]
 
 
-def _losses(probabilities: Numbers, gold: Numbers) -> Numbers:
+def gold_losses(probabilities: Numbers, gold: Numbers) -> Numbers:
     """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
     losses: Numbers = -np.log(np.maximum(likelihood, np.finfo(float).tiny))
     return losses
-
-
-def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | None = None) -> dict[str, float]:
-    """Compute how far confidence is from accuracy.
-
-    ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many decisions (Nixon et
-    al. 2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance
-    in bins of equally many decisions, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
-
-    Args:
-        confidence: probability of the label that was chosen, shape (decisions,).
-        right: whether it was right, 0 or 1, shape (decisions,).
-        weights: how often each decision counts, shape (decisions,); once without.
-    """
-    weights = np.ones(len(confidence)) if weights is None else weights
-    total = weights.sum()
-    width = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
-    ordered = weights[order]
-    rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
-    errors = {}
-    for name, bins in (("ece", width), ("adaptive_ece", rank)):
-        sizes = np.bincount(bins, weights, minlength=BINS)
-        is_filled = sizes > 0
-        sizes = sizes[is_filled]
-        means, shares = (
-            np.bincount(bins, weights * values, minlength=BINS)[is_filled] / sizes for values in (confidence, right)
-        )
-        errors[name] = float((sizes * np.abs(means - shares)).sum() / total)
-    chance = shares * (1 - shares) / np.maximum(sizes - 1, 1)
-    errors["squared_error_debiased"] = float((sizes * ((means - shares) ** 2 - chance)).sum() / total)
-    return errors
-
-
-def describe_calibration(probabilities: Numbers, gold: Numbers, rows: Numbers) -> dict[str, dict[str, Any]]:
-    """Compute calibration errors and negative log likelihood, each with its 95% bootstrap interval over rows.
-
-    The arguments are those of `Decisions`. The decisions of a row are drawn together.
-    """
-    order = np.argsort(probabilities.max(axis=1))  # sorted once, each resample is sorted in no time
-    probabilities, gold = probabilities[order], gold[order]
-    names, numbers = np.unique(rows[order], return_inverse=True)
-    confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
-    losses = _losses(probabilities, gold)
-
-    def score(drawn: Numbers) -> dict[str, float]:
-        # a row that is drawn twice counts twice, (decisions,); nothing is copied
-        weights = np.bincount(drawn, minlength=len(names))[numbers].astype(float)
-        errors = calibration_errors(confidence, right, weights)
-        return {**errors, "nll": float((weights * losses).sum() / weights.sum())}
-
-    scores = score(np.arange(len(names)))
-    ends = find_intervals(scores, score, len(names)).ends
-    return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
 
 def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:

@@ -142,6 +142,27 @@ def bootstrap_intervals(
     }
 
 
+def half_sample_intervals(
+    score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000, seed: int = 0
+) -> dict[str, Interval]:
+    """Compute each metric's 95% interval from random halves of the rows (Wu 1990, the jackknife histogram).
+
+    A score of half the rows, drawn without replacement, lies as far from that of all rows as this lies from the true
+    one: the finite population halves the variance that half the rows would double. Bias that shrinks as rows grow, such
+    as that of a distance, which is never negative, shows in the halves and moves the interval the other way. Drawn with
+    replacement, rows would add their own repeats to it.
+
+    The arguments are those of `bootstrap_intervals`. None where the halves all score the same.
+    """
+    rng, scores = np.random.default_rng(seed), score(np.arange(rows))
+    halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
+    found: dict[str, Interval] = {}
+    for name, value in scores.items():
+        low, high = np.quantile(halves[name], [0.975, 0.025], method="weibull")
+        found[name] = (2 * value - float(low), 2 * value - float(high)) if low - high > _ROUNDING * abs(low) else None
+    return found
+
+
 def _score_all(score: Callable[[np.ndarray], dict[str, float]], draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Score the rows of each draw; return each metric's values that are finite."""
     scored = [score(numbers) for numbers in draws]

@@ -6,8 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from bertkit.metrics.calibration import Numbers, gold_losses
+from bertkit.metrics.intervals import find_intervals, half_sample_intervals
+
+BINS = 15  # of the calibration errors
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,78 @@ class LabelScore:
     recall: float
     f1: float
     support: int
+
+
+def calibration_errors(confidence: Numbers, right: Numbers, weights: Numbers | None = None) -> dict[str, float]:
+    """Compute how far confidence is from accuracy.
+
+    ``ece`` has 15 bins of equal width (Guo et al. 2017), ``adaptive_ece`` 15 bins of equally many decisions (Nixon et
+    al. 2019). Both are above 0 by chance alone. ``squared_error_debiased`` is free of that: the mean squared distance
+    in bins of equally many decisions, less what chance adds (Kumar et al. 2019, section 4); it may be negative.
+
+    Args:
+        confidence: probability of the label that was chosen, shape (decisions,).
+        right: whether it was right, 0 or 1, shape (decisions,).
+        weights: how often each decision counts, shape (decisions,); once without.
+    """
+    weights = np.ones(len(confidence)) if weights is None else weights
+    total = weights.sum()
+    width = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
+    ordered = weights[order]
+    rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
+    errors = {}
+    for name, bins in (("ece", width), ("adaptive_ece", rank)):
+        sizes = np.bincount(bins, weights, minlength=BINS)
+        is_filled = sizes > 0
+        sizes = sizes[is_filled]
+        means, shares = (
+            np.bincount(bins, weights * values, minlength=BINS)[is_filled] / sizes for values in (confidence, right)
+        )
+        errors[name] = float((sizes * np.abs(means - shares)).sum() / total)
+    chance = shares * (1 - shares) / np.maximum(sizes - 1, 1)
+    errors["squared_error_debiased"] = float((sizes * ((means - shares) ** 2 - chance)).sum() / total)
+    return errors
+
+
+def describe_calibration(
+    probabilities: Numbers, gold: Numbers, rows: Numbers, *, samples: int = 1000
+) -> dict[str, dict[str, Any]]:
+    """Compute calibration errors and negative log likelihood, each with its 95% interval over rows.
+
+    Chance makes the errors larger, in resamples once more than in the rows, so their intervals are those of
+    `half_sample_intervals`. Where the interval of ``squared_error_debiased`` reaches 0, so do those of the other two,
+    since an error near 0 has another distribution, which halves do not show. None leaves out its own value, though
+    chance may have made that too large.
+
+    The first arguments are those of `Decisions`. The decisions of a row are drawn together, `samples` times.
+    """
+    order = np.argsort(probabilities.max(axis=1))  # sorted once, each draw is sorted in no time
+    probabilities, gold = probabilities[order], gold[order]
+    names, numbers = np.unique(rows[order], return_inverse=True)
+    confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
+    losses = gold_losses(probabilities, gold)
+
+    def weigh(drawn: Numbers) -> Numbers:
+        # a row that is drawn twice counts twice, (decisions,); nothing is copied
+        return np.bincount(drawn, minlength=len(names))[numbers].astype(float)
+
+    def score(drawn: Numbers) -> dict[str, float]:
+        return calibration_errors(confidence, right, weigh(drawn))
+
+    def lose(drawn: Numbers) -> dict[str, float]:
+        return {"nll": float(np.average(losses, weights=weigh(drawn)))}
+
+    whole = np.arange(len(names))
+    ends = half_sample_intervals(score, len(names), samples=samples)
+    is_shown = (debiased := ends["squared_error_debiased"]) is not None and debiased[0] > 0
+    errors = score(whole)
+    for name in ("ece", "adaptive_ece"):
+        if (found := ends[name]) is not None:
+            ends[name] = min(max(found[0], 0), errors[name]) if is_shown else 0.0, max(found[1], errors[name])
+    scores = {**errors, **lose(whole)}
+    ends |= find_intervals(lose(whole), lose, len(names), samples=samples).ends
+    return {name: {"value": value, "interval": ends[name]} for name, value in scores.items()}
 
 
 def label_scores(

@@ -110,19 +110,20 @@ def _fit(
     import numpy as np
 
     from bertkit.metrics import calibration as metrics
+    from bertkit.metrics import statistics
     from bertkit.reports.calibration import write_calibration_page
 
     decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
     found, gold, numbers, per = decisions
     one, labels = per == "row", scored.setup.labels
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold
-    fitted = metrics.fit_folds(decisions, groups, len(labels))
+    fits = metrics.fit_folds(decisions, groups, len(labels))
     temperature = metrics.fit_temperature(found, gold)
-    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, fitted)
+    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, fits)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
     if per == "label":
-        f1 = _compare_f1(across[:, 1], gold, fitted)
+        f1 = _compare_f1(across[:, 1], gold, fits)
         if f1["after"] > f1["before"]:
             tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
             thresholds = dict(zip(labels, tuned, strict=True))
@@ -137,7 +138,7 @@ def _fit(
         confidence=[float(f"{value:.7g}") for value in confidence] if one else [],
         right=right.tolist() if one else [],
         gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if one else [],
-        folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fitted],
+        folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
     )
     write_calibration(saved.calibration_folder, calibration)
     abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if one]
@@ -148,8 +149,8 @@ def _fit(
         source=split.source,
         rows=len(split.rows),
         temperature=temperature,
-        before=metrics.describe_calibration(found, gold, numbers),
-        after=metrics.describe_calibration(across, gold, numbers),
+        before=statistics.describe_calibration(found, gold, numbers),
+        after=statistics.describe_calibration(across, gold, numbers),
         file=str(saved.calibration_folder / CALIBRATION_FILE),
         decisions=len(gold),
         per=per,
@@ -174,19 +175,19 @@ def _describe_fold(fold: Fold, digests: Any, labels: Sequence[str]) -> dict[str,
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
 
-def _compare_f1(yes: Any, gold: Any, fitted: Sequence[Fold]) -> dict[str, float]:
+def _compare_f1(yes: Any, gold: Any, fits: Sequence[Fold]) -> dict[str, float]:
     """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
 
     Args:
         yes: the probabilities of all labels of all rows, row by row, each tempered as its fold is, (decisions,).
         gold: whether a row has the label, 0 or 1, (decisions,).
-        fitted: the folds.
+        fits: the folds.
     """
     import numpy as np
 
-    labels = len(fitted[0].thresholds)
+    labels = len(fits[0].thresholds)
     chosen = np.zeros_like(gold, dtype=bool)
-    for fold in fitted:
+    for fold in fits:
         of_fold = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
         chosen[fold.is_held_out] = of_fold.ravel()
     is_gold = gold.reshape(-1, labels) == 1

@@ -11,6 +11,7 @@ from scipy.special import expit, log_softmax, logit, softmax
 from sklearn.metrics import f1_score, log_loss
 
 from bertkit.metrics import calibration as metrics
+from bertkit.metrics.statistics import describe_calibration
 
 
 def draw(rows: int, labels: int = 3, sharp: float = 2.0, seed: int = 0):
@@ -41,7 +42,7 @@ def test_the_temperature_is_that_of_the_least_likelihood_of_scipy_and_finds_the_
     assert found == pytest.approx(minimize_scalar(nll, bounds=(0.1, 10), method="bounded").x, rel=1e-3)
     assert found == pytest.approx(2.0, rel=0.1)
     tempered = metrics.temper(probabilities, found)
-    assert metrics.describe_calibration(tempered[:200], gold[:200], np.arange(200))["nll"]["value"] == pytest.approx(
+    assert describe_calibration(tempered[:200], gold[:200], np.arange(200))["nll"]["value"] == pytest.approx(
         log_loss(gold[:200], tempered[:200], labels=[0, 1, 2])
     )
 
@@ -51,8 +52,8 @@ def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
     groups = np.repeat(np.arange(30), 2)
 
     def temper_across(gold):
-        fitted = metrics.fit_folds(metrics.Decisions(probabilities, gold, groups), groups, 3)
-        return metrics.temper_across(probabilities, fitted)
+        fits = metrics.fit_folds(metrics.Decisions(probabilities, gold, groups), groups, 3)
+        return metrics.temper_across(probabilities, fits)
 
     across = temper_across(gold)
     for is_held_out in metrics.folds(groups):
@@ -61,37 +62,6 @@ def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
         other[is_held_out] = (gold[is_held_out] + 1) % 3
         again = temper_across(other)
         assert (again[is_held_out] == across[is_held_out]).all()
-
-
-def test_calibration_errors_are_those_of_a_plain_loop():
-    random = np.random.default_rng(1)
-    confidence = random.uniform(0.3, 1, size=75)
-    right = (random.uniform(size=75) < confidence**2).astype(float)
-    expected = 0.0
-    for low in range(15):
-        rows = [n for n in range(75) if low / 15 <= confidence[n] < (low + 1) / 15]
-        if rows:
-            expected += len(rows) / 75 * abs(confidence[rows].mean() - right[rows].mean())
-    by_rank = np.argsort(confidence).reshape(15, 5)
-    gaps = [confidence[rows].mean() - right[rows].mean() for rows in by_rank]
-    chance = [right[rows].var(ddof=1) / 5 for rows in by_rank]
-    assert metrics.calibration_errors(confidence, right) == pytest.approx(
-        {
-            "ece": expected,
-            "adaptive_ece": np.abs(gaps).mean(),
-            "squared_error_debiased": np.mean(np.square(gaps)) - np.mean(chance),
-        }
-    )
-
-
-def test_the_debiased_error_of_calibrated_probabilities_is_zero_on_average_and_that_of_bins_is_not():
-    found = []
-    for seed in range(100):
-        confidence = np.random.default_rng(seed).uniform(0.5, 1, size=300)
-        right = (np.random.default_rng(seed + 10**6).uniform(size=300) < confidence).astype(float)
-        found.append([*metrics.calibration_errors(confidence, right).values()])
-    means, deviations = np.mean(found, axis=0), np.std(found, axis=0) / math.sqrt(len(found))
-    assert abs(means[2]) < 3 * deviations[2] and means[1] > 0.05
 
 
 def test_a_threshold_has_the_best_f1_of_all():
@@ -162,28 +132,6 @@ def test_thresholds_are_shares_by_label(value):
 def test_yes_or_no_labels_are_rows_of_two():
     assert metrics.as_pairs(np.array([0.2, 0.9])) == pytest.approx(np.array([[0.8, 0.2], [0.1, 0.9]]))
     assert logit(metrics.temper_each(np.array([0.9]), 2))[0] == pytest.approx(logit(0.9) / 2)
-
-
-def test_weights_count_decisions_again():
-    random = np.random.default_rng(2)
-    confidence, right = random.uniform(0.3, 1, size=45), random.integers(2, size=45).astype(float)
-    weights = np.full(45, 2.0)
-    again = metrics.calibration_errors(np.repeat(confidence, 2), np.repeat(right, 2))
-    assert metrics.calibration_errors(confidence, right, weights) == pytest.approx(again)
-    weights = random.integers(3, size=45)
-    ece = metrics.calibration_errors(np.repeat(confidence, weights), np.repeat(right, weights))["ece"]
-    assert metrics.calibration_errors(confidence, right, weights.astype(float))["ece"] == pytest.approx(ece)
-
-
-def test_words_of_a_row_are_drawn_together():
-    probabilities, gold, _ = draw(60)
-    one = metrics.describe_calibration(probabilities, gold, np.arange(60))["nll"]
-    five = metrics.describe_calibration(
-        np.repeat(probabilities, 5, axis=0), np.repeat(gold, 5), np.repeat(np.arange(60), 5)
-    )
-    assert five["nll"]["value"] == pytest.approx(one["value"])  # equal words tell nothing new
-    assert five["nll"]["interval"] == pytest.approx(one["interval"])
-    assert one["interval"][0] < one["value"] < one["interval"][1]
 
 
 def test_the_area_under_the_risk_is_that_of_a_plain_loop():

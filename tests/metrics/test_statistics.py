@@ -4,9 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import expit
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from bertkit.metrics.statistics import calibration, confusion_table, label_scores
+from bertkit.metrics.calibration import as_pairs
+from bertkit.metrics.statistics import (
+    calibration,
+    calibration_errors,
+    confusion_table,
+    describe_calibration,
+    label_scores,
+)
+from tests.metrics.test_calibration import draw
 
 LABELS = ["joy", "fear", "anger"]
 
@@ -75,3 +84,81 @@ def test_calibration_of_no_rows_is_not_a_number() -> None:
 def test_calibration_refuses(confidence: list[float], correct: list[int], bins: int) -> None:
     with pytest.raises(ValueError, match=r"\[0, 1\]|one length"):
         calibration(np.array(confidence), np.array(correct), bins)
+
+
+def test_calibration_errors_are_those_of_a_plain_loop():
+    random = np.random.default_rng(1)
+    confidence = random.uniform(0.3, 1, size=75)
+    right = (random.uniform(size=75) < confidence**2).astype(float)
+    expected = 0.0
+    for low in range(15):
+        rows = [n for n in range(75) if low / 15 <= confidence[n] < (low + 1) / 15]
+        if rows:
+            expected += len(rows) / 75 * abs(confidence[rows].mean() - right[rows].mean())
+    by_rank = np.argsort(confidence).reshape(15, 5)
+    gaps = [confidence[rows].mean() - right[rows].mean() for rows in by_rank]
+    chance = [right[rows].var(ddof=1) / 5 for rows in by_rank]
+    assert calibration_errors(confidence, right) == pytest.approx(
+        {
+            "ece": expected,
+            "adaptive_ece": np.abs(gaps).mean(),
+            "squared_error_debiased": np.mean(np.square(gaps)) - np.mean(chance),
+        }
+    )
+
+
+def test_the_debiased_error_of_calibrated_probabilities_is_zero_on_average_and_that_of_bins_is_not():
+    found = []
+    for seed in range(100):
+        confidence = np.random.default_rng(seed).uniform(0.5, 1, size=300)
+        right = (np.random.default_rng(seed + 10**6).uniform(size=300) < confidence).astype(float)
+        found.append([*calibration_errors(confidence, right).values()])
+    means, deviations = np.mean(found, axis=0), np.std(found, axis=0) / math.sqrt(len(found))
+    assert abs(means[2]) < 3 * deviations[2] and means[1] > 0.05
+
+
+def test_weights_count_decisions_again():
+    random = np.random.default_rng(2)
+    confidence, right = random.uniform(0.3, 1, size=45), random.integers(2, size=45).astype(float)
+    weights = np.full(45, 2.0)
+    again = calibration_errors(np.repeat(confidence, 2), np.repeat(right, 2))
+    assert calibration_errors(confidence, right, weights) == pytest.approx(again)
+    weights = random.integers(3, size=45)
+    ece = calibration_errors(np.repeat(confidence, weights), np.repeat(right, weights))["ece"]
+    assert calibration_errors(confidence, right, weights.astype(float))["ece"] == pytest.approx(ece)
+
+
+def test_words_of_a_row_are_drawn_together():
+    probabilities, gold, _ = draw(60)
+    one = describe_calibration(probabilities, gold, np.arange(60))["nll"]
+    five = describe_calibration(np.repeat(probabilities, 5, axis=0), np.repeat(gold, 5), np.repeat(np.arange(60), 5))
+    assert five["nll"]["value"] == pytest.approx(one["value"])  # equal words tell nothing new
+    assert five["nll"]["interval"] == pytest.approx(one["interval"])
+    assert one["interval"][0] < one["value"] < one["interval"][1]
+
+
+def test_intervals_of_calibration_errors_hold_what_they_are_of():
+    """Their own values, 0 of a calibrated model, and the error of one that is too sure, on nearly all draws of rows."""
+    random = np.random.default_rng(0)
+    logits = 2 * random.normal(size=200_000)
+    for times in (1, 2):
+        sure = expit(times * logits)
+        true = calibration_errors(np.maximum(sure, 1 - sure), np.where(logits > 0, expit(logits), expit(-logits)))
+        held = 0
+        for _ in range(20):
+            rows = random.integers(len(logits), size=300)
+            gold = (random.uniform(size=300) < expit(logits[rows])).astype(int)
+            found = describe_calibration(as_pairs(sure[rows]), gold, np.arange(300), samples=60)
+            ends = [found[name]["interval"] for name in true]
+            assert all(low <= found[name]["value"] <= high for name, (low, high) in zip(true, ends, strict=True))
+            assert (ends[0][0] == 0) == (ends[1][0] == 0) == (ends[2][0] <= 0)
+            held += all(
+                low <= value + 1e-9 and value <= high for value, (low, high) in zip(true.values(), ends, strict=True)
+            )
+        assert held >= 16
+
+
+def test_probabilities_without_any_error_have_no_interval():
+    certain = np.tile([0.0, 1.0], (40, 1))
+    found = describe_calibration(certain, np.ones(40, dtype=int), np.arange(40), samples=20)
+    assert {name: (one["value"], one["interval"]) for name, one in found.items()} == dict.fromkeys(found, (0.0, None))

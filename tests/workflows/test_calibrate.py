@@ -118,8 +118,6 @@ def test_rows_of_the_calibration_are_scored_by_what_was_fitted_to_others(run, mo
     again = json.loads(run("eval", "classify", *several, data, "-o", "scored").out)["results"][0]
     assert again["scores"]["f1_macro"] == pytest.approx(result["f1_macro"]["after"], abs=1e-12)
     cross = "The calibration in force (temperature and thresholds) was fitted to 150 of 150 (100.0%) of these rows."
-        "The temperature and thresholds in force were fitted to 150 of 150 (100.0%) of these rows. Each of these is s"
-    )
     assert any(line.startswith(cross) for line in again["warnings"])
     file = model / "calibration.json"
     saved = json.loads(file.read_text())
@@ -161,8 +159,8 @@ def test_f1_of_tuned_thresholds_is_of_other_rows():
     def compare(yes, gold):
         rows = np.repeat(np.arange(len(gold)), 2)
         decisions = metrics.Decisions(metrics.as_pairs(yes.ravel()), gold.ravel(), rows, per="label")
-        fitted = metrics.fit_folds(decisions, rows, 2)
-        return _compare_f1(metrics.temper_across(decisions.probabilities, fitted)[:, 1], gold.ravel(), fitted)
+        fits = metrics.fit_folds(decisions, rows, 2)
+        return _compare_f1(metrics.temper_across(decisions.probabilities, fits)[:, 1], gold.ravel(), fits)
 
     found = compare(yes, gold)
     in_sample = [metrics.tune_threshold(yes[:, n], gold[:, n]) for n in range(2)]
