@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.storage.runs import RECORD
 from bertkit.tokens.features import Feature, are_several
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 _PADDED, _MISSING = 128, 0.04
 _ROWS = 100
 _MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
-# Fifty steps of pretraining make like tokens .36 standard deviations more alike than others, a published encoder 1.5;
-# a tokenizer trained on other text reaches .1. Norms of random weights differ as those of a normal distribution do.
+# Like tokens of a published encoder are 1.5 standard deviations more alike than others; a tokenizer trained on other text
+# reaches .1. But so does the right one after a minute of pretraining: what a run has recorded is not doubted.
+# Norms of random weights differ as those of a normal distribution do.
 _FEW_PAIRS, _LEAST_ALIKE, _TRAINED = 50, 0.2, 2.0
 
 
@@ -75,18 +77,32 @@ def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfi
 
 
 def report_foreign(
-    tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, features: Sequence[Feature], rows: str = "rows"
+    tokenizer: PreTrainedTokenizerFast,
+    model: PreTrainedModel,
+    folder: Path,
+    features: Sequence[Feature],
+    rows: str = "rows",
 ) -> None:
     """Log one warning where a tokenizer is probably not the model's: its embeddings, its algorithm, or the text say so.
 
     Args:
         tokenizer: the one beside the model, which `refuse_foreign` has accepted.
         model: as it was loaded.
+        folder: the model's, which `find_model` has compared with the record of its run, if it has one.
         features: the first ones are looked at.
         rows: what a feature is, for people.
     """
     if _is_far_smaller(tokenizer, model.config):
         return  # `refuse_foreign` has said so
+    is_recorded = any((place / RECORD).is_file() for place in (folder.resolve(), folder.resolve().parent))
+    if signs := [] if is_recorded else _find_signs(tokenizer, model):
+        log.warning(f"the tokenizer may not be the model's: {', and '.join(signs)}")
+    else:
+        report_tokens(tokenizer, features, rows)
+
+
+def _find_signs(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> list[str]:
+    """Return what of a trained model's embeddings and type does not fit the tokenizer."""
     weights = model.get_input_embeddings().weight.detach().float()
     alike, signs = _compare_like_tokens(tokenizer, weights), []
     if _is_trained(weights) and (alike is None or alike < _LEAST_ALIKE):
@@ -94,10 +110,7 @@ def report_foreign(
             signs.append("tokens that differ in one letter are no more alike to the model than any two")
         if other := _other_algorithm(tokenizer, model.config):
             signs.append(f"it {other}")
-    if signs:
-        log.warning(f"the tokenizer may not be the model's: {', and '.join(signs)}")
-    else:
-        report_tokens(tokenizer, features, rows)
+    return signs
 
 
 def _is_trained(weights: torch.Tensor) -> bool:

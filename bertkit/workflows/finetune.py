@@ -102,7 +102,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
     if inputs.stream is None:
         _report_lengths(features["train"], len(inputs.splits["train"].rows), setup, task)
-    report_foreign(setup.tokenizer, model, features.get("train") or features[inputs.validation.name])
+    example_features = features.get("train") or features[inputs.validation.name]
+    report_foreign(setup.tokenizer, model, inputs.model_folder, example_features)
     run_features = partial(run_part, checkpoint, progress=progress)
     is_complete = not inputs.supervision.trains or task.precompute(
         model, _WithoutTrain(features) if inputs.stream else features, setup, run_features

@@ -102,11 +102,11 @@ def demo():
     return AutoModel.from_pretrained(DEMO), AutoTokenizer.from_pretrained(DEMO)
 
 
-def reports(model, tokenizer, caplog, text="the cat sleeps in the house") -> list[str]:
+def reports(model, tokenizer, caplog, text="the cat sleeps in the house", folder=DEMO) -> list[str]:
     caplog.clear()
     features = [{"input_ids": tokenizer(text)["input_ids"]}]
     with caplog.at_level(logging.WARNING, "bertkit"):
-        report_foreign(tokenizer, model, features, "documents")
+        report_foreign(tokenizer, model, folder, features, "documents")
     return caplog.messages
 
 
@@ -119,6 +119,18 @@ def test_embeddings_tell_a_tokenizer_of_another_vocabulary(demo, caplog):
     assert reports(untrained, shuffled(tokenizer), caplog) == []
     model = BertModel(BertConfig(**{**model.config.to_dict(), "vocab_size": 3000, "num_hidden_layers": 1}))
     assert reports(model, tokenizer, caplog) == []  # `refuse_foreign` has said it
+
+
+@pytest.mark.parametrize("within", ["", "checkpoint-20"])
+def test_the_tokenizer_that_a_run_has_recorded_is_not_suspect(within, demo, caplog, tmp_path):
+    """A short pretraining leaves embeddings that do not tell: here those of the demo model, in another order."""
+    model, tokenizer = demo[0], shuffled(demo[1])
+    folder = tmp_path / within
+    assert len(reports(model, tokenizer, caplog, folder=folder)) == 1
+    (tmp_path / "run.json").write_text("{}")
+    assert reports(model, tokenizer, caplog, folder=folder) == []
+    (line,) = reports(model, tokenizer, caplog, "Привет мир, как дела", folder)
+    assert "unknown: is this the model's tokenizer" in line
 
 
 def test_a_tokenizer_of_another_algorithm_is_suspect_where_embeddings_do_not_tell(demo, caplog):

@@ -61,8 +61,8 @@ class PretrainInputs:
 
         set_seed(self.setup.recipe.training.seed)
         model = self.objective.load_model(self.setup)
-        if self.setup.model_folder is not None:
-            report_foreign(self.setup.tokenizer, model, _first_documents(self.corpus["train"]), "documents")
+        if (folder := self.setup.model_folder) is not None:
+            report_foreign(self.setup.tokenizer, model, folder, _first_documents(self.corpus["train"]), "documents")
         return model
 
 

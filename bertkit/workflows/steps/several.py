@@ -224,7 +224,7 @@ def _encode(name: str, head: _Head, progress: Progress) -> None:
     checkpoint, task = head.checkpoint, head.inputs.task
     for split_name, split in head.inputs.splits.items():
         head.features[split_name] = encode_split(split, checkpoint.setup, task.encode)
-    report_foreign(checkpoint.setup.tokenizer, checkpoint.model, head.features["train"])
+    report_foreign(checkpoint.setup.tokenizer, checkpoint.model, head.inputs.model_folder, head.features["train"])
     run_features = partial(run_part, checkpoint, progress=progress)
     if task.precompute(checkpoint.model, head.features, checkpoint.setup, run_features):
         raise _refuse(name, head.inputs)
