@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "cluster"
 ORDER = 6
-EXAMPLE = "bertkit cluster reviews.csv --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
+EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
 _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME = "dedup"
 ORDER = 6
-EXAMPLE = "bertkit dedup reviews.csv --output clean.csv"
+EXAMPLE = "bertkit dedup reviews.csv --column review --output clean.csv"
 
 _EXAMPLE_LENGTH = 80  # characters
 

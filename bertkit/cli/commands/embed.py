@@ -26,7 +26,7 @@ from bertkit.cli.vector_options import (
 
 NAME = "embed"
 ORDER = 6
-EXAMPLE = "bertkit embed reviews.csv --model demo --output reviews.parquet"
+EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
 
 Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16", "int8", "binary"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "map"
 ORDER = 6
-EXAMPLE = "bertkit map reviews.csv --model demo --label stars --output reviews.html"
+EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
 _SHOWN_LABELS = 12
 

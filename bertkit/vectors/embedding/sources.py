@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from bertkit.data.files import read_records
 from bertkit.data.rows import Columns, canonical_records, is_dropped, placed
+from bertkit.errors import DataError
 from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.files import to_json
 from bertkit.vectors.embedding.units import Unit
@@ -95,7 +96,7 @@ def read_file_rows(
     if data.columns.get("text", "text") != "text" and "tokens" in columns.given and "tokens" not in data.columns:
         given = tuple("text" if column == "tokens" else column for column in columns.given)
         columns = Columns(given=given, gold="", lists=columns.lists)
-    records = canonical_records(read_records(typed_path(file), data), data, columns, name)
+    records = _name_column(canonical_records(read_records(typed_path(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
         with placed(name, line, data):
@@ -105,3 +106,12 @@ def read_file_rows(
             own = row.get("id", original.get("id"))
             position = next(number)
             yield line, position if own is None else own, original, read(row)
+
+
+def _name_column(records: Iterator[T]) -> Iterator[T]:
+    """Yield the records; an error that advises to map the column of texts names the shorter option for it."""
+    try:
+        yield from records
+    except DataError as error:
+        error.remedy = error.remedy.replace("--set data.columns.text=", "--column ")
+        raise

@@ -66,6 +66,12 @@ def test_a_row_without_text_is_named(tmp_path, row, message):
         read(file)
 
 
+def test_a_missing_column_is_answered_by_its_option(tmp_path):
+    file = write_jsonl(tmp_path / "a.jsonl", [{"Text": "one", "stars": 5}])
+    with pytest.raises(DataError, match=r"there are 'Text', 'stars' \(.*a.jsonl\) - --column Text$"):
+        read(file)
+
+
 def test_rows_without_text_may_be_dropped_and_a_limit_set(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"text": "one"}, {"text": ""}, {"text": "two"}, {"text": "three"}])
     assert read(file, empty_text="drop", limit=3) == [(0, "one"), (2, "two")]
