@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.recipe.space import Point, name_value
 
 if TYPE_CHECKING:
@@ -92,3 +93,18 @@ def describe_variant(
     found = record["result"] if record is not None and record["status"] == "finished" else {}
     facts = {key: found[key] for key in ("scores", "parameters", "steps", "tokens", "seconds") if key in found}
     return Variant(name, settings, **facts, failure="" if error is None else str(error))
+
+
+def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:
+    """Return a note that no encoder has learned a task, where no mean score beats the null baseline; else nothing.
+
+    >>> find_unlearned("cola", [0.0, 0.1], {"most frequent label": {"f1": 0.0}}, "f1")
+    []
+    """
+    unbeaten = [find_unbeaten({metric: mean}, baselines, metric) for mean in means]
+    if not all(unbeaten):
+        return []
+    return [
+        f"No encoder has learned {task}: no mean score beats a baseline, so these differences say nothing. Pretrain for "
+        f"more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
+    ]

@@ -24,9 +24,9 @@ _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 _PADDED, _MISSING = 128, 0.04
 _ROWS = 100
 _MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
-# Like tokens of a published encoder are 1.5 standard deviations more alike than others; a tokenizer trained on other text
-# reaches .1. But so does the right one after a minute of pretraining: what a run has recorded is not doubted.
-# Norms of random weights differ as those of a normal distribution do.
+# Like tokens of a published encoder are 1.5 standard deviations more alike than others; a tokenizer trained on other
+# text reaches .1. But the right one reaches no more after a minute of pretraining: what a run has recorded is not
+# doubted. Norms of random weights differ as those of a normal distribution do.
 _FEW_PAIRS, _LEAST_ALIKE, _TRAINED = 50, 0.2, 2.0
 
 

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, RecipeError, StoppedError, UsageError
-from bertkit.evaluation.ablations import AblatedScore, AblatedTask, AblationSummary, describe_variant, name_variants
+from bertkit.evaluation.ablations import (
+    AblatedScore,
+    AblatedTask,
+    AblationSummary,
+    describe_variant,
+    find_unlearned,
+    name_variants,
+)
 from bertkit.objectives import load_objective
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
@@ -246,14 +253,12 @@ def _summarize(job: _Ablation, seeds: Sequence[int], progress: Progress) -> Abla
 
 def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
-    paths = {}
+    paths, results = {}, []
     for variant in job.recipes:
         folder = job.folder / task / variant
-        finished = [
-            seed
-            for seed in seeds
-            if (runs.read_record(seeds_storage.seed_folder(folder, seed)) or {}).get("status") == "finished"
-        ]
+        records = {seed: runs.read_record(seeds_storage.seed_folder(folder, seed)) or {} for seed in seeds}
+        finished = [seed for seed, record in records.items() if record.get("status") == "finished"]
+        results += [records[seed]["results"][0] for seed in finished]
         if len(seeds) == 1 and finished:
             paths[variant] = seeds_storage.seed_folder(folder, seeds[0])
         elif len(finished) > 1:
@@ -278,4 +283,6 @@ def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress
     ]
     splits = next(iter(of_seeds.values())).get("splits", ())
     baseline = next((split["baseline"].get(metric) for split in splits if split["split"] == compared.split), None)
-    return AblatedTask(task, compared.split, compared.rows, metric, scores, compared.notes, baseline)
+    knows_nothing = dict(list(results[0]["baselines"].items())[:1])
+    notes = [*compared.notes, *find_unlearned(task, [score.mean for score in scores], knows_nothing, metric)]
+    return AblatedTask(task, compared.split, compared.rows, metric, scores, notes, baseline)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bertkit.evaluation.ablations import describe_variant, name_variants
+import pytest
+
+from bertkit.evaluation.ablations import describe_variant, find_unlearned, name_variants
 
 
 def test_variants_are_named_by_their_values_and_no_two_alike():
@@ -20,3 +22,18 @@ def test_only_a_finished_pretraining_has_facts():
     assert (found.scores, found.parameters, found.steps, found.tokens, found.seconds) == tuple(facts.values())
     assert describe_variant("mlm", {}, {"status": "running"}, ValueError("why")).failure == "why"
     assert describe_variant("mlm", {}, None).steps == 0
+
+
+@pytest.mark.parametrize(
+    ("metric", "means", "is_unlearned"),
+    [
+        ("accuracy", [0.4, 0.5], True),
+        ("accuracy", [0.4, 0.6], False),
+        ("mean_absolute_error", [0.5, 0.7], True),
+        ("mean_absolute_error", [0.4, 0.7], False),
+    ],
+)
+def test_scores_that_beat_no_baseline_are_said_to_be_unlearned(metric, means, is_unlearned):
+    notes = find_unlearned("cola", means, {"nothing": {metric: 0.5}, "words": {metric: 0.5}}, metric)
+    assert len(notes) == is_unlearned
+    assert all("No encoder has learned cola" in note and "'cola training.epochs=10'" in note for note in notes)

@@ -88,6 +88,14 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
 
 
 @pytest.mark.slow
+def test_an_ablation_whose_encoders_learned_nothing_says_so(tmp_path):
+    summary, error = ablate("mlm", search(OBJECTIVES), [TASK], (1,), TEXT, output=tmp_path / "ablation")
+    assert error is None
+    assert [score.mean for score in summary.tasks[0].scores] == [0.0, 0.0]
+    assert summary.tasks[0].notes[-1].startswith("No encoder has learned cola: no mean score beats a baseline")
+
+
+@pytest.mark.slow
 def test_a_killed_ablation_goes_on_to_the_same_bits(zygote, run, tmp_path):
     settings = [f"{key}={json.dumps(value)}" for key, value in TEXT.items() if key != "model_options"]
     settings.append(f"model_options={json.dumps(SHAPE)}")
