@@ -45,7 +45,7 @@ SURE = {"as sure as right": 1.0, "a little too sure": 1.15, "much too sure": 2.0
 """What the logits of the true probabilities are multiplied by."""
 CALIBRATION = "calibration"
 CALIBRATION_SIZES = (300, 1000, 5000)
-CALIBRATION_TRIALS = 200
+CALIBRATION_TRIALS = 500
 
 Compared = dict[str, np.ndarray[Any, Any]]
 Random = np.random.Generator
@@ -226,7 +226,7 @@ def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any
         for metric, count in counts.items():
             if ends := found[metric]["interval"]:
                 count["intervals"] += 1
-                count["held"] += ends[0] - 1e-9 <= truth[metric] <= ends[1] + 1e-9
+                count["held"] += bool(ends[0] - 1e-9 <= truth[metric] <= ends[1] + 1e-9)
                 count["width"] += (ends[1] - ends[0]) / trials
     return [
         {"rows": name, "metric": metric, "n": rows, "trials": trials, "truth": float(f"{truth[metric]:.4g}"), **count}

@@ -75,9 +75,7 @@ def blocks_of(page: str) -> list[Block]:
 
 def write_files(folder: Path) -> None:
     """Write what the pages take for granted."""
-    reviews = [
-        {"review": row["text"], "stars": "5" if row["label"] == "good" else "1"} for row in toy_rows(60, seed=1)
-    ]
+    reviews = [{"review": row["text"], "stars": "5" if row["label"] == "good" else "1"} for row in toy_rows(60, seed=1)]
     write_csv(folder / "reviews.csv", reviews)
     write_csv(folder / "new.csv", reviews[:5])
     for name, more in (("reviews-2.csv", toy_rows(40, seed=6)), ("reviews-3.csv", toy_rows(30, seed=7))):

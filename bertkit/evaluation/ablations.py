@@ -105,6 +105,6 @@ def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metr
     if not all(unbeaten):
         return []
     return [
-        f"No encoder has learned {task}: no mean score beats a baseline, so these differences say nothing. Pretrain for "
-        f"more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
+        f"No encoder has learned {task}: no mean score beats a baseline, so these differences say nothing. Pretrain "
+        f"for more --steps, or fine-tune for longer: --then '{task} training.epochs=10'."
     ]

@@ -55,7 +55,8 @@ class Area:
 def fit_area(xs: Sequence[float], ys: Sequence[float], sideways: bool = True) -> Area:
     """Return an area whose axes enclose these values; without `sideways`, the x axis has no ticks."""
     x, y = ticks(min(xs), max(xs), 6), ticks(min(ys), max(ys), 4)
-    return Area((x[0], x[-1]), (y[0], y[-1]), x_ticks=tuple(x if sideways else ()), y_ticks=tuple(y))
+    left = max(Area.left, 12 + max(text_width(_number(mark)) for mark in y))
+    return Area((x[0], x[-1]), (y[0], y[-1]), left, x_ticks=tuple(x if sideways else ()), y_ticks=tuple(y))
 
 
 def draw_axes(area: Area, x: str, y: str = "") -> str:
@@ -96,6 +97,11 @@ def draw_whisker(across: float, low: float, high: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:g}"
+
+
+def text_width(text: str) -> float:
+    """Return about how wide a text is in the largest type that the page's CSS gives it, that of narrow screens."""
+    return 9.0 * len(text)
 
 
 def shorten(text: str, max_characters: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.metrics.basic import with_direction
+from bertkit.metrics.basic import LOWER_IS_BETTER, with_direction
 from bertkit.reports import svg
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import MAX_POINTS, score_text
@@ -40,8 +40,10 @@ class ComparedPage:
 
 def write_compared(file: Path, page: ComparedPage) -> None:
     """Write the page with everything inline."""
-    text = load_template("compare.html.j2", score=score_text, p=p_text, directed=with_direction).render(
+    filters: dict[str, Any] = {"score": score_text, "p": p_text, "directed": with_direction, "verdict": name_worse}
+    text = load_template("compare.html.j2", **filters).render(
         page=page,
+        worse_side="right" if page.metric in LOWER_IS_BETTER else "left",
         headline=_headline(page),
         differences=_differences(page),
         curves=_curves(page),
@@ -58,6 +60,17 @@ def p_text(p: float | None) -> str:
     ('0.041', '<0.001', 'n/a')
     """
     return "n/a" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def name_worse(found: Any, name: str, page: ComparedPage) -> str:
+    """Say which of two systems is worse by the best metric, and whether the rows show it beyond chance."""
+    if not found.difference:
+        return f"Neither is worse in {page.metric}."
+    is_worse = (found.difference > 0) == (page.metric in LOWER_IS_BETTER)
+    worse, better = (name, page.baseline) if is_worse else (page.baseline, name)
+    is_shown = found.interval is not None and found.interval[0] * found.interval[1] > 0
+    beyond = "beyond chance" if is_shown else "though not beyond chance"
+    return f"{worse} is worse than {better} in {page.metric}, {beyond}."
 
 
 def _headline(page: ComparedPage) -> Markup | None:

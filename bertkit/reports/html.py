@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,8 +93,10 @@ class Facts:
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
+    here = Path.cwd()  # a page names the run as its user does, and not where it is on the machine
     page = load_template("report.html.j2", score=score_text, duration=duration_text, cell=cell_text).render(
         facts=facts,
+        run=shlex.quote(str(folder.relative_to(here) if folder.is_relative_to(here) else folder)),
         metrics=metric_names(facts),
         headline=_headline(facts),
         curves=_curves(facts),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from markupsafe import Markup
@@ -18,11 +18,13 @@ from bertkit.reports.canvas import (
     escape_text,
     fit_area,
     shorten,
+    text_width,
     ticks,
 )
 
 T = TypeVar("T")
 MAX_DOTS = 200
+_LINE = 16  # between two lines of text
 
 
 class Point(NamedTuple):
@@ -93,8 +95,9 @@ def line_chart(
         across = area.right(marked)
         elements.append(
             f'<line class="guide" x1="{across:.1f}" y1="{area.top}" x2="{across:.1f}" y2="{area.bottom}"/>'
-            f'<text class="tick end" x="{across - 5:.1f}" y="{area.bottom - 7}">best</text>'
+            f'<text class="tick middle" x="{min(across, area.end - 75):.1f}" y="{area.bottom + 37}">best</text>'
         )
+    left = area.left  # of the legend, which stands above the lines
     for number, (label, line) in enumerate(lines.items()):
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
         elements.append(f'<g class="s{number}"><polyline class="line" points="{path}"/>')
@@ -102,11 +105,11 @@ def line_chart(
         for across, up in line if len(line) <= MAX_DOTS else ():
             elements.append(draw_dot(area.right(across), area.up(up), f"{label}: {up:.4g} at {x} {across:g}", radius))
         if has_legend and len(lines) > 1:
-            left = area.left + 110 * number
             elements.append(
                 f'<rect class="swatch" x="{left}" y="7" width="14" height="3"/>'
                 f'<text class="tick" x="{left + 20}" y="13">{escape_text(label)}</text>'
             )
+            left += text_width(label) + 40
         elements.append("</g>")
     return draw_picture(area.height, name, elements)
 
@@ -124,6 +127,7 @@ def scatter(
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]
     area = fit_area([p.x for p in points] + [end[0] for end in guide], heights + [end[1] for end in guide])
     elements = [draw_axes(area, x, y)]
+    labeled: list[tuple[float, float]] = []
     for point in points:
         across, up = area.right(point.x), area.up(point.y)
         if point.low is not None and point.high is not None:
@@ -131,13 +135,23 @@ def scatter(
         elements.append(draw_dot(across, up, point.hover, point.radius))
         if point.label:
             side, left = ("end", across - 8) if across > WIDTH / 2 else ("", across + 8)
+            height = _find_height(up - 6, (at for before, at in labeled if abs(before - across) < WIDTH / 3))
+            labeled.append((across, height))
             elements.append(
-                f'<text class="tick {side}" x="{left:.1f}" y="{up - 6:.1f}">{escape_text(point.label)}</text>'
+                f'<text class="tick {side}" x="{left:.1f}" y="{height:.1f}">{escape_text(point.label)}</text>'
             )
     for line in (guide, *more_guides):
         path = " ".join(f"{area.right(across):.1f},{area.up(up):.1f}" for across, up in line)
         elements.append(f'<polyline class="guide" fill="none" points="{path}"/>')
     return draw_picture(area.height, name, elements)
+
+
+def _find_height(wanted: float, taken: Iterable[float]) -> float:
+    """Return the height of a label, moved down until it covers none of the others."""
+    for height in sorted(taken):
+        if abs(height - wanted) < _LINE:
+            wanted = height + _LINE
+    return wanted
 
 
 def bar_chart(bars: Sequence[Bar], *, name: str, x: str, y: str) -> Markup:

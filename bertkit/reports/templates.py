@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from bertkit.storage.files import write_text
 
@@ -28,5 +29,26 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(filters)
+    environment.filters.update(filters, unbroken=keep_words, breakable=break_names)
     return environment.get_template(name)
+
+
+def keep_words(text: str) -> Markup:
+    """Return a text whose words with a hyphen are not broken there, where a browser would: options, above all.
+
+    >>> print(keep_words("try --max-length 64"))
+    try <span class="unbroken">--max-length</span> 64
+    """
+    parts = (
+        Markup('<span class="unbroken">{}</span>').format(word) if "-" in word else word for word in text.split(" ")
+    )
+    return Markup(" ").join(parts)
+
+
+def break_names(name: str) -> Markup:
+    """Return a label that a browser may break behind each underscore, as it does behind a space.
+
+    >>> print(break_names("card_arrival <1>"))
+    card_<wbr>arrival &lt;1&gt;
+    """
+    return escape(name).replace("_", Markup("_<wbr>"))

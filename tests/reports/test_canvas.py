@@ -40,3 +40,9 @@ def test_texts_stay_texts():
     assert escape_text('a < b\x00 & "c"') == "a &lt; b  &amp; &#34;c&#34;"
     assert 'aria-label="a &lt; b"' in draw_picture(10, "a < b", [])
     assert shorten("abcdef", 4) == "abc…" and shorten("abcd", 4) == "abcd"
+
+
+def test_long_numbers_of_the_y_axis_stand_in_the_picture():
+    assert fit_area([0, 1], [0.0, 0.9]).left == 52
+    area = fit_area([0, 1], [0.0, 0.00075])
+    assert area.left - 8 >= 8 * len("0.00025") and area.right(0) == area.left

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
+
 from bertkit.metrics.paired import Difference
-from bertkit.reports.compare import ComparedPage, write_compared
+from bertkit.reports.compare import ComparedPage, name_worse, write_compared
 
 
 def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path):
@@ -32,6 +34,30 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
     )
     write_compared(tmp_path / "page.html", page)
     text = (tmp_path / "page.html").read_text()
-    for part in ("&lt;b&gt; &amp; &#233;", "training.seed", "a note", "&lt;0.001", "+0.2500", "Training loss"):
+    for part in (
+        "&lt;b&gt; &amp; &#233;",
+        "training.seed",
+        "a note",
+        "&lt;0.001",
+        "+0.2500",
+        "Training loss",
+        "a is worse than b in f1",
+        "left of 0",
+    ):
         assert part in text
     assert "http" not in text.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "interval", "said"),
+    [
+        ("f1", 0.25, (0.1, 0.4), "a is worse than b in f1, beyond chance."),
+        ("f1", -0.25, (-0.4, 0.1), "b is worse than a in f1, though not beyond chance."),
+        ("mean_absolute_error", 0.25, (0.1, 0.4), "b is worse than a in mean_absolute_error, beyond chance."),
+        ("f1", 0.25, None, "a is worse than b in f1, though not beyond chance."),
+        ("f1", 0.0, (-0.1, 0.1), "Neither is worse in f1."),
+    ],
+)
+def test_the_worse_side_is_named(metric, difference, interval, said):
+    found = SimpleNamespace(difference=difference, interval=interval)
+    assert name_worse(found, "b", SimpleNamespace(baseline="a", metric=metric)) == said

@@ -19,7 +19,7 @@ def test_the_page_has_a_row_per_way_and_names_the_best(tmp_path):
     ways = [make_way("torch-fp32"), make_way("onnx", row_milliseconds=1.0, interval=(-0.1, 0.05), is_best=True)]
     write_deployment(tmp_path / "a.html", Deployment("sst2", "accuracy", "validation", 872, 2, ways, [HOSTILE]))
     page = (tmp_path / "a.html").read_text()
-    assert re.findall(r'<tr( class="best")?><th class="left">([\w-]+)</th><td>5\.0</td>', page) == [
+    assert re.findall(r'<tr( class="best")?><th scope="row" class="left">([\w-]+)</th><td>5\.0</td>', page) == [
         ("", "torch-fp32"),
         (' class="best"', "onnx"),
     ]
@@ -31,4 +31,4 @@ def test_several_models_are_named(tmp_path):
     ways = [make_way("torch-fp32"), make_way("onnx", model=f"runs/{HOSTILE}", score=0.8)]
     write_deployment(tmp_path / "a.html", Deployment("sst2", "accuracy", "validation", 872, 2, ways))
     page = (tmp_path / "a.html").read_text()
-    assert "<th>runs/a</th>" in page and "a, torch-fp32" in page and HOSTILE not in page
+    assert '<th scope="row">runs/a</th>' in page and "a, torch-fp32" in page and HOSTILE not in page

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,7 +19,8 @@ import pytest
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
 
-VOID = {"meta", "br", "hr", "img", "input", "link"}
+CHROMIUM = shutil.which("chromium")
+VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 BARE = Facts(
     name="cola",
     command="bertkit finetune cola",
@@ -146,8 +152,8 @@ COMPARED = [
 def test_a_distillation_shows_teachers_student_and_baseline(tmp_path: Path) -> None:
     page, parsed = report(tmp_path, replace(BARE, compared=COMPARED))
     assert "compared" in parsed.ids
-    assert '<th class="name">teacher &lt;b&gt;</th><td>1,024</td><td>0.9000</td><td>0.8000 – 1.0000</td>' in page
-    assert '<th class="name">baseline</th><td></td><td>0.5000</td><td></td>' in page
+    assert 'class="name">teacher &lt;b&gt;</th><td>1,024</td><td>0.9000</td><td>0.8000 – 1.0000</td>' in page
+    assert 'class="name">baseline</th><td></td><td>0.5000</td><td></td>' in page
     assert "compared" not in report(tmp_path, BARE)[1].ids
 
 
@@ -159,6 +165,89 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     assert 'title="b predicted as b: 2 of 2">2<small>100%</small>' in page
     assert "1 of 1 wrong rows" in parsed.text
     assert "behavior" not in parsed.ids  # the rows have neither probabilities nor lengths
+
+
+@pytest.mark.parametrize(
+    ("folder", "named"),
+    [
+        ("runs/a b", "&#39;runs/a b&#39;"),
+        (".", "."),
+        ("{here}/runs/a", "runs/a"),
+        ("{here}/../other", "../other"),
+    ],
+)
+def test_the_command_on_the_page_names_the_run_from_where_it_was_trained(folder, named, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = Path(folder.format(here=here))
+    path.mkdir(parents=True, exist_ok=True)
+    page = write_report(path, replace(BARE, examples=wrong_rows(), labels=["a", "b"])).read_text()
+    assert f"bertkit explain {named.format(here=here)} " in re.sub("</?span[^>]*>", "", page)
+
+
+def wrong_rows() -> list[Example]:
+    return [Example("0", [("text", "x")], "a", "b"), Example("1", [("text", "y")], "b", "b")]
+
+
+QUEUES = ["Billing and Payments", "Customer Service", "Human Resources", "Technical Support", "Product Support"]
+QUEUES += ["Returns and Exchanges", "Service Outages and Maintenance", "Sales and Pre-Sales"]
+
+# A word is broken where the text of a cell without a space is higher than a line.
+MEASURE = r"""
+<script>
+addEventListener("load", () => {
+  const heightOf = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    return range.getBoundingClientRect().height / parseFloat(getComputedStyle(cell).lineHeight);
+  };
+  const boxes = [...document.querySelectorAll(".scroll")];
+  const cells = [...document.querySelectorAll("th, td")].filter((cell) => !cell.querySelector("wbr, small"));
+  const sizes = [...document.querySelectorAll("svg text")].map((text) => {
+    const svg = text.closest("svg");
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    return parseFloat(getComputedStyle(text).fontSize) * scale;
+  });
+  parent.postMessage(JSON.stringify({
+    wide: document.documentElement.scrollWidth,
+    cut: boxes.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label")),
+    hints: boxes.map((box) => getComputedStyle(box).backgroundImage.split("linear-gradient").length - 1),
+    smallest: Math.min(...sizes),
+    broken: cells
+      .filter((cell) => /^\S+$/.test(cell.textContent.trim()) && heightOf(cell) > 1.5)
+      .map((cell) => cell.textContent),
+  }), "*");
+});
+</script>
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_browser_shows_the_report_on_narrow_and_wide_screens(width, tmp_path):
+    history = [{"step": step, "loss": 2e-4 / step, "eval_loss": 3e-4 / step} for step in (10, 20, 30)]
+    page = write_report(
+        tmp_path, replace(BARE, history=history, best_step=30, examples=classified(QUEUES, 200), labels=QUEUES)
+    )
+    text = page.read_text().replace("default-src 'none';", "default-src 'none'; script-src 'unsafe-inline';")
+    page.write_text(text.replace("</body>", MEASURE + "</body>"))
+    found = measure(page, width, tmp_path)
+    assert found["wide"] <= width
+    assert found["cut"] == ([] if width == 1280 else ["Scores", "Confusion matrix", "Labels"])
+    assert set(found["hints"]) == {4} and found["smallest"] >= 9 and found["broken"] == []
+
+
+def measure(page: Path, width: int, folder: Path) -> dict[str, Any]:
+    """Open a page in a frame, since a window of Chromium is at least 500 pixels wide, and return what it posts."""
+    show = "onmessage = (event) => document.body.replaceChildren(event.data)"
+    around = folder / "around.html"
+    around.write_text(f'<script>{show}</script><iframe src="{page.name}" width="{width}" height="900"></iframe>')
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--dump-dom"]
+    command = [CHROMIUM, *options, "--virtual-time-budget=20000", f"--user-data-dir={folder}/profile"]
+    ended = subprocess.run([*command, around.as_uri()], capture_output=True, text=True, timeout=240)
+    return json.loads(html.unescape(re.search(r"<body>(.*)</body>", ended.stdout, re.DOTALL)[1]))
 
 
 def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
@@ -176,7 +265,7 @@ def test_many_labels_share_a_line_of_the_confusion_matrix(tmp_path: Path) -> Non
     labels = [f"label_{number}" for number in range(25)]
     page, parsed = report(tmp_path, replace(BARE, examples=classified(labels, 400, 2), labels=labels))
     assert "5 others" in parsed.text and 'class="matrix wide"' in page
-    assert all(label in parsed.text for label in labels)  # the table of labels holds them all
+    assert all(f"{label}<" in page.replace("<wbr>", "") for label in labels)  # the table of labels holds them all
     assert "column_1" in parsed.text
 
 
@@ -212,8 +301,8 @@ def test_sets_of_labels_have_no_confusion_matrix(tmp_path: Path) -> None:
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["joy", "anger", "fear"]))
     assert parsed.ids == ["headline", "scores", "labels", "behavior", "mistakes", "repeat"]
-    assert re.search(r'title="joy">joy</th><td>0.6667</td><td>1.0000</td>\s*<td>0.8000', page)
-    assert re.search(r'title="anger">anger</th><td>n/a</td><td>n/a</td>', page)
+    assert re.search(r'class="name">joy</th><td>0.6667</td><td>1.0000</td>\s*<td>0.8000', page)
+    assert re.search(r'class="name">anger</th><td>n/a</td><td>n/a</td>', page)
     assert "gold none" in parsed.text and "gold joy, fear" in parsed.text
 
 

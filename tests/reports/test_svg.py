@@ -95,3 +95,23 @@ def test_a_strip_plot_has_a_dot_per_run_a_mean_and_a_guide() -> None:
     assert len({(node.get("cx"), node.get("cy")) for node in circles}) == 3  # equal scores do not cover one another
     assert sum(node.get("class") == "guide" for node in tree.iter("line")) == 1
     parsed(strip_plot(dots[:1], name="one", mean=0.5, interval=None))
+
+
+def test_a_legend_stands_above_the_lines_and_its_names_apart() -> None:
+    lines = {"by confidence, the first": [(0, 0.5), (20, 0.25)], "at random": [(0, 0.4), (20, 0.4)]}
+    tree = parsed(line_chart(lines, name="risk", x="step", marked=20))
+    first, second = (float(node.get("x", "")) for node in tree.iter("rect"))
+    assert second >= first + 20 + 8 * len("by confidence, the first")
+    texts = {node.text: node for node in tree.iter("text")}
+    (guide,) = (node for node in tree.iter("line") if node.get("class") == "guide")
+    assert float(texts["best"].get("y", "")) > float(guide.get("y2", ""))  # below the axis, where no line is
+    assert float(texts["best"].get("x", "")) + 60 < float(texts["step"].get("x", ""))
+
+
+def test_labels_of_points_that_are_near_each_other_stand_apart() -> None:
+    points = [Point(x, 5, "a", label=name) for x, name in ((1, "one"), (1.1, "two"), (1.2, "three"), (9, "far"))]
+    tree = parsed(scatter(points, name="s", x="x", y="y", guide=[(1, 5), (9, 5)]))
+    heights = {node.text: float(node.get("y", "")) for node in tree.iter("text") if node.text in "one two three far"}
+    near = sorted(heights[name] for name in ("one", "two", "three"))
+    assert near[1] - near[0] >= 16 and near[2] - near[1] >= 16
+    assert heights["far"] == heights["one"]

@@ -24,6 +24,8 @@ def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
     assert [line.find("title").text.split(":")[0] for line in lines] == ["trial-0002", "trial-0001"]  # the best on top
     assert [line.get("class") for line in lines] == ["trial", "trial chosen"]
     assert [len(list(picture.iter("circle"))) for picture in pictures] == [0, 2, 2]
+    named = [{node.text for node in picture.iter("text") if node.get("class") == "axis end"} for picture in pictures]
+    assert named == [set(), {RATE}, {SIZE}]
     assert "a &lt;b&gt;: 3 trials" in page and "trial-0003: the loss is nan" in page
     assert "25% of the variance" in page and "to expect on other rows" in page
 

@@ -172,6 +172,7 @@ function listLabels() {
 }
 
 function resize() {
+  if (!plane.clientWidth) return; // not laid out yet, as in a hidden frame
   [width, height, ratio] = [plane.clientWidth, plane.clientHeight, devicePixelRatio || 1];
   for (const canvas of [dots, over]) [canvas.width, canvas.height] = [width * ratio, height * ratio];
   if (moved) draw();

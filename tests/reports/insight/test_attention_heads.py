@@ -40,7 +40,7 @@ def test_the_page_is_whole_and_safe(tmp_path):
     assert "is no explanation of an answer" in page and "<code>bertkit explain</code>" in page
     assert page.count('<table class="matrix">') == len(PATTERNS) + 1
     assert '<td style="--share:70">.70</td>' in page and '<td style="--share:75">1.50</td>' in page
-    assert '<tr class="wins"><th>' in page and "<td>1.0</td>" in page and "1 left out" in page
+    assert '<tr class="wins"><th scope="row">' in page and "<td>1.0</td>" in page and "1 left out" in page
     data = read_data(page)
     assert (unpack(data["distances"]) / 255 * data["most"]).reshape(4, 4)[0] == pytest.approx([0, 0.25, 0.5, 0.75])
 
@@ -55,7 +55,12 @@ def test_the_page_of_needed_heads_colors_losses_and_gains_and_is_safe(tmp_path):
     assert page.count("&lt;img") == 3  # title, heading, recipe
     cells = re.findall(r'<td class="([a-z ]*)" style="--share:(\d+)">([^<]*)</td>', page)
     assert cells == [(" sure", "100", "-0.500"), ("", "0", "0"), ("gain", "50", "+0.250"), ("gain", "25", "+0.125")]
-    assert re.findall(r"<th>(\d\.\d)</th>", page) == ["0.0", "0.1", "1.1", "1.0"]  # the one that is missed most first
+    assert re.findall(r'<th scope="row">(\d\.\d)</th>', page) == [
+        "0.0",
+        "0.1",
+        "1.1",
+        "1.0",
+    ]  # the one that is missed most first
     assert "1,200 of validation" in page and "<td>n/a</td>" in page
 
 
