@@ -6,6 +6,7 @@ that name. Runs are short: few rows and steps, and demo data or the demo model w
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -16,6 +17,8 @@ import pytest
 import yaml
 
 import bertkit
+from bertkit.demo.rows import demo_rows
+from bertkit.demo.sets import demo_set_for
 from bertkit.hub import find_model
 from bertkit.recipe.load import load_recipe, recipe_names
 from tests.conftest import toy_rows, write_csv, write_jsonl
@@ -97,6 +100,9 @@ def write_files(folder: Path) -> None:
     for name in ("my_bert", "runs/teacher"):
         shutil.copytree(find_model("demo"), folder / name)
     save_classifier(folder / "their_model")
+    (folder / "their").mkdir()
+    questions = demo_rows(demo_set_for(load_recipe("squad")), "validation")
+    (folder / "their" / "eval_predictions.json").write_text(json.dumps({row["id"]: "Anna" for row in questions}))
     (folder / "my_cola").mkdir()
     cola = [{"sentence": row["text"], "label": int(row["label"] == "good")} for row in toy_rows(60, seed=3)]
     for split in ("train", "validation"):

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of
 from bertkit.data.text import describe_record, source_column
-from bertkit.errors import DataError, ModelError, closest
+from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe import Data, Row
 
 log = logging.getLogger("bertkit")
@@ -243,6 +244,24 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
         else "use the recipe that the checkpoint was trained with, or name another checkpoint"
     )
     raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
+
+
+def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
+    """Return each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
+
+    >>> class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])
+    [0.6666666666666666, 2.0]
+    """
+    if weights is None:
+        return [1.0] * len(labels)
+    if isinstance(weights, Mapping):
+        for name in weights:
+            if name not in labels:
+                raise RecipeError(f"class_weights names no label {name!r}", closest(name, labels))
+        return [float(weights.get(name, 1.0)) for name in labels]
+    counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
+    total = sum(counts.values())
+    return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]
 
 
 def _is_integer(spelling: str) -> bool:

@@ -86,7 +86,7 @@ class SavedCheckpoint:
         return read_calibration(self.calibration_folder, self.recipe.task, self.member_folders)
 
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
-        """Load it with its tokenizer, for a machine, or in the precision that its run was scored in.
+        """Load it with its tokenizer, for a machine, or in the precision of its run, or without one of its weights.
 
         With `calibrated`, the temperature and the thresholds that are kept beside its weights are in force. With
         `inference`, the model computes outputs and no loss, and need not be one of transformers'.
@@ -166,8 +166,11 @@ class SavedCheckpoint:
 
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
-        config = read_config(self.folder)
-        return detect_machine(self.recipe.training.precision, config["model_type"], product_widths(config))
+        config, precision = read_config(self.folder), self.recipe.training.precision
+        dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
+        if precision == "auto" and not self.record and dtype == "float32":
+            precision = "fp32"  # as whoever trained it has scored it
+        return detect_machine(precision, config["model_type"], product_widths(config))
 
     def _find_long_text(self) -> dict[str, Any]:
         """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""

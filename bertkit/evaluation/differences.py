@@ -13,6 +13,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.entities import ENTITY_METRICS, count_errors, entity_types
 from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
@@ -21,6 +22,7 @@ from bertkit.tasks import Prediction
 
 MAX_CHANGED = 5000  # units whose effect is computed; each costs two scores of all rows
 MAX_LABELS = 20
+MAX_ANSWER = 160  # characters of an answer that is shown
 _ROUNDING = 1e-12
 
 
@@ -122,7 +124,8 @@ def find_changes(
             _score_slice(scorer, slice_metric, by, value, numbers, (first, second), in_slices)
             for by, values in slice_values(scorer, rows, units, extra or {}).items()
             for value, numbers in values.items()
-        ],
+        ]
+        + _slice_entities(scorer, slice_metric, first, second),
     )
 
 
@@ -231,28 +234,69 @@ def _score_slice(
     return Slice(by, shorten(str(value), 40), len(numbers), scores[0], scores[1], won, lost)
 
 
+def _slice_entities(scorer: Scorer, metric: str, first: Side, second: Side) -> list[Slice]:
+    """Score each entity type by itself, on the rows where it is gold or where either side has found it.
+
+    A row is won where the second side makes fewer errors of that type.
+    """
+    if "entities" not in first.judged[0] or metric not in ENTITY_METRICS:
+        return []
+    found = []
+    for index, name in enumerate(entity_types(scorer.labels)):
+        sides = [[_only_type(judged, index) for judged in side.judged] for side in (first, second)]
+        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in sides]
+        occurs = np.any([count_errors(judged)[1] > 0 for side in sides for judged in side], axis=0)
+        if occurs.any():
+            scores = [float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides]
+            won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
+            found.append(Slice("entities", name, int(occurs.sum()), scores[0], scores[1], won, lost))
+    return found
+
+
+def _only_type(judged: Judged, index: int) -> dict[str, np.ndarray]:
+    """Return the arrays of tagged rows with the entities of one type alone."""
+    of_type = {name: judged[name][:, index : index + 1] for name in ("entities", "strict")}
+    return {**judged, **of_type}
+
+
 def _describer(scorer: Scorer, rows: Sequence[Row], first: Side, second: Side) -> Callable[[int], ChangedRow]:
-    """Return a function that describes a row in words."""
+    """Return a function that describes a row in words, with its entities where it has some."""
     columns = scorer.task.COLUMNS
 
     def describe(number: int) -> ChangedRow:
         row = rows[number]
         texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+        gold, answers = as_text(row.get(columns.gold)), [_answers(side, number) for side in (first, second)]
+        if "entities" in first.judged[0]:
+            gold, answers = _describe_entities(scorer, row, answers)
         return ChangedRow(
             id=str(row.get("id", number)),
             text=shorten(" | ".join(texts), 300),
-            gold=shorten(as_text(row.get(columns.gold))),
-            first=_answer(first, number),
-            second=_answer(second, number),
+            gold=shorten(gold, MAX_ANSWER),
+            first=_count_answers(answers[0]),
+            second=_count_answers(answers[1]),
         )
 
     return describe
 
 
-def _answer(side: Side, number: int) -> str:
+def _answers(side: Side, number: int) -> list[Any]:
+    return [predictions[number]["prediction"] for predictions in side.predictions]
+
+
+def _describe_entities(scorer: Scorer, row: Row, answers: Sequence[Sequence[Any]]) -> tuple[str, list[list[str]]]:
+    """Return the gold entities of a row as text, and those of each side's runs."""
+    shown = [
+        scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.setup).answers or []
+        for side in answers
+    ]
+    return shown[0][0].gold, [[answer.predicted for answer in side] for side in shown]
+
+
+def _count_answers(values: Sequence[Any]) -> str:
     """Describe the answers of a system's runs to a row; of several seeds, how many gave each."""
-    answers = Counter(shorten(as_text(predictions[number]["prediction"])) for predictions in side.predictions)
-    if len(side.predictions) == 1:
+    answers = Counter(shorten(as_text(value), MAX_ANSWER) for value in values)
+    if len(values) == 1:
         return next(iter(answers))
     if len(answers) > 3:  # numbers
         return f"{len(answers)} answers, such as {next(iter(answers))}"

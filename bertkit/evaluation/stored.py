@@ -14,6 +14,7 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
+from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
@@ -37,7 +38,12 @@ class StoredRun:
     file: Path
     record: Mapping[str, Any]
     predictions: list[Prediction]
-    """One per row, which it holds too."""
+    """One per row, which it holds too; the file of another program may hold the answers alone."""
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the predictions hold their rows."""
+        return any(record.keys() - {"id", "prediction"} for record in self.predictions)
 
     @property
     def seed(self) -> int | None:
@@ -190,13 +196,20 @@ def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | N
 
 def _read_predictions(file: Path) -> list[Prediction]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DataError("the file of predictions is missing", _ANEW, file=file) from None
     except UnicodeDecodeError:
         raise DataError("not a file of predictions", "name one that `bertkit eval` has written", file=file) from None
+    read = parse_script_predictions(text, file) if file.suffix in ENDINGS else _parse_records(text, file)
+    if not read:
+        raise DataError("the file has no predictions", "score the model with `bertkit eval --output DIR`", file=file)
+    return read
+
+
+def _parse_records(text: str, file: Path) -> list[Prediction]:
     read = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -205,8 +218,6 @@ def _read_predictions(file: Path) -> list[Prediction]:
             what = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
             raise DataError(what, _ANEW, file=file, row=number)
         read.append(record)
-    if not read:
-        raise DataError("the file has no predictions", "score the model with `bertkit eval --output DIR`", file=file)
     return read
 
 

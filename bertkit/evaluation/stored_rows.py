@@ -10,6 +10,7 @@ from typing import Any
 
 from bertkit.data.sources import ALL, read_splits, unsplit_file
 from bertkit.errors import DataError, shorten
+from bertkit.evaluation.script_predictions import add_rows
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.recipe import Row, typed_path
 from bertkit.tasks import Task
@@ -33,11 +34,18 @@ def read_rows(run: StoredRun, task: Task) -> list[Row]:
 def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     """Bring the predictions of a run into the order of the rows of another.
 
-    Rows are the same where their inputs and gold values are; of rows that recur, the first is the first.
+    Rows are the same where their inputs and gold values are; of rows that recur, the first is the first. Predictions
+    without rows get those of the other run, by their ids or in their order.
 
     Raises:
         DataError: the rows are not the same; the message has the first that differs.
     """
+    if not run.has_rows:
+        rows = [
+            {name: value for name, value in record.items() if name in ("id", *task.COLUMNS.names)}
+            for record in reference.predictions
+        ]
+        return replace(run, predictions=add_rows(run.predictions, rows, task.COLUMNS.gold, run.file))
     own, others = (_row_keys(one, task) for one in (run, reference))
     if own == others:
         return run

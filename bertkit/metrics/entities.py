@@ -15,6 +15,7 @@ Counts = np.ndarray[Any, Any]
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
 
+ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 OUTCOMES = ("right", "wrong type", "wrong boundary", "wrong both", "missed", "spurious")
 
 

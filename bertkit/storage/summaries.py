@@ -72,15 +72,22 @@ def read_state(folder: Path, record: Mapping[str, Any]) -> str:
 def list_settings(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
     """List what differs between runs: rows of `setting`, and the value of each run under its name.
 
-    Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not.
+    Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not. What not
+    every run has recorded is one row, the last.
     """
     flat = {name: _flatten(_settings(record)) for name, record in records.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
-    return [
-        {"setting": key, **{name: shorten(values.get(key, "-"), 60) for name, values in flat.items()}}
-        for key in keys
-        if len({values.get(key) for values in flat.values()}) > 1
+    shared = [key for key in keys if all(key in values for values in flat.values())]
+    rows = [
+        {"setting": key, **{name: shorten(values[key], 60) for name, values in flat.items()}}
+        for key in shared
+        if len({values[key] for values in flat.values()}) > 1
     ]
+    if others := [key for key in keys if key not in shared]:
+        own = {name: [f"{key} {values[key]}" for key in others if key in values] for name, values in flat.items()}
+        not_shared = {name: shorten(", ".join(found), 60) or "-" for name, found in own.items()}
+        rows.append({"setting": f"{len(others)} that only some record", **not_shared})
+    return rows
 
 
 def list_changes(record: Mapping[str, Any]) -> list[dict[str, str]]:

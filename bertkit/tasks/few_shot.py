@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.labels import class_weights
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
@@ -46,6 +47,7 @@ decode, compare, score = text_classification.decode, text_classification.compare
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
 tune, details, combine = no_tuning, no_details, text_classification.combine
 targets = text_classification.targets
+FITS_HEAD: bool = True
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -55,11 +57,9 @@ def read(row: Row, recipe: Recipe) -> Row:
         DataError: a text that is not text, no label, or several.
         RecipeError: a setting of another loss.
     """
-    if recipe.training.class_weights or recipe.training.label_smoothing:
-        what = (
-            "training.class_weights and label_smoothing are for the loss of a classifier, which few_shot does not have"
-        )
-        raise RecipeError(what, "leave them out")
+    if recipe.training.label_smoothing:
+        what = "training.label_smoothing is for the loss of a classifier, which few_shot does not have"
+        raise RecipeError(what, "leave it out")
     if isinstance(row.get("label"), (list, tuple)):
         remedy = "use the recipe `classify` with options.multi_label"
         raise DataError("a list of labels, and few_shot learns one per row", remedy, column="label")
@@ -95,11 +95,17 @@ def collator(setup: Setup) -> Collator:
 
 
 def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
-    """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all."""
+    """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all.
+
+    Where the recipe has class weights, they are those of the rows that it is fitted to.
+    """
     # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
     import sklearn.linear_model  # noqa: F401
 
-    fit_head = partial(_fit_head, model, features["train"], run)
+    gold = [int(feature["labels"]) for feature in features["train"]]
+    names = [setup.labels[label] for label in gold]
+    weights = class_weights(setup.recipe.training.class_weights, setup.labels, names)
+    fit_head = partial(_fit_head, model, features["train"], run, gold, [weights[label] for label in gold])
     if read_option(OPTIONS, setup.recipe, "method") == "frozen":
         fit_head()
         return True
@@ -109,10 +115,12 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return False
 
 
-def _fit_head(model: PreTrainedModel, training: Sequence[Feature], run: RunModule) -> None:
+def _fit_head(
+    model: PreTrainedModel, training: Sequence[Feature], run: RunModule, gold: Sequence[int], weights: Sequence[float]
+) -> None:
     import numpy as np
 
     from bertkit.modeling.sentence.classifier import fit_logistic
 
     vectors = np.stack([output["vectors"][0] for output in run(model, training)])
-    fit_logistic(model, vectors, [int(feature["labels"]) for feature in training])
+    fit_logistic(model, vectors, gold, weights)

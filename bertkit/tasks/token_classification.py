@@ -36,8 +36,7 @@ _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
-_ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
-METRICS: tuple[str, ...] = (*_ENTITY_METRICS, "accuracy", "f1_macro")
+METRICS: tuple[str, ...] = (*entities.ENTITY_METRICS, "accuracy", "f1_macro")
 OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
@@ -188,7 +187,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    if set(_ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
+    if set(entities.ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
         raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
     return {name: entities.compute_metric(name, compared) for name in setup.recipe.metrics}
 
@@ -233,7 +232,7 @@ def _option(recipe: Recipe, name: str) -> Any:
 def _scheme(recipe: Recipe) -> str:
     """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
-    return "iob2" if scheme == "auto" and set(_ENTITY_METRICS) & set(recipe.metrics) else scheme
+    return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
 def _labelled_tags(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[entities.TagPair]:

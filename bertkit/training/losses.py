@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import RecipeError, closest
-from bertkit.recipe import Training
+from bertkit.data.labels import class_weights
+from bertkit.errors import RecipeError
+from bertkit.recipe import Row, Training
+from bertkit.tasks import Task
 from bertkit.tokens.features import IGNORED, count_items
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
     return torch.tensor(len(values), device=values.device)
 
 
+def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
+    """Build the terms of a task's rows: its own loss, or that of `make_loss`; see there for what it raises."""
+    if getattr(task, "FITS_HEAD", False):
+        return task_terms(None)
+    return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
+
+
 def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
     """Build the loss of a recipe with `class_weights` or `label_smoothing`; None where it has neither.
 
@@ -139,21 +147,3 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
         )
 
     return loss
-
-
-def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
-    """Return each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
-
-    >>> class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])
-    [0.6666666666666666, 2.0]
-    """
-    if weights is None:
-        return [1.0] * len(labels)
-    if isinstance(weights, Mapping):
-        for name in weights:
-            if name not in labels:
-                raise RecipeError(f"class_weights names no label {name!r}", closest(name, labels))
-        return [float(weights.get(name, 1.0)) for name in labels]
-    counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
-    total = sum(counts.values())
-    return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]

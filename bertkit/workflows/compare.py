@@ -96,7 +96,9 @@ def compare(
         recipe = recipe.model_copy(update={"data": of_run.data}) if recipe else of_run
     with stage(progress, "reading the rows", total=1):
         scorer = find_scorer(systems, recipe)
-        reference = systems[0].runs[0]
+        reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
+        bare = [run.name for one in systems for run in one.runs if not run.has_rows]
+        notes += [f"{name}: it has no rows, and is read as answers to those of {reference.name}." for name in bare]
         systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
         rows = read_rows(reference, scorer.task)
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}

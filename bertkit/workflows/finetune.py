@@ -134,13 +134,13 @@ def _fit(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.losses import make_loss, task_terms
+    from bertkit.training.losses import gold_terms
     from bertkit.training.signals import caught_signals
     from bertkit.training.streaming import StreamedBatches
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
     train, features = inputs.splits["train"], scorer.features.get("train", ())
-    gold = task_terms(make_loss(recipe.training, inputs.labels, [row.get(task.COLUMNS.gold) for row in train.rows]))
+    gold = gold_terms(task, recipe.training, inputs.labels, train.rows)
     batches = (
         StreamedBatches(inputs.stream, partial(task.encode, setup=checkpoint.setup), recipe.training)
         if inputs.stream

@@ -67,7 +67,7 @@ def test_commands_are_listed_in_the_order_of_work():
     assert [name for name in listed(help_of(main.app)) if name in order] == order
     assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
     assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check"]
-    assert listed(help_of(main.app, "runs")) == ["list", "show", "rm"]
+    assert listed(help_of(main.app, "runs")) == ["list", "show", "table", "trim", "rm"]
 
 
 def test_every_workflow_has_the_command_of_its_name():

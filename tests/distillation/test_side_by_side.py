@@ -38,5 +38,5 @@ def test_teachers_and_student_stand_side_by_side(run, trained, tiny_model, toy_d
     )
     assert last["disk_bytes"] == Path("student/model.safetensors").stat().st_size
     assert all(model["row_seconds"] > 0 and model["rows_per_second"] > 0 for model in printed["compared_models"])
-    assert f"distilled from {trained}, {trained}" in Path("student/README.md").read_text()
+    assert f"distilled from {trained.name}, {trained.name}" in Path("student/README.md").read_text()
     assert "<dt>Teachers</dt>" in Path("student/report.html").read_text()

@@ -25,7 +25,9 @@ def predict(rows: list[dict], wrong: set[int]) -> list[dict]:
     return [{"id": n, **row, "prediction": answer} for n, (row, answer) in enumerate(zip(rows, answers, strict=True))]
 
 
-def make_run(folder: Path, predictions: list[dict], *, status="finished", scores=None, seed=1, **recipe) -> Path:
+def make_run(
+    folder: Path, predictions: list[dict], *, status="finished", scores=None, seed=1, labels=None, **recipe
+) -> Path:
     folder.mkdir(parents=True)
     recipe = {
         "name": "mine",
@@ -38,7 +40,7 @@ def make_run(folder: Path, predictions: list[dict], *, status="finished", scores
     write_yaml(recipe, folder / "recipe.yaml")
     if predictions:
         write_records(iter(predictions), folder / "predictions.jsonl")
-    identity = {"recipe": recipe, "labels": LABELS, "data": {"validation": "abc"}}
+    identity = {"recipe": recipe, "labels": labels or LABELS, "data": {"validation": "abc"}}
     result = {"split": "validation", "scores": scores or {}, "rows": len(predictions)}
     facts = {"model": "tiny", "machine": {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "a CPU"}}
     record = {**runs.new_record(identity, **facts), "status": status, "seconds": 90.0, "steps": 7}

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.recipe import load_recipe
+from bertkit.tasks import load_task
 from tests.conftest import toy_rows, write_csv
 from tests.workflows.test_evaluate import scores
 
@@ -75,3 +78,13 @@ def test_an_unfinished_run_is_not_scored(run, trained, tmp_path, rows):
     ended = run("eval", "classify", "--model", broken, "--data", rows)
     assert ended.code == 4
     assert ended.last.startswith("error: the run is not finished (stopped)")
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "fp32"), (None, "fp32"), ("bfloat16", "auto")])
+def test_without_a_run_a_model_computes_in_the_precision_of_its_weights(dtype, precision, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("bertkit.evaluation.checkpoint.detect_machine", lambda *given: asked.append(given[0]))
+    monkeypatch.setattr("bertkit.evaluation.checkpoint.read_config", lambda _: {"model_type": "bert", "dtype": dtype})
+    recipe = load_recipe("classify", {"model": str(tmp_path)})
+    SavedCheckpoint(recipe, load_task(recipe), tmp_path, ("a", "b"), {})._detect_hardware()
+    assert asked == [precision]

@@ -35,8 +35,7 @@ def setup_of(**changes) -> Setup:
     [
         (["good"], {}, DataError, "a list of labels, and few_shot learns one per row"),
         (" ", {}, DataError, "no label"),
-        ("good", {"training.class_weights": "balanced"}, RecipeError, "class_weights and label_smoothing are for"),
-        ("good", {"training.label_smoothing": 0.1}, RecipeError, "class_weights and label_smoothing are for"),
+        ("good", {"training.label_smoothing": 0.1}, RecipeError, "label_smoothing is for the loss of a classifier"),
     ],
 )
 def test_rows_and_settings_that_are_refused(label, changes, error, message):
@@ -84,6 +83,24 @@ def test_a_run_predicts_as_logistic_regression_on_the_vectors_of_its_training_ro
     records = [record for text in TEXTS for record in predict(recipe, row={"text": text})]
     found = [list(record["probabilities"].values()) for record in records]
     np.testing.assert_allclose(found, expected.predict_proba((new - center) / length), atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["frozen", "contrastive"])
+def test_class_weights_are_those_of_logistic_regression(method, tiny_model, tmp_path):
+    rows = [row for row in toy_rows(60, seed=1) if row["label"] == "good"][:20]
+    rows += [row for row in toy_rows(60, seed=1) if row["label"] == "bad"][:4]
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    write_jsonl(tmp_path / "validation.jsonl", toy_rows(30, seed=2))
+    changes = {"model": str(tiny_model), "data.source": str(tmp_path), "training.precision": "fp32"}
+    changes |= {"training.steps": 2, "options.method": method, "training.class_weights": "balanced"}
+    finetune(load_recipe("few-shot", changes), output=tmp_path / "run", progress=Silent())
+    vectors = bertkit.Embedder(str(tmp_path / "run"), precision="fp32").encode([row["text"] for row in rows])
+    wide = vectors - vectors.mean(axis=0)
+    wide /= np.sqrt(np.mean(np.sum(wide**2, axis=1)))
+    expected = LogisticRegression(max_iter=1000, class_weight="balanced").fit(wide, [row["label"] for row in rows])
+    recipe = load_recipe("few-shot", {**changes, "model": str(tmp_path / "run")})
+    found = [next(iter(predict(recipe, row={"text": row["text"]})))["probabilities"]["good"] for row in rows]
+    np.testing.assert_allclose(found, expected.predict_proba(wide)[:, 1], atol=1e-3)
 
 
 def test_the_card_and_the_folder_say_what_they_are(trained_few):

@@ -107,7 +107,7 @@ def test_numbers_that_name_entity_tags(tags):
     assert reading({"tokens": ["EU", "rejects"], "tags": tags}, "ner")["tags"] == ["B-PER", "O"]
 
 
-@pytest.mark.parametrize("metric", sorted(task._ENTITY_METRICS))
+@pytest.mark.parametrize("metric", sorted(task.entities.ENTITY_METRICS))
 @pytest.mark.parametrize("tag", ["b-per", "NOUN", "1", "X-PER"])
 def test_entity_metrics_want_entity_tags(metric, tag):
     row = {"tokens": ["a", "b"], "tags": ["O", tag]}

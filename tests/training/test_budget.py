@@ -68,7 +68,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     assert ended.code == 0, ended.err
     assert "2s make about 2 steps of 8 blocks here, and 0 of the recipe's 256: batch_size is 8, " in ended.err
     record = json.loads(Path("run/run.json").read_text())
-    chosen = record["fitted_to_budget"]
+    chosen = record["budget_settings"]
     assert (chosen["batch_size"], chosen["learning_rate"], timed) == (8, 2e-3, [16])
     assert record["identity"]["recipe"]["training"]["batch_size"] == 256
     assert "batch_size: 8" in Path("run/recipe.yaml").read_text()
@@ -79,7 +79,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     resumed = run(*command)
     assert resumed.code == 0, resumed.err
     assert (timed, "resuming" in resumed.err) == ([], True)
-    assert json.loads(Path("run/run.json").read_text())["fitted_to_budget"] == chosen
+    assert json.loads(Path("run/run.json").read_text())["budget_settings"] == chosen
 
 
 @pytest.mark.parametrize("given", [{"training.batch_size": 32}, {"training.learning_rate": 1e-3}, {}])

@@ -12,10 +12,11 @@ import sklearn.utils
 import torch
 from torch.nn import functional
 
+from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
 from bertkit.tokens.features import count_items
-from bertkit.training.losses import LoggedTerms, class_weights, make_loss, task_terms
+from bertkit.training.losses import LoggedTerms, make_loss, task_terms
 from tests.conftest import finetune
 from tests.kills import read_lines
 

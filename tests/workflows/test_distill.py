@@ -152,8 +152,8 @@ def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(
         assert difference == pytest.approx(student["scores"][metric] - teacher["scores"][metric])
     report, card = ((tmp_path / "run" / name).read_text() for name in ("report.html", "README.md"))
     for model in record["compared_models"]:
-        assert f"| {model['role']} {model['model']} | {model['parameters']:,} |" in card
-        assert f"{model['role']} {model['model']}</th><td>{model['parameters']:,}</td>" in report
+        assert f"| {model['role']} {Path(model['model']).name} | {model['parameters']:,} |" in card
+        assert f"{model['role']} {Path(model['model']).name}</th><td>{model['parameters']:,}</td>" in report
     assert "baseline" in text.partition("student - teacher")[2]
     again = zygote.run(tmp_path, arguments)[1]
     assert again.partition("size and speed")[2] == text.partition("size and speed")[2]

@@ -86,7 +86,9 @@ def load_sentence_classifier(
     return model
 
 
-def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int]) -> None:
+def fit_logistic(
+    model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int], weights: Sequence[float] | None = None
+) -> None:
     """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
 
     It is that of scikit-learn with its defaults, which finds the only minimum without any random draw. A label that no
@@ -99,12 +101,12 @@ def fit_logistic(model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int
     wide = vectors.astype(np.float64)
     center = wide.mean(axis=0)
     length = max(float(np.sqrt(((wide - center) ** 2).sum(axis=1).mean())), 1e-12)
-    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels)
-    weights = regression.coef_ / length
-    biases = regression.intercept_ - weights @ center
+    regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels, sample_weight=weights)
+    coefficients = regression.coef_ / length
+    biases = regression.intercept_ - coefficients @ center
     if len(regression.classes_) == 2:  # there is one row for both: the logit of the second label
-        weights, biases = np.concatenate([-weights, weights]) / 2, np.concatenate([-biases, biases]) / 2
-    set_head(model, {int(label): weights[row] for row, label in enumerate(regression.classes_)}, biases)
+        coefficients, biases = (np.concatenate([-values, values]) / 2 for values in (coefficients, biases))
+    set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
 def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.ndarray[Any, Any]) -> None:

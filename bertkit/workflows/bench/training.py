@@ -221,12 +221,11 @@ def _cache_aside() -> Iterator[None]:
 def _train(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
-    from bertkit.training.losses import make_loss, task_terms
+    from bertkit.training.losses import gold_terms
     from bertkit.training.timing import time_steps, training_to_time
 
     task, setup, features = case.inputs.task, case.setup, case.features["train"]
-    gold = [row.get(task.COLUMNS.gold) for row in case.inputs.splits["train"].rows]
-    terms = task_terms(make_loss(setup.recipe.training, case.inputs.labels, gold))
+    terms = gold_terms(task, setup.recipe.training, case.inputs.labels, case.inputs.splits["train"].rows)
     training = training_to_time(setup.recipe.training, len(features), steps)
     batches = InMemoryBatches(features, training)
     trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)

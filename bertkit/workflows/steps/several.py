@@ -236,7 +236,7 @@ def _fit(
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.losses import Terms, make_loss, task_terms
+    from bertkit.training.losses import Terms, gold_terms
     from bertkit.training.signals import caught_signals
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
 
@@ -245,8 +245,7 @@ def _fit(
     collators = []
     for name, head in heads.items():
         task = head.inputs
-        gold = [row.get(task.task.COLUMNS.gold) for row in task.splits["train"].rows]
-        terms[name] = task_terms(make_loss(task.recipe.training, task.labels, gold))
+        terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
         collators.append(task.task.collator(head.checkpoint.setup))
     in_memory = {
         name: InMemoryBatches(head.features["train"], head.inputs.recipe.training) for name, head in heads.items()
