@@ -5,6 +5,9 @@
 `--data` has glue/sst2/train.parquet in the columns of the hub. Adds one JSON line per case to
 benchmarks/results/label_errors.jsonl; a case that is there is not measured again. Vectors are kept in bertkit's cache.
 
+With `--counts FILE...`, files of rows with `text` and `label`, it measures how many errors are expected where none, 2,
+5 and 10 % of the labels were replaced by another one.
+
 With `--work`, the same is measured of the model fine-tuned for an epoch on two thirds of the rows, for each third, and
 of the mean of its probabilities and those of `check`. Its runs are kept there, so a command that was stopped goes on.
 With MiniLM, 10,000 rows take about 6 minutes of a core, all 67,349 about 40.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +73,26 @@ def rank_of_check(model: Any, rows: list[dict[str, str]]) -> list[int]:
     from bertkit.findings.label_errors import find_label_errors
 
     split = Split("train", "train", rows, list(range(len(rows))))
-    return [error.row for error in find_label_errors(split, Columns(given=("text",), gold="label"), model)[1]]
+    found = find_label_errors({"train": split}, Columns(given=("text",), gold="label"), model)
+    return [error.row for error in found.ranked] if found else []
+
+
+def count_planted(embedder: Any, file: Path, share: float, seed: int) -> dict[str, Any]:
+    """Replace a share of the labels of a file by others, and return how many errors are expected."""
+    from bertkit.findings.label_errors import count_errors, embed_rows, load_cleanlab, predict_labels
+    from bertkit.progress import SILENT
+
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+    names, labels = np.unique([str(row["label"]) for row in rows], return_inverse=True)
+    draw = np.random.default_rng(seed)
+    wrong = draw.choice(len(labels), round(share * len(labels)), replace=False)
+    labels[wrong] = (labels[wrong] + draw.integers(1, len(names), len(wrong))) % len(names)
+    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder, SILENT)
+    probabilities = predict_labels([row["text"] for row in rows], vectors, labels)
+    ranked = load_cleanlab()(labels, probabilities)
+    counted = count_errors(labels, probabilities)._asdict()
+    facts = {"method": "count", "set": file.parent.name, "rows": len(rows), "labels": len(names), "seed": seed}
+    return {**facts, "planted": len(wrong), "ranked": len(ranked), **counted}
 
 
 def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> Any:
@@ -115,12 +138,31 @@ def measure_fine_tuned(model: str, embedder: Any, rows: list[dict[str, str]], wo
     return {"fine-tuned": rank(labels, own), "mean": rank(labels, (own + of_check) / 2)}
 
 
+def counts_part(reports: Sequence[dict[str, Any]]) -> str:
+    """Build a table of the errors that are expected where labels were replaced."""
+    lines = [
+        "| set | rows | labels | replaced | ranked | expected, of each draw | intervals that hold it |",
+        "|---|---:|---:|---:|---|---|---:|",
+    ]
+    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for report in reports:
+        if report.get("method") == "count":
+            cases.setdefault(tuple(report[name] for name in ("set", "rows", "labels", "planted")), []).append(report)
+    for (name, rows, labels, planted), draws in cases.items():
+        ranked = ", ".join(f"{draw['ranked']:,}" for draw in draws)
+        expected = ", ".join(f"{draw['expected']} ({draw['low']} to {draw['high']})" for draw in draws)
+        held = sum(draw["low"] <= planted <= draw["high"] for draw in draws)
+        lines.append(f"| {name} | {rows:,} | {labels} | {planted} | {ranked} | {expected} | {held} of {len(draws)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     from bertkit.vectors.embedder import Embedder
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--counts", type=Path, nargs="*", default=[])
     parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 67_349])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--work", type=Path)
@@ -128,7 +170,14 @@ def main() -> None:
     lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.is_file() else []
     done = {(case.get("method", "check"), case["rows"], case["seed"]) for case in map(json.loads, lines)}
     embedder = Embedder(arguments.model)
-    for count in arguments.rows:
+    for file in arguments.counts:
+        for share in (0.0, 0.02, 0.05, 0.1):
+            for seed in range(arguments.seeds if share else 1):
+                case = count_planted(embedder, file, share, seed)
+                with RESULTS.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(case) + "\n")
+                print(case)
+    for count in arguments.rows if arguments.data else ():
         for seed in range(arguments.seeds):
             rows, flipped = read_rows(arguments.data / "glue/sst2/train.parquet", count, seed)
             start = time.process_time()

@@ -20,6 +20,7 @@ from benchmarks.cases import ROOT
 from benchmarks.deploy import deploy_part, deploy_picture
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
+from benchmarks.label_errors import counts_part
 from benchmarks.long_texts import long_texts_part
 from benchmarks.own_data import own_data_part
 from benchmarks.parts import Report
@@ -53,6 +54,7 @@ OTHER_PAGES: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
     "encoders": ("encoders.md", encoder_parts.encoders_part),
     "pruning": ("pruning.md", pruning_part),
     "own_data": ("training.md", own_data_part),
+    "label_errors": ("check.md", counts_part),
 }
 
 

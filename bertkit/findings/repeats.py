@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from bertkit.data.rows import Columns, Split
 from bertkit.findings import Finding, Place, level_of, pairs_of
 from bertkit.findings.texts import Digests, digest_others, digest_rows, read_texts
 from bertkit.progress import SILENT, Progress
-from bertkit.vectors.groups.wording import Signature, find_near, find_repeated, normalize, sign
+from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, normalize, sign
 
 _REPEATED = 0.01  # share of the rows of a split; fewer do no harm
 _LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows
@@ -31,7 +31,7 @@ class Repeats:
 
 
 def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progress = SILENT) -> Repeats:
-    """Compare all rows with one another; what differs in case or white space alone is the same."""
+    """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
     digests = {name: digest_rows(split.rows, columns) for name, split in splits.items()}
     result = Repeats()
     for name, split in splits.items():
@@ -85,6 +85,10 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
 
+def _read_text(split: Split, row: int, columns: Columns, column: str) -> str:
+    return normalize(read_texts(split.rows[row], columns).get(column, ""))
+
+
 def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], progress: Progress) -> list[Finding]:
     """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
@@ -98,14 +102,15 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
     found: dict[int, int] = {}
     for numbers in groups.values():
         if len(numbers) > 1 and numbers[-1] >= fixed:
-            signatures: dict[int, Signature] = {}
-            for number in numbers:
-                split, row = where[number]
-                signature = sign(normalize(read_texts(split.rows[row], columns).get(column, "")))
-                if signature is not None:
-                    signatures[number] = signature
+            texts = {number: _read_text(*where[number], columns, column) for number in numbers}
+            signed = {number: sign(text) for number, text in texts.items()}
+            signatures = {number: signature for number, signature in signed.items() if signature is not None}
+
+            def read(chosen: Collection[int], texts: Mapping[int, str] = texts) -> dict[int, Shingles]:
+                return {number: cut_shingles(texts[number]) for number in chosen}
+
             of_others = sum(number < fixed for number in signatures)
-            near = find_near(signatures, _NEAR, of_others, progress if len(groups) == 1 else SILENT)
+            near = find_near(signatures, _NEAR, read, of_others, progress if len(groups) == 1 else SILENT)
             found |= {number: kept for number, (kept, _) in near.items()}
     findings = []
     for split in ordered:

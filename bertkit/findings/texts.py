@@ -1,4 +1,4 @@
-"""The texts of rows, whatever their columns are called, and digests of them that case and white space do not change."""
+"""The texts of rows, whatever their columns are called, and digests of them without case, white space and last marks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bertkit.vectors.groups.wording import digest_text, normalize
 
 Digests = np.ndarray[Any, np.dtype[np.uint64]]
 
+_LAST_MARKS = ".!?…。！？ "
 _SEPARATOR = "\x1f"  # between the columns of a row, and in no text once it is normalized
 
 
@@ -39,7 +40,7 @@ def read_texts(row: Row, columns: Columns) -> dict[str, str]:
 
 
 def digest_rows(rows: Sequence[Row], columns: Columns) -> Digests:
-    """Return a digest of what a model reads of each row; rows are alike if only case and white space differ."""
+    """Return a digest of each row's inputs; rows are alike if only case, white space and last marks differ."""
     return np.array([digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows], dtype=np.uint64)
 
 
@@ -55,4 +56,5 @@ def _parts(row: Row, columns: Columns) -> list[str]:
 
 @lru_cache(50_000)  # several questions are about one paragraph
 def _normalize(text: str) -> str:
-    return normalize(text)
+    normalized = normalize(text)
+    return normalized.rstrip(_LAST_MARKS) or normalized

@@ -49,6 +49,8 @@ class CheckResult:
     """What was not checked, and why."""
     label_errors: list[LabelError] = field(default_factory=list)
     """All rows whose label may be wrong, the likeliest first."""
+    label_error_count: dict[str, int] = field(default_factory=dict)
+    """How many labels are wrong, ``expected``, with its interval, ``low`` and ``high``; empty if not estimated."""
     unread: list[str] = field(default_factory=list)
     """Columns of the data that are not read."""
     removed: dict[str, int] = field(default_factory=dict)
@@ -151,17 +153,22 @@ def _check_with_model(
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
     from bertkit.findings.label_errors import find_label_errors
+    from bertkit.findings.tag_errors import find_tag_errors
     from bertkit.vectors.embedder import Embedder
 
+    find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:
-        findings, errors = find_label_errors(readings.splits["train"], task.COLUMNS, Embedder(recipe.model), progress)
+        found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model), progress)
     except UnavailableError as error:
         result.left_out.append(f"label errors: {error.what}; {error.remedy}")
         return
-    if not findings:
-        result.left_out.append("label errors: they are looked for where each row has one label")
-    result.findings.extend(findings)
-    result.label_errors.extend(errors)
+    if found_errors is None:
+        result.left_out.append("label errors: they are looked for where each row, or each word, has one label")
+        return
+    result.findings.append(found_errors.finding)
+    result.label_errors.extend(found_errors.ranked)
+    if found_errors.count is not None:
+        result.label_error_count.update(found_errors.count._asdict())
 
 
 def _open_trained(recipe: Recipe) -> SavedCheckpoint:

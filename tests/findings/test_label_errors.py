@@ -48,12 +48,34 @@ def test_flipped_labels_are_ranked_first(monkeypatch):
     for row in flipped:
         rows[row]["label"] = {"good": "bad", "bad": "good"}[rows[row]["label"]]
     embedder = Vectors()
-    (finding,), errors = label_errors.find_label_errors(split(rows), CLASSES, embedder)
-    assert {error.row - 1 for error in errors[:8]} == set(flipped)
-    assert all(error.suggested != error.label for error in errors)
-    assert (finding.level, finding.count) == ("warn", len(errors))
-    label_errors.find_label_errors(split(rows), CLASSES, embedder)
+    held_out = Split("validation", "t.csv", rows[150:], list(range(151, 201)))
+    splits = {"train": Split("train", "t.csv", rows[:150], list(range(1, 151))), "validation": held_out}
+    found = label_errors.find_label_errors(splits, CLASSES, embedder)
+    assert {error.row - 1 for error in found.ranked[:8]} == set(flipped)
+    assert all(error.suggested != error.label and error.text == rows[error.row - 1]["text"] for error in found.ranked)
+    assert (found.finding.level, found.finding.count) == ("warn", len(found.ranked))
+    assert found.count.low <= 8 <= found.count.high
+    assert f"about {found.count.expected} of 200 labels are wrong" in found.finding.text
+    label_errors.find_label_errors(splits, CLASSES, embedder)
     assert embedder.calls == 1  # vectors are kept
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.03, 0.1])
+def test_errors_are_counted_where_the_model_is_sure(rate):
+    """Of a model that knows how sure it is, the interval should hold 19 of 20 true numbers."""
+    draw = np.random.default_rng(1)
+    held = 0
+    for _ in range(40):
+        sure = draw.uniform(0.6, 1.0, 2000)
+        true = draw.integers(0, 2, 2000)
+        predicted = np.where(draw.uniform(size=2000) < np.maximum(sure, (sure > 0.8) * 1.0), true, 1 - true)
+        probabilities = np.where(predicted[:, None] == [0, 1], sure[:, None], 1 - sure[:, None])
+        wrong = draw.choice(2000, round(rate * 2000), replace=False)
+        labels = true.copy()
+        labels[wrong] = 1 - labels[wrong]
+        counted = label_errors.count_errors(labels, probabilities)
+        held += counted.low <= len(wrong) <= counted.high
+    assert held >= 34
 
 
 def test_pairs_have_their_difference_and_product():
@@ -79,13 +101,13 @@ def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
 def test_gold_values_that_are_no_labels(monkeypatch):
     monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
     for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
-        assert label_errors.find_label_errors(split(rows), CLASSES, Vectors()) == ([], [])
+        assert label_errors.find_label_errors({"train": split(rows)}, CLASSES, Vectors()) is None
 
 
 def test_cleanlab_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
     with pytest.raises(UnavailableError, match="cleanlab"):
-        label_errors.find_label_errors(split([]), CLASSES, Vectors())
+        label_errors.find_label_errors({"train": split([])}, CLASSES, Vectors())
 
 
 @pytest.mark.slow

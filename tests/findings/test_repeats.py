@@ -45,8 +45,17 @@ def test_repeats_contradictions_and_leaks_are_told_apart():
     assert leak.level == "fail"
 
 
+def test_rows_that_differ_in_their_last_mark_alone_are_repeats():
+    train = texts(("Really?", "a"), ("really!", "b"), ("Well.", "a"), ("Well ...", "a"), ("?", "a"), ("!", "a"))
+    _, places = found_in(train)
+    assert places == {
+        "repeated_rows train": ["train.csv:4", "train.csv:3"],
+        "contradictory_labels train": ["train.csv:2", "train.csv:1"],
+    }
+
+
 def test_near_repeats_of_long_texts():
-    train = texts((CONTEXT, "a"), (CONTEXT.replace("monks", "monk"), "a"), ("short one", "a"), ("short one!", "a"))
+    train = texts((CONTEXT, "a"), (CONTEXT.replace("monks", "monk"), "a"), ("short one", "a"), ("short ones", "a"))
     assert found_in(train)[1] == {"near_repeats train": ["train.csv:2", "train.csv:1"]}
     _, places = found_in(train[1:], texts((CONTEXT, "a")))
     assert places == {"near_leaks train": ["train.csv:1", "validation.csv:1"]}

@@ -18,10 +18,10 @@ def test_texts_are_read_from_any_columns():
     assert read_texts({"tokens": ["the", "bank"], "target": 1, "sense": "bank/river"}, SENSES) == {"tokens": "the bank"}
 
 
-def test_rows_are_alike_whatever_their_case_and_spaces():
-    rows = [{"text": text, "label": label} for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"))]
-    first, second, third = digest_rows(rows, PAIRS).tolist()
-    assert first == second != third
+def test_rows_are_alike_whatever_their_case_spaces_and_last_mark():
+    rows = [{"text": text, "label": label} for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"), ("a cats", "x"))]
+    first, second, third, fourth = digest_rows(rows, PAIRS).tolist()
+    assert first == second == third != fourth
 
 
 def test_all_columns_count():

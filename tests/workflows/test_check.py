@@ -61,7 +61,7 @@ def test_faults_of_single_rows_are_all_found(tmp_path, tiny_model):
     other = {"negative": "positive", "positive": "negative"}
     train[30] = {**train[40], "label": other[train[40]["label"]], "id": "b"}
     train[50]["label"] = "postive"
-    train[60]["text"], train[61]["text"] = LONG, f"{LONG} !"
+    train[60]["text"], train[61]["text"] = LONG, f"{LONG} x"
     train[70]["text"] = f"{train[70]['text']} " * 20
     train[80]["text"] = "δ ж ו " + train[80]["text"]
     validation[5]["text"] = train[90]["text"]

@@ -19,6 +19,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_json, print_line, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.findings import Finding
@@ -118,7 +119,9 @@ def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> Non
     if result.label_errors:
         print_text(f"likeliest label errors (all {len(result.label_errors):,} with --json)")
         for error in result.label_errors[:10]:
-            print_text(f"  {error.file}:{error.row}  {error.label!r}, perhaps {error.suggested!r}")
+            of_word = f"{error.word!r} is " if error.word else ""
+            print_text(f"  {error.file}:{error.row}  {of_word}{error.label!r}, perhaps {error.suggested!r}")
+            print_text(f"    {shorten(error.text, 200)}")
     if fix is not None:
         print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
         for why, count in result.removed.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,6 +62,14 @@ class ScannedRows:
                 yield number, file, row
                 number += 1
 
+    def read_shingles(self, rows: Collection[int]) -> dict[int, wording.Shingles]:
+        """Read all rows once more, and return the shingles of some."""
+        return {
+            number: wording.cut_shingles(wording.normalize(row.text))
+            for number, _, row in self.read()
+            if number in rows
+        }
+
 
 def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress = SILENT) -> ScannedRows:
     """Read all rows once.
@@ -112,7 +120,7 @@ def find_wording(scanned: ScannedRows, near: float | None, progress: Progress = 
             if row in scanned.signatures and row not in exact
         }
         fixed = sum(row < scanned.fixed for row in ordered)
-        repeats = wording.find_near(ordered, near, fixed, progress)
+        repeats = wording.find_near(ordered, near, scanned.read_shingles, fixed, progress)
         found += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
     return found
 
