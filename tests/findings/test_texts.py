@@ -19,7 +19,10 @@ def test_texts_are_read_from_any_columns():
 
 
 def test_rows_are_alike_whatever_their_case_spaces_and_last_mark():
-    rows = [{"text": text, "label": label} for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"), ("a cats", "x"))]
+    rows = [
+        {"text": text, "label": label}
+        for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"), ("a cats", "x"))
+    ]
     first, second, third, fourth = digest_rows(rows, PAIRS).tolist()
     assert first == second == third != fourth
 
