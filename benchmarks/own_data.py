@@ -29,7 +29,7 @@ Report = dict[str, Any]
 RESULTS = ROOT / "benchmarks" / "results" / "own_data.jsonl"
 RECIPES = {"stsb": "regress", "conll": "tag"}
 METRICS = {"stsb": "spearmanr", "conll": "f1"}
-PAIRS = ("stsb",)
+PAIRS = ("stsb", "mrpc")
 ROWS = {"banking77": 2000}
 # the best of the fixed numbers that a screening of each set found
 FIXED: dict[str, dict[str, float]] = {
@@ -38,6 +38,7 @@ FIXED: dict[str, dict[str, float]] = {
     "sst2": {"epochs": 20, "learning_rate": 5e-5},
     "trec": {"epochs": 20, "learning_rate": 5e-5},
     "banking77": {"epochs": 20, "learning_rate": 1e-4},
+    "mrpc": {"epochs": 10, "learning_rate": 5e-5},
     "stsb": {"epochs": 15, "learning_rate": 1e-4},
     "conll": {"epochs": 15, "learning_rate": 1e-4},
 }

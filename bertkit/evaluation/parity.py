@@ -1,20 +1,23 @@
-"""A model beside the graph that was made from it: the difference of their outputs, of their scores, and their speed."""
+"""Models side by side on the same rows: the difference of their outputs, of their scores, and their speed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import score_split
+from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
+from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4
 """How far outputs in float32 may differ, relative to the largest; rounding of a deep encoder stays far below."""
@@ -23,6 +26,8 @@ SHAPES = ((1, 2), (1, 11), (3, 32), (2, 128), (1, 512))
 """Texts and tokens of the batches whose outputs are compared."""
 _TIMED = ((1, 16), (1, 128), (8, 128), (32, 16))
 _ROUNDS = 5
+_ALONE = 32  # rows that are timed one at a time
+_TOGETHER = 512  # rows that are timed in batches
 
 Compute = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Arrays of texts -> arrays of outputs."""
@@ -128,3 +133,37 @@ def compare_scores(
 
 def _as_list(interval: Interval) -> list[float] | None:
     return None if interval is None else list(interval)
+
+
+def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> tuple[list[float], list[float]]:
+    """Measure each model's mean seconds for a single row, and the rows per second that it reads in batches.
+
+    Models take turns row by row and batch by batch, and the fastest of several passes counts: other work disturbs.
+
+    Args:
+        models: checkpoints with the features of the same rows.
+        progress: shows how far it is.
+    """
+    from bertkit.evaluation.forward import forward, sorted_batches
+    from bertkit.hardware.speed import time_by_turns
+    from bertkit.tokens.feature_cache import lengths_of
+
+    features = models[-1][1].features
+    count = len(features)
+    timed = range(0, count, max(1, count // _TOGETHER))
+    lengths = lengths_of(features)[list(timed)].tolist()
+    batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
+    singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
+
+    def read(checkpoint: Checkpoint, scored: Scored, collate: Collator, numbers: Sequence[int]) -> None:
+        checkpoint.use_machine()
+        batch = [scored.features[number] for number in numbers]
+        forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
+
+    runs = [
+        partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
+    ]
+    fastest = time_by_turns(runs, singles + batches, progress)
+    alone = len(singles)
+    single = [mean(seconds[:alone]) for seconds in fastest]
+    return single, [len(timed) / sum(seconds[alone:]) for seconds in fastest]

@@ -1,4 +1,4 @@
-"""The texts of rows, whatever their columns are called, and digests of them without case, white space and last marks."""
+"""The texts of rows, whatever their columns are called, and digests without case, white space and last marks."""
 
 from __future__ import annotations
 

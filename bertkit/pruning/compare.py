@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.parity import time_in_turns
 from bertkit.evaluation.scoring import Scored, find_intervals, score_split
-from bertkit.evaluation.turns import time_in_turns
 from bertkit.metrics.intervals import Interval
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import Progress, stage

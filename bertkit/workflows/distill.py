@@ -10,8 +10,8 @@ from typing import Any
 
 from bertkit.distillation.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.parity import time_in_turns
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
-from bertkit.evaluation.turns import time_in_turns
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress, stage

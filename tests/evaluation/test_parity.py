@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from bertkit.evaluation import parity
-from bertkit.evaluation.parity import compare_outputs, random_texts, time_both
+from bertkit.evaluation.parity import compare_outputs, random_texts, time_both, time_in_turns
+from bertkit.evaluation.scoring import score_split
+from bertkit.progress import SILENT
+from tests.pruning.measured import load_measured
 
 INPUTS = ("input_ids", "attention_mask")
 
@@ -43,3 +46,11 @@ def test_only_lengths_that_the_model_reads_are_timed(monkeypatch):
     table = time_both(lambda batch: seen.append(batch), lambda batch: None, INPUTS, 100, 64)
     assert [(row["texts"], row["tokens"]) for row in table] == [(1, 16), (32, 16)]
     assert all(batch["attention_mask"].all() for batch in seen) and len(seen) == 4
+
+
+@pytest.mark.usefixtures("timed_once")
+def test_each_model_has_a_time_and_a_rate(trained):
+    checkpoint, split, features = load_measured(trained, rows=3)
+    scored = score_split(checkpoint, split, SILENT, features=features)
+    single, batched = time_in_turns([(checkpoint, scored), (checkpoint, scored)], SILENT)
+    assert len(single) == len(batched) == 2 and all(value > 0 for value in (*single, *batched))

@@ -12,7 +12,7 @@ from bertkit.training.automatic import choose_epochs, choose_rate, choose_traini
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.steps.finetune_inputs import dry_run
 
-ROWS = {"train": 200, "validation": 100}
+ROWS = {"train": 200, "validation": 300}
 MINILM = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6}
 
 
@@ -55,9 +55,9 @@ def test_the_numbers_and_their_reasons_take_the_place_of_auto():
 
 def test_few_validation_rows_choose_no_step():
     """The best of ten scores of twenty rows is the luckiest one."""
-    recipe, reason = choose_training(load_recipe("classify"), {**ROWS, "validation": 99}, 2, MINILM)
+    recipe, reason = choose_training(load_recipe("classify"), {**ROWS, "validation": 299}, 2, MINILM)
     assert (recipe.training.evaluate_every, recipe.training.patience) == (140, None)
-    assert "scored at the end (99 validation rows are too few to choose a step by)" in reason
+    assert "scored at the end (299 validation rows are too few to choose a step by)" in reason
 
 
 def test_what_is_given_stays():

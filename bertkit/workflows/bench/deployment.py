@@ -13,7 +13,7 @@ from bertkit import hub
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.turns import time_in_turns
+from bertkit.evaluation.parity import time_in_turns
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
@@ -44,7 +44,7 @@ class Deployed:
     bytes: int
     """Of the weights or of the graph with its weights."""
     row_milliseconds: float
-    """For one row alone, its tokens being known; see `bertkit.evaluation.turns.time_in_turns`."""
+    """For one row alone, its tokens being known; see `bertkit.evaluation.parity.time_in_turns`."""
     rows_per_second: float
     """In batches."""
     score: float
