@@ -2,10 +2,11 @@
 
     python -m benchmarks.own_data --models MODEL ... --data DATA [--sets cr conll] [--seeds 1 2 3]
 
-DATA has a folder per set, with `train.jsonl` and `validation.jsonl` in canonical columns (`text`, `text_pair` and
-`label`, or `tokens` and `tags`). Each run draws its rows by its seed, holds a tenth of them out as any run of one file
-does, and is scored on rows of `validation.jsonl` that are not among its training rows. Every run is one line of the
-output file, and one that is there is not repeated. `python -m benchmarks.report` writes the table.
+DATA has a folder per set, as `benchmarks.public_sets` writes it: `train.jsonl` and `validation.jsonl` in canonical
+columns (`text`, `text_pair` and `label`, or `tokens` and `tags`). Each run draws its rows by its seed, holds a tenth of
+them out as any run of one file does, and is scored on rows of `validation.jsonl` that are not among its training rows.
+Every run is one line of the output file, and one that is there is not repeated. `python -m benchmarks.report` writes the
+table.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ def printable(text: str) -> str:
 
 
 def print_text(line: str) -> None:
-    """Print a line that a terminal may wrap, between words only, and with the rest indented."""
+    """Print a text in one line, which a terminal may wrap: between words only, and with the rest indented."""
+    line = re.sub(r"\s*[\r\n]\s*", " ", line)
     width = terminal_width()
     if width is None or len(line) <= width:
         print_line(line)

@@ -84,6 +84,11 @@ def test_in_a_pipe_each_value_stays_in_one_line(capsys):
     assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [31, 1, 30]
 
 
+def test_a_text_of_several_lines_is_printed_in_one(capsys):
+    print_text("    7: the strap broke\n  after a day\r\nerror: no row")
+    assert capsys.readouterr().out == "    7: the strap broke after a day error: no row\n"
+
+
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 120])
 def test_a_terminal_breaks_no_number(terminal, columns):
     score = {"score": "0.9370 (0.9036 to 0.9670)", "difference": "-0.4370 (-0.5036 to -0.3670)"}

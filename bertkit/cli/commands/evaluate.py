@@ -207,7 +207,8 @@ def print_results(results: Sequence[Result], *, as_json: bool, next_steps: Calla
         next_steps()
     for result in results:
         if result.lead and not result.lead["is_clear"]:
-            print_text(f"\nWARNING ({result.split}): {result.warnings[-1]}")
+            print_line()
+            print_text(f"WARNING ({result.split}): {result.warnings[-1]}")
 
 
 def _print_scores(results: Sequence[Result]) -> None:
