@@ -23,7 +23,15 @@ from bertkit.cli.options import (
     refuse_rows,
     zero_shot_task,
 )
-from bertkit.cli.output import format_interval, format_number, format_rows, print_json, print_table, print_text
+from bertkit.cli.output import (
+    format_interval,
+    format_number,
+    format_rows,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
