@@ -5,8 +5,8 @@
 DATA has a folder per set, as `benchmarks.public_sets` writes it: `train.jsonl` and `validation.jsonl` in canonical
 columns (`text`, `text_pair` and `label`, or `tokens` and `tags`). Each run draws its rows by its seed, holds a tenth of
 them out as any run of one file does, and is scored on rows of `validation.jsonl` that are not among its training rows.
-Every run is one line of the output file, and one that is there is not repeated. `python -m benchmarks.report` writes the
-table.
+Every run is one line of the output file, and one that is there is not repeated. `--recipe few-shot` runs that recipe in
+place of the fixed numbers. `python -m benchmarks.report` writes the table.
 """
 
 from __future__ import annotations
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["cr", "conll", "stsb", "banking77"], choices=list(FIXED))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rows", type=int, help="the same number for each set")
+    parser.add_argument("--recipe", help="another one for the same rows")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     runs = []
@@ -144,8 +145,9 @@ def main() -> None:
         for seed in arguments.seeds:
             for name in arguments.sets:
                 rows = arguments.rows or ROWS.get(name, 1000)
-                for settings in ({}, FIXED[name]):
+                for settings in ({},) if arguments.recipe else ({}, FIXED[name]):
                     key = {"set": name, "rows": rows, "settings": settings, "seed": seed, **common}
+                    key |= {"recipe": arguments.recipe} if arguments.recipe else {}
                     runs.append(run_or_read(key, model, arguments.data, arguments.output))
     print(own_data_part(runs))
 
