@@ -22,7 +22,7 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def make_documents(
     return [make_document(filler, sentences, planted, draw.randint(*words), draw) for _ in range(count)]
 
 
-def write_rows(rows: Sequence[dict[str, str]], file: Path) -> None:
+def write_rows(rows: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Write rows as lines of JSON."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

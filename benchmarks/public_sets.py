@@ -14,9 +14,11 @@ import argparse
 import csv
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.long_texts import write_rows
 
 Rows = list[dict[str, Any]]
 
@@ -80,14 +82,13 @@ def read_sets(clones: Path, data: Path) -> dict[str, tuple[Rows, Rows]]:
         )
         return train, validation
 
-    def pair(row: dict[str, Any], label: Any) -> dict[str, Any]:
-        return {"text": row["sentence1"], "text_pair": row["sentence2"], "label": label}
-
     sets["sst2"] = of_hub(
         "glue/sst2", lambda row: {"text": row["sentence"].strip(), "label": CLASSES[str(row["label"])]}
     )
-    sets["stsb"] = of_hub("glue/stsb", lambda row: pair(row, round(row["label"], 3)))
-    sets["mrpc"] = of_hub("glue/mrpc", lambda row: pair(row, ("different", "same")[row["label"]]))
+    sets["stsb"] = of_hub(
+        "glue/stsb",
+        lambda row: {"text": row["sentence1"], "text_pair": row["sentence2"], "label": round(row["label"], 3)},
+    )
     names = tag_names(data / "conll2003" / "train.parquet")
     train, validation = of_hub(
         "conll2003", lambda row: {"tokens": row["tokens"], "tags": [names[tag] for tag in row["ner_tags"]]}
@@ -96,22 +97,15 @@ def read_sets(clones: Path, data: Path) -> dict[str, tuple[Rows, Rows]]:
     return sets
 
 
-def write_set(folder: Path, parts: Sequence[Rows]) -> None:
-    """Write the rows of a set, one JSON object per line."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in zip(("train", "validation"), parts, strict=True):
-        lines = [json.dumps(row) + "\n" for row in rows]
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clones", required=True, type=Path, help="folder of checkouts")
     parser.add_argument("--data", required=True, type=Path, help="folder of data sets of the hub")
     parser.add_argument("--output", required=True, type=Path)
     arguments = parser.parse_args()
-    for name, parts in read_sets(arguments.clones, arguments.data).items():
-        write_set(arguments.output / name, parts)
+    for name, (train, validation) in read_sets(arguments.clones, arguments.data).items():
+        write_rows(train, arguments.output / name / "train.jsonl")
+        write_rows(validation, arguments.output / name / "validation.jsonl")
 
 
 if __name__ == "__main__":

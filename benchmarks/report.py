@@ -83,9 +83,9 @@ def read_reports(results: Path) -> dict[str, list[Report]]:
     for name in ("embedding", "deploy"):
         files = sorted(results.glob(f"{name}-*.json"))
         reports[name] = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    for name in ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules", "pruning", *OTHER_PAGES):
-        if name not in reports:
-            reports[name] = read_runs(results / f"{name}.jsonl")
+    of_lines = ("quality", "long_texts", "seeds", "few_shot", "serving", "schedules", "pruning", "own_data")
+    for name in (*of_lines, "label_errors"):
+        reports[name] = read_runs(results / f"{name}.jsonl")
     return reports
 
 

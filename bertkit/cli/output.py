@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 def print_text(line: str) -> None:
     """Print a text in one line, which a terminal may wrap: between words only, and with the rest indented."""
-    line = re.sub(r"\s*[\r\n]\s*", " ", line)
+    line = _one_line(line)
     width = terminal_width()
     if width is None or len(line) <= width:
         print_line(line)
@@ -254,4 +254,9 @@ def _table_width(widths: Sequence[int]) -> int:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value).strip()
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else _one_line(str(value))
+
+
+def _one_line(text: str) -> str:
+    """Return a text with a space for each break between its lines, and for the spaces around it."""
+    return re.sub(r"\s*[\r\n]\s*", " ", text)

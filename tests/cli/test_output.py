@@ -87,6 +87,8 @@ def test_in_a_pipe_each_value_stays_in_one_line(capsys):
 def test_a_text_of_several_lines_is_printed_in_one(capsys):
     print_text("    7: the strap broke\n  after a day\r\nerror: no row")
     assert capsys.readouterr().out == "    7: the strap broke after a day error: no row\n"
+    print_table("slices", [{"slice": "team: support\n(night)", "rows": 3}])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[2:]] == [["team:", "support", "(night)", "3"]]
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 120])
