@@ -30,7 +30,7 @@ Report = dict[str, Any]
 RESULTS = ROOT / "benchmarks" / "results" / "own_data.jsonl"
 RECIPES = {"stsb": "regress", "conll": "tag"}
 METRICS = {"stsb": "spearmanr", "conll": "f1"}
-PAIRS = ("stsb",)
+PAIRS = ("stsb", "mrpc")
 ROWS = {"banking77": 2000}
 # the best of the fixed numbers that a screening of each set found
 FIXED: dict[str, dict[str, float]] = {
@@ -39,6 +39,7 @@ FIXED: dict[str, dict[str, float]] = {
     "sst2": {"epochs": 20, "learning_rate": 5e-5},
     "trec": {"epochs": 20, "learning_rate": 5e-5},
     "banking77": {"epochs": 20, "learning_rate": 1e-4},
+    "mrpc": {"epochs": 20, "learning_rate": 5e-5},
     "stsb": {"epochs": 15, "learning_rate": 1e-4},
     "conll": {"epochs": 15, "learning_rate": 1e-4},
 }
@@ -60,7 +61,7 @@ def run(key: Mapping[str, Any], model: Path, data: Path, folder: Path) -> Report
     changes |= {"data.columns.text_pair": "text_pair"} if name in PAIRS else {}
     changes |= {} if name in METRICS else {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
     if key["settings"]:  # the last step counts, as the fixed numbers were found
-        changes["training.evaluate_every"] = 10**6
+        changes.setdefault("training.evaluate_every", 10**6)
     recipe = key.get("recipe") or RECIPES.get(name, "classify")
     finetune(load_recipe(recipe, {**changes, "model": str(model), "data.source": str(rows)}), output=folder / "run")
     new = {"data.source": str(data / name / "validation.jsonl"), "model": str(folder / "run")}
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["cr", "conll", "stsb", "banking77"], choices=list(FIXED))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--rows", type=int, help="the same number for each set")
+    parser.add_argument("--settings", nargs="+", type=json.loads, help="other fixed numbers, each a JSON object")
     parser.add_argument("--recipe", help="another one for the same rows")
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -145,7 +147,7 @@ def main() -> None:
         for seed in arguments.seeds:
             for name in arguments.sets:
                 rows = arguments.rows or ROWS.get(name, 1000)
-                for settings in ({},) if arguments.recipe else ({}, FIXED[name]):
+                for settings in arguments.settings or (({},) if arguments.recipe else ({}, FIXED[name])):
                     key = {"set": name, "rows": rows, "settings": settings, "seed": seed, **common}
                     runs.append(run_or_read(key, model, arguments.data, arguments.output))
     print(own_data_part(runs))
