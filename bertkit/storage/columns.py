@@ -75,7 +75,8 @@ class ColumnWriter:
         write_json(self.folder / _JOURNAL, {"origin": self.origin, "lengths": self.lengths, "state": self.state})
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the manifest with `facts` about the columns: from now on the folder counts."""
+        """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
+        self.commit(self.state)
         columns = {
             name: {
                 "kind": dtype.str,
@@ -125,7 +126,7 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             return mapped, {**content["facts"], "sha256": digests}
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         pass
-    log.info(f"the corpus in {folder} is damaged and is built again")
+    log.info(f"the numbers in {folder} are damaged and are computed again")
     manifest.unlink(missing_ok=True)
     return None
 
@@ -136,7 +137,7 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
-    return files.locked(lock, on_wait=lambda: log.info("waiting for another process that prepares this corpus"))
+    return files.locked(lock, on_wait=lambda: log.info(f"waiting for another process that computes the numbers in {folder}"))
 
 
 def _file(folder: Path, name: str) -> Path:

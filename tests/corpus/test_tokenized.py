@@ -370,7 +370,7 @@ def test_damage_is_noticed_and_made_good(damage, here, caplog):
         file.write_bytes(flipped if damage == "flipped" else content[:middle])
     caplog.clear()
     prepare("a.txt")
-    assert caplog.records[0].message == f"the corpus in {folder} is damaged and is built again"
+    assert caplog.records[0].message == f"the numbers in {folder} are damaged and are computed again"
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert files_of(here / "cache") == whole
 

@@ -77,7 +77,7 @@ def test_damaged_columns_are_not_mapped(folder, harm, caplog):
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "facts": {"documents": 3}}))
     caplog.set_level("INFO", logger="bertkit")
     assert map_columns(folder) is None
-    assert caplog.messages == [f"the corpus in {folder} is damaged and is built again"]
+    assert caplog.messages == [f"the numbers in {folder} are damaged and are computed again"]
     assert not manifest.exists()
 
 

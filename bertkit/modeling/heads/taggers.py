@@ -22,7 +22,8 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
-from bertkit.storage.cache import cache_folder, touch, writing
+from bertkit.storage.cache import cache_folder, sweep
+from bertkit.storage.columns import ColumnWriter, locked, map_columns
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
 
@@ -140,7 +141,7 @@ def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Cal
 
 
 def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
-    """Add ``states`` to every feature, memory-mapped from a file that is written once for the same content.
+    """Add ``states`` to every feature, memory-mapped from a column that is written once for the same content.
 
     Args:
         model: a tagger.
@@ -154,32 +155,32 @@ def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Calla
     # a separator after each text, since the same tokens may be cut into other texts
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
-    file = cache_folder("states") / f"{digest.hexdigest()[:32]}.npy"
-    ends = np.cumsum(lengths_of(features))
-    if file.is_file():
-        log.info(f"hidden states of {len(features):,} texts: read from {file}")
-        touch(file)
-    else:
-        _write_states(compute_states(model, features, run), int(ends[-1]), file)
-        log.info(f"hidden states of {len(features):,} texts: {file.stat().st_size / 1e6:,.0f} MB in {file}")
+    folder = cache_folder("states") / digest.hexdigest()[:32]
+    with locked(folder):
+        stored = map_columns(folder)
+        if stored is None:
+            _write_states(compute_states(model, features, run), folder)
+            stored = map_columns(folder)
+        else:
+            log.info(f"hidden states of {len(features):,} texts: read from {folder}")
+    sweep(folder.parent)
+    assert stored is not None  # written just now, under the lock
+    columns, facts = stored
     # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
     # when a batch needs them, so states may be larger than memory.
-    states = np.load(file, mmap_mode="r")
-    add_values(features, "states", np.split(states, ends[:-1]))
+    states = columns["states"].reshape(-1, *facts["shape"])
+    add_values(features, "states", np.split(states, np.cumsum(lengths_of(features))[:-1]))
 
 
-def _write_states(states: Iterable[Any], tokens: int, file: Path) -> None:
-    """Write states one after the other, (tokens of all features, ...), so that the file is complete or not there."""
-    array, start = None, 0
-    with writing(file) as beside:
+def _write_states(states: Iterable[Any], folder: Path) -> None:
+    """Write states one after the other, (tokens of all features, ...), as a column that is complete or not there."""
+    count, size, shape = 0, 0, list[int]()
+    with ColumnWriter(folder, {"states": "<f2"}, "states") as writer:
         for of_feature in states:
-            if array is None:
-                shape = (tokens, *of_feature.shape[1:])
-                array = np.lib.format.open_memmap(beside, mode="w+", dtype=np.float16, shape=shape)
-            array[start : start + len(of_feature)] = of_feature
-            start += len(of_feature)
-        if array is not None:
-            array.flush()
+            writer.append("states", of_feature.reshape(-1))
+            count, size, shape = count + 1, size + of_feature.size, list(of_feature.shape[1:])
+        writer.finish({"shape": shape})
+    log.info(f"hidden states of {count:,} texts: {2 * size / 1e6:,.0f} MB in {folder}")
 
 
 def state_collator(pad: Collator) -> Collator:
