@@ -14,6 +14,7 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.exported import ExportedModel
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
@@ -47,6 +48,8 @@ class Parity:
     rows: int = 0
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Metric -> ``before``, ``after``, ``difference`` and its 95% ``interval``, paired by rows."""
+    flips: dict[str, int] = field(default_factory=dict)
+    """Rows whose predicted labels change: ``model``, from the model's; ``alone``, from those in batches."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -113,14 +116,17 @@ def time_both(
 
 def compare_scores(
     before: Checkpoint, after: Checkpoint, split: Split, progress: Progress
-) -> dict[str, dict[str, Any]]:
-    """Score both on a split; return each metric's scores, their difference and its paired interval."""
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Score both on a split; return each metric's scores with their paired difference, and `Parity.flips`.
+
+    Flips are counted where answers are labels; those of rows alone where the graph is in int8.
+    """
     first, second = (score_split(checkpoint, split, progress) for checkpoint in (before, after))
     task = before.task
     differences = compare_paired(
         lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
     )
-    return {
+    scores = {
         name: {
             "before": found.first,
             "after": found.second,
@@ -129,6 +135,17 @@ def compare_scores(
         }
         for name, found in differences.items()
     }
+    flips = {}
+    if task.NAMED:
+        flips["model"] = _count_flips(first, second)
+    if task.NAMED and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
+        flips["alone"] = _count_flips(score_split(after, split, progress, features=second.features, alone=True), second)
+    return scores, flips
+
+
+def _count_flips(first: Scored, second: Scored) -> int:
+    pairs = zip(first.predictions, second.predictions, strict=True)
+    return sum(one["prediction"] != other["prediction"] for one, other in pairs)
 
 
 def _as_list(interval: Interval) -> list[float] | None:

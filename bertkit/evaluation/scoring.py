@@ -82,16 +82,17 @@ def score_split(
     *,
     features: Sequence[Feature] | None = None,
     tune: bool = False,
+    alone: bool = False,
 ) -> Scored:
     """Encode the rows of a split, run the model, decode its outputs and score them.
 
-    With `tune`, the task's options are tuned on the split first.
+    With `tune`, the task's options are tuned on the split first. With `alone`, each row is a batch of its own.
     """
     if features is None:
         checkpoint = _with_labels_of(split, checkpoint)
         features = _encode(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
-    outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}")
+    outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}", alone=alone)
     predictions, warnings = _decode(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(predictions, split.rows, setup) if tune else {}
@@ -175,9 +176,9 @@ def _score_predictions(
 
 
 def run_model(
-    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str
+    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str, *, alone: bool = False
 ) -> tuple[list[Any], float | None]:
-    """Run the model over features with a progress line; see `bertkit.evaluation.forward.forward`.
+    """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
     The outputs of an ensemble are those of its members, combined; they have no loss.
     """
@@ -195,7 +196,12 @@ def run_model(
     collate = checkpoint.task.collator(checkpoint.setup)
     progress.start(title, len(features))
     try:
-        outputs, loss = forward(checkpoint.model, features, collate, precision=checkpoint.machine.precision, tick=tick)
+        parts = [[feature] for feature in features] if alone else [features]
+        done_parts = [
+            forward(checkpoint.model, part, collate, precision=checkpoint.machine.precision, tick=tick)
+            for part in parts
+        ]
+        outputs, loss = [output for part, _ in done_parts for output in part], None if alone else done_parts[0][1]
     finally:
         progress.finish()
     return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss

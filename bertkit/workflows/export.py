@@ -254,6 +254,7 @@ def measure(
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     with stage(progress, "timing"):
         times = [] if reads_rows else time_both(compute, after.model.run, made.inputs, vocabulary, limit)
-    scores = {} if split is None else compare_scores(before, after, split, progress)
-    rows = 0 if split is None else len(split.rows)
-    return Parity(largest, cosine, times, "" if split is None else split.name, rows, scores, notes)
+    if split is None:
+        return Parity(largest, cosine, times, notes=notes)
+    scores, flips = compare_scores(before, after, split, progress)
+    return Parity(largest, cosine, times, split.name, len(split.rows), scores, flips, notes)

@@ -116,6 +116,10 @@ def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> Non
     if not loss <= margin * highest:
         what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
         raise MarginError(what, remedy, parity)
+    alone = parity.flips.get("alone", 0)
+    if alone > margin * parity.rows:
+        what = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"
+        raise MarginError(what, remedy, parity)
     if parity.least_cosine is not None and not parity.least_cosine >= LEAST_COSINE:
         what = f"the least cosine of vectors is {parity.least_cosine:.4f}, below {LEAST_COSINE}"
         raise MarginError(what, "nothing was written; choose another --to", parity)

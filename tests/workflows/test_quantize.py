@@ -45,6 +45,14 @@ def test_vectors_must_be_alike_even_where_the_score_is_kept():
         judge([0.0, 0.0], cosine=0.9287)
 
 
+def test_rows_must_get_the_same_label_alone_as_in_a_batch():
+    scores = {"accuracy": {"before": 0.9, "after": 0.9, "difference": 0.0, "interval": [0.0, 0.0]}}
+    saved = SimpleNamespace(recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace())
+    refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
+    with pytest.raises(MarginError, match="3 of 200 rows get another label alone than in a batch"):
+        refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
+
+
 @pytest.mark.parametrize("options", [{"to": "onnx-int4"}, {"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
 def test_options_that_mean_nothing_are_refused(options, tmp_path):
     with pytest.raises(UsageError):
@@ -60,6 +68,8 @@ def test_a_quantized_run_keeps_its_score_or_leaves_nothing(trained, run, tmp_pat
     ended = run("quantize", trained, "--to", target, "-o", "out", "--margin", 0.2, *options)
     assert ended.code == 0, ended.err
     parity = json.loads(ended.out)["parity"]
+    assert set(parity["flips"]) == ({"model", "alone"} if target.endswith("int8") else {"model"})
+    assert not parity["flips"].get("alone")
     assert parity["rows"] == 60 and 0 < parity["largest"] < 0.5
     ended = run("eval", "classify", "--model", "out", "--data", tmp_path / "rows", "--training-rows", "keep", "--json")
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == parity["scores"]["accuracy"]["after"]

@@ -75,6 +75,9 @@ def print_export(result: ExportResult) -> None:
     print_line(f"  bertkit predict {result.folder} FILE")
 
 
+_FLIPS = {"model": "from the model's", "alone": "between a row alone and in a batch"}
+
+
 def print_parity(parity: Parity, before: str, after: str) -> None:
     """Print how a graph compares with the model that it was made from."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
@@ -92,6 +95,9 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     print_table("milliseconds per batch", speed)
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
+    for name, whose in _FLIPS.items():
+        if name in parity.flips:
+            print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
     for note in parity.notes:
         print_text(f"  {note}")
 

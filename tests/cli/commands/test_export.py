@@ -15,14 +15,26 @@ PARITY = Parity(
         "accuracy": {"before": 0.9, "after": 0.89, "difference": -0.01, "interval": [-0.02, 0.0]},
         "f1": {"before": 0.5, "after": float("nan"), "difference": float("nan"), "interval": None},
     },
+    flips={"model": 3, "alone": 0},
     notes=["A note."],
+)
+FLIPS = (
+    "labels that differ from the model's: 3 of 872 rows",
+    "labels that differ between a row alone and in a batch: 0 of 872 rows",
 )
 
 
 def test_the_tables_have_outputs_speed_and_scores(capsys):
     print_parity(PARITY, "torch", "onnx")
     printed = capsys.readouterr().out
-    for part in ("outputs: 1.2e-07", "cosine of vectors: 0.999990", "1 x 16", "validation, 872 rows", "A note."):
+    for part in (
+        "outputs: 1.2e-07",
+        "cosine of vectors: 0.999990",
+        "1 x 16",
+        "validation, 872 rows",
+        "A note.",
+        *FLIPS,
+    ):
         assert part in printed
     rows = tabulate_scores(PARITY, "torch", "onnx")
     assert [row["difference"] for row in rows] == ["-0.0100", "n/a"]

@@ -1,0 +1,106 @@
+"""Graphs of ONNX in int8, whose answer to a text does not depend on the texts beside it.
+
+The weights of a product get a scale per output, and each token's activations a scale of their own as the graph runs
+(Yao et al. 2022, ZeroQuant, section 4.1). `quantize_dynamic` of ONNX Runtime takes one scale for all tokens of a batch,
+so that a label can depend on the batch.
+
+A token x = [0.5, -2.0] has the scale 2.0 / 127, and becomes [32, -127]. The kernels want unsigned activations, so 128
+is added and told as the zero point: [160, 1].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.tape import Tape
+from transformers.exporters import ExportQuantizer
+from transformers.exporters.configs import ExportFormat
+
+Numbers = np.ndarray[Any, Any]
+
+_HIGHEST = 127
+_LEAST = np.float32(1e-12)  # of a token whose activations are all 0
+_EMBEDDINGS = 256  # rows from which a table is one of embeddings, and worth it
+
+
+class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has no types
+    """Quantizes the weights of matrix products and of embeddings in a converted graph."""
+
+    supported_formats = (ExportFormat.ONNX,)
+    required_packages = ("onnx_ir", "onnxruntime")
+
+    def quantize(self, model: Any, sample_inputs: Any, export_format: Any) -> Any:
+        """Replace products and look-ups by those in int8, and return the graph."""
+        graph, tables = model.graph, dict[str, tuple[Any, Any]]()
+        for node in list(graph):
+            weights = _weights_of(node)
+            if weights is None:
+                continue
+            tape = Tape(graph)
+            if node.op_type == "Gather":
+                output = _look_up(tape, node, weights, tables)
+            else:
+                output = _multiply(tape, node, weights)
+            ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [output])
+        model.opset_imports["com.microsoft"] = 1
+        for name in [name for name, value in graph.initializers.items() if not value.uses()]:
+            del graph.initializers[name]
+        return model
+
+
+def _weights_of(node: Any) -> Numbers | None:
+    """Return the constant matrix that a node multiplies by, (inputs, outputs), or whose rows it looks up; else None."""
+    position = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
+    if position is None:
+        return None
+    tensor = ir.convenience.get_const_tensor(node.inputs[position])
+    if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
+        return None
+    weights = tensor.numpy()
+    settings = {name: attribute.value for name, attribute in node.attributes.items()}
+    if node.op_type == "Gather":
+        return weights if settings.get("axis", 0) == 0 and len(weights) >= _EMBEDDINGS else None
+    if settings.get("transA") or settings.get("alpha", 1.0) != 1.0 or settings.get("beta", 1.0) != 1.0:
+        return None
+    return weights.T if settings.get("transB") else weights
+
+
+def _to_int8(weights: Numbers, axis: int) -> tuple[Numbers, Numbers]:
+    """Round weights to int8 with a scale for each row or column, whichever `axis` is left after the maximum."""
+    scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _LEAST) / np.float32(_HIGHEST)
+    return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
+
+
+def _multiply(tape: Any, node: Any, weights: Numbers) -> Any:
+    """Add the nodes of a product of activations (..., tokens, inputs) and weights in int8; return its output."""
+    levels, scales = _to_int8(weights, axis=0)
+    name = node.name or node.outputs[0].name
+    activations, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
+
+    def constant(what: str, value: Any) -> Any:
+        return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{what}"))
+
+    # largest: (..., tokens, 1), so that a token is scaled by itself whatever stands beside it
+    largest = tape.op("ReduceMax", [tape.op("Abs", [activations]), constant("last", np.array([-1]))], {"keepdims": 1})
+    largest = tape.op("Max", [largest, constant("least", _LEAST)])
+    unit, zero = constant("unit", np.float32(1 / _HIGHEST)), constant("zero", np.uint8(_HIGHEST + 1))
+    tokens = tape.op("QuantizeLinear", [tape.op("Div", [activations, largest]), unit, zero])
+    inputs = [tokens, constant("weight", levels), unit, constant("scale", scales[0]), zero]
+    output = tape.op("MatMulIntegerToFloat", inputs, domain="com.microsoft")
+    output = tape.op("Mul", [output, largest])
+    return output if bias is None else tape.op("Add", [output, bias])
+
+
+def _look_up(tape: Any, node: Any, weights: Numbers, tables: dict[str, tuple[Any, Any]]) -> Any:
+    """Add the nodes that look up rows of a table in int8, each with its scale; return their output."""
+    name = node.inputs[0].name
+    if name not in tables:
+        levels, scales = _to_int8(weights, axis=1)
+        tables[name] = (
+            tape.initializer(ir.tensor(levels, name=f"{name}.int8")),
+            tape.initializer(ir.tensor(scales, name=f"{name}.scale")),
+        )
+    levels, scales = (tape.op("Gather", [table, node.inputs[1]]) for table in tables[name])
+    return tape.op("Mul", [tape.op("Cast", [levels], {"to": ir.DataType.FLOAT}), scales])
